@@ -1,0 +1,1 @@
+"""Cluster API in Python: what providers and Runtime Extensions are made of."""

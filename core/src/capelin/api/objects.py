@@ -1,0 +1,128 @@
+"""Whole Kubernetes objects: what they have in common, and how a class becomes a kind."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+
+from pydantic import Field
+
+from capelin.api.meta import ObjectMeta
+from capelin.api.model import Model
+from capelin.api.resource import Resource, plural_of
+
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
+ObjectT = TypeVar("ObjectT", bound="BaseObject")
+
+Unstructured = dict[str, Any]
+"""An object of a kind that is only known at run time, as JSON."""
+
+
+class BaseObject(Model):
+    """Anything with a kind and metadata. `@kind` says which kind."""
+
+    resource: ClassVar[Resource]
+    definition: ClassVar["Definition"]
+
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str | None:
+        """`metadata.namespace`; none for what belongs to the whole cluster."""
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        """`metadata.uid`; empty until the API server has stored the object."""
+        return self.metadata.uid
+
+    def dump(self) -> dict[str, Any]:
+        """The object as the API server takes it, `apiVersion` and `kind` included."""
+        return {
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            **super().dump(),
+        }
+
+    @classmethod
+    def of(cls, name: str, namespace: str | None = None, **fields: Any) -> Self:
+        """A new object by name: `Secret.of("ca", "default", data=...)`."""
+        metadata = (
+            ObjectMeta(name=name)
+            if namespace is None
+            else ObjectMeta(name=name, namespace=namespace)
+        )
+        return cls(metadata=metadata, **fields)
+
+
+class Object(BaseObject, Generic[SpecT, StatusT]):
+    """An object with a spec that users write and a status that controllers write."""
+
+    spec: SpecT
+    status: StatusT | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that `kubectl get` prints."""
+
+    name: str
+    path: str
+    type: str = "string"
+    description: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The paths behind the scale subresource."""
+
+    selector: str | None = None
+    spec_replicas: str = ".spec.replicas"
+    status_replicas: str = ".status.replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a CRD says about a kind besides its schema."""
+
+    contracts: tuple[str, ...] = ()
+    scale: Scale | None = None
+    columns: tuple[Column, ...] = ()
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    labels: Mapping[str, str] | None = None
+
+
+def kind(
+    *,
+    group: str,
+    version: str,
+    name: str | None = None,
+    plural: str | None = None,
+    namespaced: bool = True,
+    definition: Definition | None = None,
+) -> Callable[[type[ObjectT]], type[ObjectT]]:
+    """Make a class a Kubernetes kind, named as the class unless `name` says otherwise."""
+
+    def decorate(cls: type[ObjectT]) -> type[ObjectT]:
+        kind_name = name or cls.__name__
+        cls.resource = Resource(
+            group, version, kind_name, plural or plural_of(kind_name), namespaced
+        )
+        cls.definition = definition or Definition()
+        return cls
+
+    return decorate
+
+
+def resource_of(manifest: Mapping[str, Any], plural: str | None = None) -> Resource:
+    """The resource of an unstructured namespaced object, from its `apiVersion` and `kind`."""
+    group, _, version = str(manifest["apiVersion"]).rpartition("/")
+    kind_name = cast("str", manifest["kind"])
+    return Resource(group, version, kind_name, plural or plural_of(kind_name))

@@ -1,0 +1,43 @@
+"""Where a kind lives in the Kubernetes API."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind's group, version and names, and the paths that follow from them."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What stands in an object's `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(
+        self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
+    ) -> str:
+        """The URL path of the collection, of one object in it, or of an object's subresource."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace is not None and self.namespaced:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(name)
+        if subresource is not None:
+            parts.append(subresource)
+        return "/" + "/".join(parts)
+
+
+def plural_of(kind: str) -> str:
+    """The plural that Cluster API expects in a CRD's name."""
+    word = kind.lower()
+    if word.endswith(("s", "x", "z", "ch", "sh")):
+        return word + "es"
+    if word.endswith("y") and word[-2:-1] not in set("aeiou"):
+        return word[:-1] + "ies"
+    return word + "s"

@@ -1,0 +1,1 @@
+"""The lifecycle Runtime Extension: policies for upgrades, topology and in-place updates."""

@@ -1,0 +1,1 @@
+"""The `capelin` command, and the Pulumi components behind environments."""

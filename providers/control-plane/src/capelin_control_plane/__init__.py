@@ -1,0 +1,1 @@
+"""The control plane provider: hosted Kubernetes control planes."""

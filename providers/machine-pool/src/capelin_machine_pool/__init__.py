@@ -1,0 +1,1 @@
+"""The infrastructure provider: machine pools, machines and the cluster around them."""
