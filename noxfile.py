@@ -1,0 +1,120 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox[uv]>=2026.4"]
+# ///
+"""The menu: `nox -l` lists it, `nox` runs what passes on any machine, no container engine needed."""
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5"
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+
+PACKAGES = {
+    "core": "core",
+    "control-plane": "providers/control-plane",
+    "machine-pool": "providers/machine-pool",
+    "lifecycle": "extensions/lifecycle",
+    "infra": "infra",
+}
+IMPORTS = {
+    "core": "capelin",
+    "control-plane": "capelin_control_plane",
+    "machine-pool": "capelin_machine_pool",
+    "lifecycle": "capelin_lifecycle",
+    "infra": "capelin_infra",
+}
+CODE = ("core", "providers", "extensions", "infra", "tests", "noxfile.py")
+
+
+def install(session: nox.Session) -> None:
+    """Put every member and the development tools, as locked, into the session's environment."""
+    session.run_install(
+        "uv",
+        "sync",
+        "--locked",
+        "--quiet",
+        "--all-packages",
+        "--all-extras",
+        f"--python={session.virtualenv.location}",
+        env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
+    )
+
+
+def has_tests(folder: str) -> bool:
+    """Whether a folder holds any test yet: members that later work fills start empty."""
+    return any(Path(folder).rglob("test_*.py"))
+
+
+def pytest(session: nox.Session, *arguments: str) -> None:
+    """Run pytest with what was typed after `--` on the command line."""
+    session.run("pytest", *arguments, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Formatting, lint rules, the direction of imports, and that generated files are fresh."""
+    install(session)
+    session.run("ruff", "format", "--check", *CODE)
+    session.run("ruff", "check", *CODE)
+    session.run("lint-imports", "--no-cache")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Pyright, strict, over packages and tests alike."""
+    install(session)
+    session.run("pyright", f"--pythonpath={session.virtualenv.location}/bin/python")
+
+
+@nox.session
+@nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
+def tests(session: nox.Session, package: str) -> None:
+    """One package's own tests, on a real API server where they need one, with branch coverage."""
+    folder = f"{PACKAGES[package]}/tests"
+    if not has_tests(folder):
+        session.skip(f"{package} has no tests yet")
+    install(session)
+    data = Path(session.create_tmp()) / "coverage"
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir()
+    session.env["COVERAGE_FILE"] = str(data / "data")
+    session.run("coverage", "run", "-m", "pytest", "-n2", folder, *session.posargs)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report", f"--include=*/{IMPORTS[package]}/*")
+
+
+@nox.session
+def contract(session: nox.Session) -> None:
+    """Each provider against the rules of its contract, on a real API server."""
+    if not has_tests("tests/contract"):
+        session.skip("there are no contract tests yet")
+    install(session)
+    pytest(session, "tests/contract")
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """All of it together: the real Cluster API core, real control planes, simulated machines."""
+    if not has_tests("tests/integration"):
+        session.skip("there are no integration tests yet")
+    install(session)
+    pytest(session, "tests/integration")
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """The figures that the documents promise, as a table and as JSON (`-- --json FILE`)."""
+    install(session)
+    session.run("python", "-m", "tests.bench", *session.posargs)
+
+
+@nox.session(default=False)
+def update(session: nox.Session) -> None:
+    """Format the code and write every generated file anew."""
+    install(session)
+    session.run("ruff", "check", "--fix", *CODE)
+    session.run("ruff", "format", *CODE)
