@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["nox[uv]>=2026.4"]
 # ///
-"""The menu: `nox -l` lists it, `nox` runs what passes on any machine, no container engine needed."""
+"""The menu: `nox -l` lists it, `nox` runs what needs no container engine."""
 
 import shutil
 from pathlib import Path
