@@ -1,7 +1,7 @@
 """The base of our Kubernetes types, CRD generation, and typed views of the kinds that we read."""
 
 from capelin.api.meta import Condition, MicroTime, ObjectMeta, OwnerReference, Time
-from capelin.api.model import Model
+from capelin.api.model import Model, wire_name
 from capelin.api.objects import (
     BaseObject,
     Column,
@@ -31,4 +31,5 @@ __all__ = [
     "kind",
     "plural_of",
     "resource_of",
+    "wire_name",
 ]

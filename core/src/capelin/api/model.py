@@ -1,10 +1,24 @@
 """The base of every type that travels to or from Kubernetes."""
 
+import re
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
+
+_ACRONYMS = re.compile(
+    r"(?<=_)(api|ca|cidr|cpu|dns|fqdn|http|https|id|ip|san|ssh|tls|uid|uri|url|uuid|vm)(s?)(?=_|$)"
+)
+
+
+def wire_name(name: str) -> str:
+    """The name of a field on the wire: `provider_id_list` is `providerIDList`.
+
+    Kubernetes writes acronyms in capitals, except where they open a name: `caBundle`, `podCIDRs`.
+    """
+    shouted = _ACRONYMS.sub(lambda found: found[1].upper() + found[2], name)
+    first, *rest = shouted.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
 class Model(BaseModel):
@@ -15,7 +29,7 @@ class Model(BaseModel):
     """
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
+        alias_generator=wire_name,
         extra="forbid",
         serialize_by_alias=True,
         use_attribute_docstrings=True,
@@ -35,4 +49,24 @@ class Model(BaseModel):
 
     def dump(self) -> dict[str, Any]:
         """What was said, as JSON-ready values: neither unset fields nor `None`."""
+        _say_what_changed(self)
         return self.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+
+def _say_what_changed(part: object) -> None:
+    """Count as said what was changed inside a default: `secret.metadata.labels["a"] = "b"`."""
+    if isinstance(part, Model):
+        said = part.__pydantic_fields_set__
+        for name, value in vars(part).items():
+            if name not in said:
+                default = type(part).model_fields[name].get_default(call_default_factory=True)
+                if value is default or value == default:
+                    continue
+                said.add(name)
+            _say_what_changed(value)
+    elif isinstance(part, list):
+        for item in cast("list[object]", part):
+            _say_what_changed(item)
+    elif isinstance(part, dict):
+        for item in cast("dict[str, object]", part).values():
+            _say_what_changed(item)
