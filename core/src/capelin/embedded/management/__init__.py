@@ -1,0 +1,1 @@
+"""A whole Cluster API management cluster as supervised local processes."""

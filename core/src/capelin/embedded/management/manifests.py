@@ -1,0 +1,151 @@
+"""A provider's components, as clusterctl would install them, made fit for a local process."""
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from capelin.api import Unstructured
+
+CLUSTERCTL_LABEL: Final = "clusterctl.cluster.x-k8s.io"
+"""Without it on a CRD, clusterctl neither describes nor moves objects of the kind."""
+
+PROVIDER_LABEL: Final = "cluster.x-k8s.io/provider"
+
+_REPLACED: Final = frozenset({"Deployment", "Service", "Certificate", "Issuer"})
+_WEBHOOKS: Final = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
+_CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where the API server reaches a local process, and the CA that vouches for it."""
+
+    address: str
+    port: int
+    ca_pem: bytes
+
+    def client_config(self, service: Mapping[str, Any]) -> Unstructured:
+        """What stands in a webhook's `clientConfig` instead of a service."""
+        return {
+            "url": f"https://{self.address}:{self.port}{service.get('path', '')}",
+            "caBundle": base64.b64encode(self.ca_pem).decode(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a provider's Deployment says about running its manager."""
+
+    namespace: str
+    service_account: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Constant variables alone: those that speak of a pod are the plan's business."""
+
+
+def installed(
+    components: Iterable[Unstructured], *, provider: str, listener: Listener | None
+) -> list[Unstructured]:
+    """What of a provider's components goes to the API server, in the order to send it.
+
+    Pods, services and cert-manager's objects are left out: a process, an address and our own
+    certificates stand for them. Webhooks and conversions are pointed at the listener.
+    """
+    kept = (each for each in components if each["kind"] not in _REPLACED)
+    ours = [_labelled(_reached_at(each, listener), provider) for each in kept]
+    return sorted(ours, key=_rank)
+
+
+def launch(components: Iterable[Unstructured]) -> Launch:
+    """How a provider's Deployment starts its manager.
+
+    Raises:
+        ValueError: unless there is exactly one Deployment with exactly one container.
+    """
+    deployments = [each for each in components if each["kind"] == "Deployment"]
+    if len(deployments) != 1:
+        msg = f"a provider's components have one Deployment, these have {len(deployments)}"
+        raise ValueError(msg)
+    pod = deployments[0]["spec"]["template"]["spec"]
+    containers = pod["containers"]
+    if len(containers) != 1:
+        msg = f"a provider's Deployment has one container, this has {len(containers)}"
+        raise ValueError(msg)
+    variables = containers[0].get("env", [])
+    return Launch(
+        namespace=deployments[0]["metadata"]["namespace"],
+        service_account=pod["serviceAccountName"],
+        arguments=tuple(containers[0].get("args", [])),
+        environment={each["name"]: each["value"] for each in variables if "value" in each},
+    )
+
+
+def inventory(*, name: str, kind: str, label: str, version: str, namespace: str) -> Unstructured:
+    """The entry in clusterctl's inventory that says that a provider is installed."""
+    return {
+        "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
+        "kind": "Provider",
+        "metadata": {
+            "name": label,
+            "namespace": namespace,
+            "labels": {
+                CLUSTERCTL_LABEL: "",
+                f"{CLUSTERCTL_LABEL}/core": "inventory",
+                PROVIDER_LABEL: label,
+            },
+        },
+        "providerName": name,
+        "type": kind,
+        "version": version,
+    }
+
+
+def _rank(manifest: Unstructured) -> int:
+    """CRDs first, for they take a moment; webhooks last, for until then nothing serves them."""
+    order = ("CustomResourceDefinition", "Namespace", "ServiceAccount")
+    if manifest["kind"] in _WEBHOOKS:
+        return len(order) + 1
+    return order.index(manifest["kind"]) if manifest["kind"] in order else len(order)
+
+
+def _labelled(manifest: Unstructured, provider: str) -> Unstructured:
+    metadata = manifest["metadata"]
+    annotations = {
+        key: value
+        for key, value in metadata.get("annotations", {}).items()
+        if key != _CERTIFICATE_INJECTION
+    }
+    labels = {**metadata.get("labels", {}), CLUSTERCTL_LABEL: "", PROVIDER_LABEL: provider}
+    return {**manifest, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
+
+
+def _reached_at(manifest: Unstructured, listener: Listener | None) -> Unstructured:
+    """The manifest with every service that the API server is to call replaced by a URL."""
+    match manifest["kind"]:
+        case "CustomResourceDefinition":
+            path = ("spec", "conversion", "webhook")
+        case "ExtensionConfig":
+            path = ("spec",)
+        case kind if kind in _WEBHOOKS:
+            hooks = [_called(each, (), listener) for each in manifest["webhooks"]]
+            return {**manifest, "webhooks": hooks}
+        case _:
+            return manifest
+    return _called(manifest, path, listener)
+
+
+def _called(value: Unstructured, path: tuple[str, ...], listener: Listener | None) -> Unstructured:
+    """The value with the `clientConfig` at the path, if there is one, calling the listener."""
+    if path:
+        head, *rest = path
+        return (
+            {**value, head: _called(value[head], tuple(rest), listener)} if head in value else value
+        )
+    service = value.get("clientConfig", {}).get("service")
+    if service is None:
+        return value
+    if listener is None:
+        msg = f"the API server is to call the service {service['name']}, which no process serves"
+        raise ValueError(msg)
+    return {**value, "clientConfig": listener.client_config(service)}

@@ -1,0 +1,39 @@
+"""Variables in templates."""
+
+import pytest
+from capelin.embedded.management.substitution import SubstitutionError, substitute
+
+
+@pytest.mark.parametrize(
+    ("template", "variables", "result"),
+    [
+        ("name: ${NAME}", {"NAME": "demo"}, "name: demo"),
+        ("name: ${ NAME }", {"NAME": "demo"}, "name: demo"),
+        ("${A}${B}", {"A": "1", "B": "2"}, "12"),
+        ("gate=${GATE:=false}", {}, "gate=false"),
+        ("gate=${GATE:=false}", {"GATE": "true"}, "gate=true"),
+        ("gate=${GATE:=false}", {"GATE": ""}, "gate=false"),
+        ("address=${ADDRESS:=:8443}", {}, "address=:8443"),
+        ('host: ${HOST:=""}', {}, 'host: ""'),
+        ('cidrs: ${CIDRS:=["10.0.0.0/8"]}', {}, 'cidrs: ["10.0.0.0/8"]'),
+        ("${A-x} ${A:-y} ${A=z}", {}, "x y z"),
+        ("${EMPTY}", {"EMPTY": ""}, ""),
+        ("shell: $${HOME} and $HOME", {}, "shell: ${HOME} and $HOME"),
+        ("pid: $$$$", {}, "pid: $$"),
+    ],
+)
+def test_variables_mean_what_they_mean_to_clusterctl(
+    template: str, variables: dict[str, str], result: str
+) -> None:
+    assert substitute(template, variables) == result
+
+
+def test_all_missing_variables_are_named_at_once() -> None:
+    with pytest.raises(SubstitutionError, match=r"needs values for NAME, NAMESPACE$"):
+        substitute("${NAMESPACE}/${NAME}: ${PORT:=1}", {})
+
+
+@pytest.mark.parametrize("expression", ["${A^^}", "${A:0:3}", "${#A}", "${A", "${A/x/y}"])
+def test_an_expression_of_another_form_is_refused(expression: str) -> None:
+    with pytest.raises(SubstitutionError, match="is not understood"):
+        substitute(expression, {"A": "value"})
