@@ -1,0 +1,1 @@
+"""Real Kubernetes parts as supervised processes: getting the programs, running, adopting them."""

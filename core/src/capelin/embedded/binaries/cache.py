@@ -1,0 +1,216 @@
+"""The cache that every way ends in: programs by the hash of their content, and who asked for them.
+
+```
+blobs/<sha256>/<component>                     the program; its name is what `ps` shows
+index/<component>@<version>@<os>-<arch>.json   which blob that is, and where it came from
+images/<reference>.json                        the digest an image had when it was first seen
+partial/<sha256>                               a download that may be resumed
+work/<key>~<random>/                           one build or download under way
+locks/<key>.lock                               who builds what
+```
+
+Everything is made in `work` and renamed into place, so a kill leaves no half file where a
+program is looked for.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ConfigDict, ValidationError
+
+from capelin.api.model import Model
+from capelin.embedded.binaries.catalogue import Platform, Wanted
+from capelin.embedded.binaries.errors import BinariesError
+from capelin.embedded.binaries.locks import holding, try_exclusive
+
+
+class Entry(Model):
+    """One program in the cache."""
+
+    model_config = ConfigDict(frozen=True)
+
+    component: str
+    version: str
+    platform: str
+    digest: str
+    """The SHA-256 of the program's content, in hexadecimal."""
+    size: int
+    modified: int
+    """The file's modification time in nanoseconds, when its content was last known to be right."""
+    source: str
+    """Where it came from: an image with its digest, or a Go package with its version."""
+
+    def __str__(self) -> str:
+        """As in `kube-apiserver v1.34.4`."""
+        return f"{self.component} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """A private folder to build in, and the lock that keeps others from building the same."""
+
+    folder: Path
+    lock: int
+
+
+class Cache:
+    """The programs that are already here."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, entry: Entry) -> Path:
+        """The program's file."""
+        return self.root / "blobs" / entry.digest / entry.component
+
+    def find(self, wanted: Wanted, platform: Platform) -> Entry | None:
+        """The program if it is here and is what was put here.
+
+        Size and modification time decide; where those differ, the content does.
+        """
+        entry = self._read(self._index_file(wanted.component.name, wanted.version, str(platform)))
+        if entry is None:
+            return None
+        try:
+            stat = self.path(entry).stat()
+        except FileNotFoundError:
+            return None
+        if (stat.st_size, stat.st_mtime_ns) == (entry.size, entry.modified):
+            return entry
+        if stat.st_size != entry.size or _digest(self.path(entry)) != entry.digest:
+            return None
+        return self._write(entry.model_copy(update={"modified": stat.st_mtime_ns}))
+
+    def add(self, file: Path, wanted: Wanted, platform: Platform, source: str) -> Entry:
+        """Move a program that lies in a workplace into the cache."""
+        file.chmod(0o755)
+        stat = file.stat()
+        entry = Entry(
+            component=wanted.component.name,
+            version=wanted.version,
+            platform=str(platform),
+            digest=_digest(file),
+            size=stat.st_size,
+            modified=stat.st_mtime_ns,
+            source=source,
+        )
+        self.path(entry).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.replace(self.path(entry))
+        return self._write(entry)
+
+    @asynccontextmanager
+    async def building(self, key: str, waiting: Callable[[], None]) -> AsyncGenerator[Workplace]:
+        """A folder to build in, for one builder of `key` at a time over all processes.
+
+        What builders that were killed left behind is removed first.
+        """
+        async with (
+            holding(self._lock(), shared=True),
+            holding(self._lock(key), waiting=waiting) as lock,
+        ):
+            for stale in (self.root / "work").glob(f"{key}~*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            with self._scratch(key) as folder:
+                yield Workplace(folder, lock)
+
+    def entries(self) -> list[Entry]:
+        """What is in the cache, by component and version."""
+        files = (self.root / "index").glob("*.json")
+        found = [entry for entry in map(self._read, files) if entry is not None]
+        return sorted(found, key=lambda entry: (entry.component, entry.version, entry.platform))
+
+    def verify(self) -> list[Entry]:
+        """Hash everything; what is not what was put here is removed and returned."""
+        damaged = [entry for entry in self.entries() if not self._intact(entry)]
+        for entry in damaged:
+            self._remove(entry)
+        return damaged
+
+    def prune(self, keep: Collection[Entry] = ()) -> int:
+        """Remove all but `keep`, with everything half done; returns the bytes that this freed.
+
+        Digests of images stay: forgetting them would mean to trust the next answer blindly.
+        """
+        lock = try_exclusive(self._lock())
+        if lock is None:
+            raise BinariesError(
+                f"{self.root} is being filled by another process, so nothing can be removed from"
+                " it now; try again when that has ended"
+            )
+        try:
+            before = _size(self.root)
+            for entry in self.entries():
+                if entry not in keep:
+                    self._index_file(entry.component, entry.version, entry.platform).unlink()
+            used = {entry.digest for entry in self.entries()}
+            for blob in _children(self.root / "blobs"):
+                if blob.name not in used:
+                    shutil.rmtree(blob)
+            for half in ("work", "partial"):
+                shutil.rmtree(self.root / half, ignore_errors=True)
+            return before - _size(self.root)
+        finally:
+            os.close(lock)
+
+    def _intact(self, entry: Entry) -> bool:
+        try:
+            return _digest(self.path(entry)) == entry.digest
+        except FileNotFoundError:
+            return False
+
+    def _remove(self, entry: Entry) -> None:
+        self._index_file(entry.component, entry.version, entry.platform).unlink(missing_ok=True)
+        self.path(entry).unlink(missing_ok=True)
+
+    def _lock(self, key: str = "cache") -> Path:
+        return self.root / "locks" / f"{key}.lock"
+
+    def _index_file(self, component: str, version: str, platform: str) -> Path:
+        name = f"{component}@{version}@{platform.replace('/', '-')}.json"
+        return self.root / "index" / name
+
+    @contextmanager
+    def _scratch(self, key: str) -> Generator[Path]:
+        work = self.root / "work"
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f"{key}~", dir=work, ignore_cleanup_errors=True
+        ) as folder:
+            yield Path(folder)
+
+    def _read(self, file: Path) -> Entry | None:
+        try:
+            return Entry.read_json(file.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def _write(self, entry: Entry) -> Entry:
+        file = self._index_file(entry.component, entry.version, entry.platform)
+        self._replace(file, entry.model_dump_json(indent=2))
+        return entry
+
+    def _replace(self, file: Path, text: str) -> None:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._scratch("write") as folder:
+            new = folder / file.name
+            new.write_text(text + "\n")
+            new.replace(file)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _children(folder: Path) -> Iterable[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

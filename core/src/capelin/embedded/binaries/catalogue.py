@@ -1,0 +1,213 @@
+"""What can be had: the projects, their versions, and the programs in them.
+
+A version exists when there is a folder of pinned Go module files for it under
+`capelin/embedded/modules/<project>/<version>/`; nothing else has to be told about it.
+"""
+
+import platform as machine
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.embedded.binaries.errors import UnknownProgramError
+
+MODULES = Path(__file__).parent.parent / "modules"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.removeprefix("v").split("."))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Project:
+    """A source tree that several programs come from, always built together."""
+
+    name: str
+    title: str
+    sources: Mapping[str, str]
+    """Go modules whose source folders can be asked for: name here -> module path."""
+    stamps: Mapping[str, str]
+    """Go variables that the linker sets, so that a program knows its own version."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions that there are pinned module files for, oldest first."""
+        folders = (MODULES / self.name).glob("v*")
+        return tuple(sorted((folder.name for folder in folders), key=_numbers))
+
+    def module_files(self, version: str) -> Path:
+        """The folder with the pinned `go.mod` and `go.sum`."""
+        return MODULES / self.name / version
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Where a program lies in an official image; `{version}` is v1.2.3, `{number}` is 1.2.3."""
+
+    reference: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Component:
+    """One program: the Go package it is built from, and its official image if there is one."""
+
+    name: str
+    project: Project
+    package: str
+    image: Image | None = None
+    says_version: tuple[str, ...] | None = None
+    """The arguments that make it print its version, if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A program in a version; `asked` tells whether somebody named the version."""
+
+    component: Component
+    version: str
+    asked: bool = False
+
+    def __str__(self) -> str:
+        """As in `kube-apiserver v1.34.4`."""
+        return f"{self.component.name} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """An operating system and a processor, by their Go names."""
+
+    system: str
+    architecture: str
+
+    def __str__(self) -> str:
+        """As in `linux/amd64`."""
+        return f"{self.system}/{self.architecture}"
+
+    @classmethod
+    def here(cls) -> "Platform":
+        """The platform that this process runs on."""
+        name = machine.machine().lower()
+        return cls(sys.platform, _ARCHITECTURES.get(name, name))
+
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+
+KUBERNETES = Project(
+    "kubernetes",
+    "Kubernetes",
+    sources={"kubernetes": "k8s.io/kubernetes"},
+    stamps={
+        "k8s.io/component-base/version.gitVersion": "{version}",
+        "k8s.io/component-base/version.gitMajor": "{major}",
+        "k8s.io/component-base/version.gitMinor": "{minor}",
+    },
+)
+ETCD = Project("etcd", "etcd", sources={}, stamps={})
+CLUSTER_API = Project(
+    "cluster-api",
+    "Cluster API",
+    sources={
+        "cluster-api": "sigs.k8s.io/cluster-api",
+        "cluster-api/test": "sigs.k8s.io/cluster-api/test",
+    },
+    stamps={
+        "sigs.k8s.io/cluster-api/version.gitVersion": "{version}",
+        "sigs.k8s.io/cluster-api/version.gitMajor": "{major}",
+        "sigs.k8s.io/cluster-api/version.gitMinor": "{minor}",
+    },
+)
+KWOK = Project("kwok", "KWOK", sources={"kwok": "sigs.k8s.io/kwok"}, stamps={})
+
+PROJECTS = {project.name: project for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK)}
+
+
+def _kubernetes(name: str, *says_version: str, image: Image | None) -> Component:
+    return Component(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", image, says_version)
+
+
+def _kubernetes_server(name: str) -> Component:
+    image = Image(f"registry.k8s.io/{name}:{{version}}", f"usr/local/bin/{name}")
+    return _kubernetes(name, "--version", image=image)
+
+
+def _etcd(name: str, package: str, *says_version: str) -> Component:
+    image = Image("registry.k8s.io/etcd:{number}-0", f"usr/local/bin/{name}")
+    return Component(name, ETCD, f"go.etcd.io/etcd/{package}", image, says_version)
+
+
+def _cluster_api(name: str, package: str, registry: str) -> Component:
+    image = Image(f"{registry}/{name}:{{version}}", "manager")
+    return Component(name, CLUSTER_API, f"sigs.k8s.io/cluster-api/{package}", image)
+
+
+_RELEASED = "registry.k8s.io/cluster-api"
+_FOR_TESTS = "gcr.io/k8s-staging-cluster-api"
+
+COMPONENTS = {
+    component.name: component
+    for component in (
+        _kubernetes_server("kube-apiserver"),
+        _kubernetes_server("kube-controller-manager"),
+        _kubernetes_server("kube-scheduler"),
+        _kubernetes("kubeadm", "version", "-o", "short", image=None),
+        _kubernetes(
+            "kubectl",
+            "version",
+            "--client",
+            image=Image("registry.k8s.io/kubectl:{version}", "bin/kubectl"),
+        ),
+        _etcd("etcd", "server/v3", "--version"),
+        _etcd("etcdctl", "etcdctl/v3", "version"),
+        _cluster_api("cluster-api-controller", "core", _RELEASED),
+        _cluster_api("kubeadm-bootstrap-controller", "bootstrap/kubeadm", _RELEASED),
+        _cluster_api("kubeadm-control-plane-controller", "controlplane/kubeadm", _RELEASED),
+        _cluster_api("capd-manager", "test/infrastructure/docker", _FOR_TESTS),
+        _cluster_api("test-extension", "test/extension", _FOR_TESTS),
+        Component(
+            "clusterctl",
+            CLUSTER_API,
+            "sigs.k8s.io/cluster-api/cmd/clusterctl",
+            Image("registry.k8s.io/cluster-api/clusterctl:{version}", "clusterctl"),
+            ("version", "-o", "short"),
+        ),
+        Component(
+            "kwok",
+            KWOK,
+            "sigs.k8s.io/kwok/cmd/kwok",
+            Image("registry.k8s.io/kwok/kwok:{version}", "usr/local/bin/kwok"),
+            ("--version",),
+        ),
+    )
+}
+
+KNOWN_KUBERNETES = KUBERNETES.versions
+"""The Kubernetes versions that control planes can be made of here, oldest first."""
+
+
+def wanted(text: str) -> Wanted:
+    """Read `kube-apiserver` (its newest version) or `kube-apiserver@v1.33.13`."""
+    name, at, version = text.partition("@")
+    component = COMPONENTS.get(name)
+    if component is None:
+        known = ", ".join(sorted(COMPONENTS))
+        raise UnknownProgramError(f"{name!r} is not a program that Capelin can get; known: {known}")
+    if not at:
+        return Wanted(component, component.project.versions[-1])
+    check_version(component.project, version)
+    return Wanted(component, version, asked=True)
+
+
+def check_version(project: Project, version: str) -> None:
+    """Refuse a version that there are no pinned module files for."""
+    if version not in project.versions:
+        known = ", ".join(project.versions)
+        raise UnknownProgramError(
+            f"{version} is not a {project.title} version that Capelin can get; known: {known}"
+        )
+
+
+def check_kubernetes_version(version: str) -> None:
+    """Refuse a Kubernetes version that Capelin cannot get."""
+    check_version(KUBERNETES, version)
