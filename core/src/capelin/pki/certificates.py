@@ -1,0 +1,193 @@
+"""Certificates: certificate authorities and the leaves that they sign."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Literal, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from capelin.pki.keys import Algorithm, PrivateKey, PublicKey, generate, private_pem
+
+Usage = Literal["server", "client"]
+"""What a leaf may prove: that it is a server, a client, or both."""
+
+CLOCK_SKEW = timedelta(minutes=5)
+"""How far certificates start in the past, for machines whose clock is behind."""
+
+CA_VALIDITY = timedelta(days=3650)
+LEAF_VALIDITY = timedelta(days=365)
+
+_LONGEST_COMMON_NAME = 64
+_USAGES = {
+    "server": ExtendedKeyUsageOID.SERVER_AUTH,
+    "client": ExtendedKeyUsageOID.CLIENT_AUTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its private key, both PEM. Its `repr` keeps the key to itself."""
+
+    certificate_pem: bytes
+    private_key_pem: bytes = field(repr=False)
+
+
+def new_ca(
+    name: str,
+    *,
+    now: datetime,
+    algorithm: Algorithm = "ecdsa-p256",
+    validity: timedelta = CA_VALIDITY,
+) -> KeyPair:
+    """A self-signed certificate authority whose common name is `name`."""
+    key = generate(algorithm)
+    subject = distinguished_name(name, ())
+    start = _start(now)
+    usage = _key_usage(signs=True, enciphers=True)
+    certificate = (
+        _builder(subject, subject, key, start=start, end=_end(now, validity))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
+        .sign(key, _digest(key))
+    )
+    return _pair(certificate, key)
+
+
+def issue(
+    ca: KeyPair,
+    *,
+    common_name: str,
+    usages: Collection[Usage],
+    organizations: Iterable[str] = (),
+    dns_names: Iterable[str] = (),
+    addresses: Iterable[str | IPv4Address | IPv6Address] = (),
+    now: datetime,
+    validity: timedelta = LEAF_VALIDITY,
+    algorithm: Algorithm = "ecdsa-p256",
+) -> KeyPair:
+    """A leaf certificate signed by `ca`; it ends with its CA where it would outlive it."""
+    issuer = x509.load_pem_x509_certificate(ca.certificate_pem)
+    if now >= issuer.not_valid_after_utc:
+        raise ValueError(
+            f"cannot issue a certificate for {common_name}: the CA "
+            f"{issuer.subject.rfc4514_string()} expired on {issuer.not_valid_after_utc:%Y-%m-%d}; "
+            "replace the CA first"
+        )
+    if not usages:
+        raise ValueError(f"a certificate for {common_name} needs a usage: server, client or both")
+    issuer_key = cast(
+        "PrivateKey", serialization.load_pem_private_key(ca.private_key_pem, password=None)
+    )
+    key = generate(algorithm)
+    builder = (
+        _builder(
+            distinguished_name(common_name, organizations),
+            issuer.subject,
+            key,
+            start=_start(now),
+            end=min(_end(now, validity), issuer.not_valid_after_utc),
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs=False, enciphers=algorithm == "rsa-2048"), critical=True)
+        .add_extension(extended_usages(usages), critical=False)
+        .add_extension(_authority(issuer), critical=False)
+    )
+    names = alternative_names(dns_names, addresses)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return _pair(builder.sign(issuer_key, _digest(issuer_key)), key)
+
+
+def distinguished_name(common_name: str, organizations: Iterable[str]) -> x509.Name:
+    """The subject: Kubernetes takes organizations as groups and the common name as the user."""
+    if not 0 < len(common_name) <= _LONGEST_COMMON_NAME:
+        raise ValueError(
+            f"common name {common_name!r} has {len(common_name)} characters; "
+            f"X.509 takes 1 to {_LONGEST_COMMON_NAME}: choose another name"
+        )
+    attributes = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)
+        for organization in organizations
+    ]
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def alternative_names(
+    dns_names: Iterable[str], addresses: Iterable[str | IPv4Address | IPv6Address]
+) -> list[x509.GeneralName]:
+    """The subject alternative names, each once, in the order given."""
+    names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
+    names += [x509.IPAddress(ip_address(address)) for address in addresses]
+    return list(dict.fromkeys(names))
+
+
+def extended_usages(usages: Collection[Usage]) -> x509.ExtendedKeyUsage:
+    """The extended key usages, server before client."""
+    return x509.ExtendedKeyUsage([oid for usage, oid in _USAGES.items() if usage in usages])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, *, start: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _start(now: datetime) -> datetime:
+    return (now - CLOCK_SKEW).replace(microsecond=0)
+
+
+def _end(now: datetime, validity: timedelta) -> datetime:
+    if validity <= timedelta():
+        raise ValueError(f"a certificate cannot be valid for {validity}; give it a positive time")
+    return (now + validity).replace(microsecond=0)
+
+
+def _key_usage(*, signs: bool, enciphers: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=enciphers,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _authority(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    # A user's own CA may have computed its key id in another way: repeat what it says.
+    try:
+        own = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except x509.ExtensionNotFound:
+        key = cast("PublicKey", issuer.public_key())
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own.value)
+
+
+def _digest(key: PrivateKey) -> hashes.SHA256 | hashes.SHA384 | hashes.SHA512:
+    if isinstance(key, rsa.RSAPrivateKey) or key.key_size <= 256:
+        return hashes.SHA256()
+    return hashes.SHA384() if key.key_size <= 384 else hashes.SHA512()
+
+
+def _pair(certificate: x509.Certificate, key: PrivateKey) -> KeyPair:
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private_pem(key))

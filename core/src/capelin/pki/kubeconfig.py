@@ -1,0 +1,146 @@
+"""Kubeconfigs with everything inside: building them, and reading back what renewal looks at."""
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+import yaml
+
+from capelin.pki.certificates import KeyPair
+from capelin.pki.renewal import reissue_reason
+
+# Five times as fast where PyYAML was built with libyaml, as its wheels are.
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a kubeconfig's current context says: where, whom to trust, and as whom."""
+
+    server: str
+    ca_pem: bytes
+    client_certificate_pem: bytes | None = None
+
+
+class KubeconfigError(ValueError):
+    """Bytes that are not a kubeconfig with everything inside."""
+
+
+def kubeconfig(
+    server: str,
+    ca_pem: bytes,
+    user: str,
+    client: KeyPair,
+    *,
+    cluster: str = "kubernetes",
+    namespace: str | None = None,
+) -> bytes:
+    """A kubeconfig in YAML: one cluster, one user with a client certificate, one context."""
+    context: dict[str, Any] = {"cluster": cluster, "user": user}
+    if namespace is not None:
+        context["namespace"] = namespace
+    name = f"{user}@{cluster}"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [
+            {
+                "name": cluster,
+                "cluster": {"server": server, "certificate-authority-data": _text(ca_pem)},
+            }
+        ],
+        "contexts": [{"name": name, "context": context}],
+        "users": [
+            {
+                "name": user,
+                "user": {
+                    "client-certificate-data": _text(client.certificate_pem),
+                    "client-key-data": _text(client.private_key_pem),
+                },
+            }
+        ],
+    }
+    return yaml.safe_dump(content, sort_keys=False, encoding="utf-8")
+
+
+def read_kubeconfig(data: bytes) -> Access:
+    """Where a kubeconfig leads, and the certificate it comes with."""
+    try:
+        content = yaml.load(data, Loader=_Loader)  # noqa: S506 - both loaders are safe
+        context = _named(content, "context", content["current-context"])
+        cluster = _named(content, "cluster", context["cluster"])
+        user = _named(content, "user", context["user"])
+        certificate = user.get("client-certificate-data")
+        return Access(
+            server=str(cluster["server"]),
+            ca_pem=_bytes(cluster["certificate-authority-data"]),
+            client_certificate_pem=None if certificate is None else _bytes(certificate),
+        )
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+        # What was wrong stays unsaid: a parser's words may quote the content, keys included.
+        raise KubeconfigError(
+            "this is not a kubeconfig whose current context names a server and holds its CA; "
+            "delete it, so that it is made anew"
+        ) from None
+
+
+def client_certificate_of(data: bytes) -> bytes | None:
+    """The client certificate in a kubeconfig, if it has one, for deciding on renewal."""
+    return read_kubeconfig(data).client_certificate_pem
+
+
+def kubeconfig_reason(
+    data: bytes | None,
+    server: str,
+    ca_pem: bytes,
+    *,
+    signer_pem: bytes,
+    common_name: str,
+    organizations: Iterable[str] = (),
+    now: datetime,
+    share: float = 0.5,
+) -> str | None:
+    """Why a kubeconfig must be made anew, in words that fit "because ..."; nothing when it is good.
+
+    `ca_pem` is what it trusts, `signer_pem` the CA that signs its client certificate.
+    """
+    if data is None:
+        return "there is none yet"
+    try:
+        access = read_kubeconfig(data)
+    except KubeconfigError:
+        return "the present one cannot be read"
+    if access.server != server:
+        return "its server is another"
+    if access.ca_pem != ca_pem:
+        return "it trusts other CAs"
+    if access.client_certificate_pem is None:
+        return "it has no client certificate"
+    reason = reissue_reason(
+        access.client_certificate_pem,
+        signer_pem,
+        common_name=common_name,
+        organizations=organizations,
+        usages=("client",),
+        now=now,
+        share=share,
+    )
+    return reason and f"with its client certificate, {reason}"
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _named(content: Any, kind: str, name: str) -> dict[str, Any]:
+    for entry in content[f"{kind}s"]:
+        if entry["name"] == name:
+            return cast("dict[str, Any]", entry[kind])
+    raise KeyError(name)
