@@ -1,0 +1,53 @@
+"""One async Kubernetes client: typed verbs, watches, leader election, workload clusters."""
+
+from capelin.client.access import ExecPlugin, Impersonation, Server, User
+from capelin.client.client import Client, Listing, Selector, Token
+from capelin.client.config import Config
+from capelin.client.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    ClientError,
+    ConfigError,
+    Conflict,
+    CredentialError,
+    Expired,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+    Unreadable,
+)
+from capelin.client.transport import Options
+
+__all__ = [
+    "AlreadyExists",
+    "ApiError",
+    "BadRequest",
+    "Client",
+    "ClientError",
+    "Config",
+    "ConfigError",
+    "Conflict",
+    "CredentialError",
+    "ExecPlugin",
+    "Expired",
+    "Forbidden",
+    "Impersonation",
+    "Invalid",
+    "Listing",
+    "NotFound",
+    "Options",
+    "Selector",
+    "Server",
+    "Token",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+    "Unreadable",
+    "User",
+]

@@ -1,0 +1,96 @@
+"""Which API server to talk to, and as whom, wherever that is written down."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from capelin.client import kubeconfig
+from capelin.client.access import Server, User
+from capelin.client.errors import ConfigError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds who it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One API server and one user of it."""
+
+    server: Server
+    user: User = field(default_factory=User)
+    namespace: str = "default"
+    """The namespace that the context names."""
+
+    @classmethod
+    def from_kubeconfig(
+        cls, source: bytes | str | os.PathLike[str], context: str | None = None
+    ) -> Self:
+        """Read a kubeconfig: the path of a file, or its content as bytes.
+
+        Paths in a file are relative to its folder, paths in bytes to the working directory.
+
+        Raises:
+            ConfigError: it cannot be read or used; the message says why.
+        """
+        return cls(*kubeconfig.load(source, context))
+
+    @classmethod
+    def from_secret(cls, data: bytes, context: str | None = None) -> Self:
+        """Read a kubeconfig that somebody else wrote, and that must not reach into this machine.
+
+        Raises:
+            ConfigError: it names a program to run or a file to read here, or cannot be used.
+        """
+        return cls(*kubeconfig.load_untrusted(data, context))
+
+    @classmethod
+    def in_cluster(
+        cls, environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT
+    ) -> Self:
+        """The API server of the cluster that this process runs in, as its service account.
+
+        Raises:
+            ConfigError: this process does not run in a cluster.
+        """
+        host = environ.get("KUBERNETES_SERVICE_HOST", "")
+        port = environ.get("KUBERNETES_SERVICE_PORT", "")
+        token = folder / "token"
+        if not host or not port or not token.is_file():
+            raise ConfigError(
+                f"this process does not run in a cluster: KUBERNETES_SERVICE_HOST, "
+                f"KUBERNETES_SERVICE_PORT and {token} have to be there"
+            )
+        address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        namespace = folder / "namespace"
+        return cls(
+            Server(address, ca=folder / "ca.crt"),
+            User(token_file=token),
+            namespace.read_text().strip() if namespace.is_file() else "default",
+        )
+
+    @classmethod
+    def find(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """The kubeconfig at `path`, else `$KUBECONFIG`, else in-cluster, else `~/.kube/config`.
+
+        Raises:
+            ConfigError: there is none of these, or the first of them cannot be used.
+        """
+        if path is not None:
+            return cls(*kubeconfig.load(path, context))
+        if listed := environ.get("KUBECONFIG"):
+            return cls(*kubeconfig.load_list(listed, context))
+        if context is None and environ.get("KUBERNETES_SERVICE_HOST"):
+            return cls.in_cluster(environ)
+        home = Path(environ.get("HOME") or Path.home()) / ".kube" / "config"
+        if not home.is_file():
+            raise ConfigError(
+                f"no API server is known here: set KUBECONFIG, or put a kubeconfig at {home}"
+            )
+        return cls(*kubeconfig.load(home, context))

@@ -1,0 +1,277 @@
+"""Carries requests to one API server: connections, credentials, pace, retries, time limits."""
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import socket
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from capelin.client import retries
+from capelin.client.config import Config
+from capelin.client.credentials import Credentials, Proof
+from capelin.client.errors import ClientError, Unreachable, error_of
+from capelin.client.limiter import Limiter
+from capelin.client.proxies import proxy_for
+
+log = logging.getLogger(__name__)
+
+# API servers close idle connections after 90 s: closing first never loses a request to that.
+_IDLE_CONNECTION = 60.0
+_WARNINGS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How hard and how patiently to ask."""
+
+    qps: float = 100
+    """Requests a second, as CAPI's own managers; 0 for as many as there are."""
+    burst: int = 200
+    """Requests at once before `qps` counts."""
+    timeout: float = 60
+    """Seconds for a request with all its retries."""
+    connect_timeout: float = 10
+    """Seconds for a connection to be there."""
+    connections: int = 100
+    """Requests under way at the same time; watches do not count."""
+    silence: float = 90
+    """Seconds without a word after which a watch is taken for dead. Bookmarks come each minute."""
+    user_agent: str = "capelin"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One thing to ask of an API server."""
+
+    method: str
+    path: str
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    repeatable: bool = False
+    """Asking twice is the same as asking once."""
+    patient: bool = True
+    """Wait and ask again when the server says so."""
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A successful answer, whole."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Transport:
+    """One API server over connections that are kept and used again."""
+
+    def __init__(self, config: Config, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._proxy = config.server.proxy or proxy_for(config.server.address, os.environ)
+        self._credentials = Credentials(config)
+        self._limiter = Limiter(options.qps, options.burst) if options.qps > 0 else None
+        self._session: aiohttp.ClientSession | None = None
+        self._warned: set[str] = set()
+        self._closed = False
+        self._slots = asyncio.Semaphore(options.connections)
+        self._timeout = aiohttp.ClientTimeout(sock_connect=options.connect_timeout)
+
+    @property
+    def address(self) -> str:
+        """Where the API server is."""
+        return self._config.server.address
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection. Watches that still run end."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(self, call: Call) -> Reply:
+        """Ask, again where that is safe, and return the whole answer.
+
+        Raises:
+            ApiError: the server said no.
+            Unreachable: there was no answer, or not in time.
+        """
+        seconds = call.timeout or self._options.timeout
+        try:
+            async with asyncio.timeout(seconds) as patience, self._slots:
+                return await self._answer(call, patience.when() or 0.0)
+        except TimeoutError:
+            raise self._unreachable(f"no answer within {seconds:g} s") from None
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncGenerator[aiohttp.StreamReader]:
+        """Ask once for an answer that has no end, and read it as it comes.
+
+        Raises:
+            ApiError: the server said no.
+            Unreachable: there was no answer, or it broke off, or fell silent.
+        """
+        limits = aiohttp.ClientTimeout(
+            sock_connect=self._options.connect_timeout, sock_read=self._options.silence
+        )
+        proof = await self._ready()
+        try:
+            async with self._request(call, proof, limits) as response:
+                if response.status == 401:
+                    await self._credentials.after_refusal(proof)
+                if response.status >= 300:
+                    raise error_of(response.status, await response.read())
+                yield response.content
+        except aiohttp.ClientError as error:
+            raise self._unreachable(_why(error)) from None
+
+    async def _answer(self, call: Call, deadline: float) -> Reply:
+        refused: Proof | None = None
+        for attempt in itertools.count(1):
+            proof = await self._ready()
+            failure: ClientError
+            try:
+                async with self._request(call, proof, self._timeout) as response:
+                    body = await response.read()
+            except aiohttp.ClientSSLError as error:
+                raise self._unreachable(_why(error)) from None
+            except aiohttp.ClientError as error:
+                failure = self._unreachable(_why(error))
+                outcome = retries.Lost(sent=not isinstance(error, _NEVER_SENT))
+            else:
+                if response.status < 300:
+                    return Reply(response.status, response.content_type, body)
+                failure = error_of(response.status, body)
+                outcome = retries.Answered(response.status, _retry_after(response))
+                if response.status == 401 and refused is None:
+                    refused = proof
+                    if await self._credentials.after_refusal(proof) is not None:
+                        continue
+            seconds = retries.pause(
+                outcome,
+                repeatable=call.repeatable,
+                attempt=attempt if call.patient else sys.maxsize,
+                jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+            )
+            if seconds is None or asyncio.get_running_loop().time() + seconds > deadline:
+                raise failure
+            await asyncio.sleep(seconds)
+        raise AssertionError
+
+    async def _ready(self) -> Proof:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        proof = await self._credentials.proof()
+        if self._limiter is not None:
+            await self._limiter.wait()
+        return proof
+
+    @asynccontextmanager
+    async def _request(
+        self, call: Call, proof: Proof, limits: aiohttp.ClientTimeout
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        if self._session is None:
+            self._session = self._open()
+        headers = [("Accept", call.accept), *proof.headers]
+        if call.body is not None:
+            headers.append(("Content-Type", call.content_type))
+        query = f"?{urlencode(call.parameters)}" if call.parameters else ""
+        server = self._config.server
+        async with self._session.request(
+            call.method,
+            URL(f"{server.address}{call.path}{query}", encoded=True),
+            data=call.body,
+            headers=headers,
+            ssl=proof.tls if proof.tls is not None else True,
+            server_hostname=server.tls_server_name,
+            proxy=self._proxy,
+            timeout=limits,
+            # Following one would carry the credentials to wherever it points.
+            allow_redirects=False,
+        ) as response:
+            for warning in response.headers.getall("Warning", ()):
+                self._warn(warning)
+            yield response
+
+    def _open(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=_IDLE_CONNECTION, socket_factory=_socket
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": self._options.user_agent},
+        )
+
+    def _warn(self, header: str) -> None:
+        """Say once what the API server warns of: deprecated versions, unknown fields."""
+        if header not in self._warned and len(self._warned) < _WARNINGS_KEPT:
+            self._warned.add(header)
+            log.warning("%s", header.removeprefix("299 - ").strip('"'))
+
+    def _unreachable(self, why: str) -> Unreachable:
+        return Unreachable(f"API server at {self.address} does not answer ({why})")
+
+
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    said = response.headers.get("Retry-After", "")
+    return float(said) if said.isdecimal() else None
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket that notices within a minute that the other machine is gone."""
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made
+
+
+def _why(error: aiohttp.ClientError) -> str:
+    """What went wrong with a connection, in the same words every time."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            problem = error.certificate_error
+            why = f"its certificate is not trusted: {getattr(problem, 'verify_message', problem)}"
+        case aiohttp.ClientConnectorDNSError():
+            why = "its name is not known"
+        case aiohttp.ClientSSLError():
+            why = f"no TLS with it: {getattr(error.os_error, 'reason', None) or 'refused'}"
+        case aiohttp.ConnectionTimeoutError():
+            why = "no connection in time"
+        case aiohttp.ServerTimeoutError():
+            why = "it fell silent"
+        case aiohttp.ClientOSError(strerror=str(reason)) if reason:
+            why = reason.lower()
+        case _:
+            why = "it closed the connection"
+    return why
