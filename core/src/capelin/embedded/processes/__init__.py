@@ -1,0 +1,29 @@
+"""Operating system processes that outlive whoever started them, kept running and found again."""
+
+from capelin.embedded.processes.command import Command, Declared, Limits, Probe
+from capelin.embedded.processes.decisions import Backoff, Phase
+from capelin.embedded.processes.process import Exit, Process
+from capelin.embedded.processes.records import private_folder, write_private
+from capelin.embedded.processes.supervisor import (
+    AlreadySupervisedError,
+    NotReadyError,
+    State,
+    Supervisor,
+)
+
+__all__ = [
+    "AlreadySupervisedError",
+    "Backoff",
+    "Command",
+    "Declared",
+    "Exit",
+    "Limits",
+    "NotReadyError",
+    "Phase",
+    "Probe",
+    "Process",
+    "State",
+    "Supervisor",
+    "private_folder",
+    "write_private",
+]

@@ -1,0 +1,103 @@
+"""What is to run: command lines, their limits, and how they depend on each other."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+Probe = Callable[[], Awaitable[str]]
+"""Asks whether a process is ready: nothing is yes, anything else says what is missing."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,98}[a-z0-9])?")
+_GO_HEAP_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much of the machine a process may take.
+
+    Enforced by a cgroup where one can be made; Go's own soft limits are set everywhere.
+    """
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    nice: int = 0
+
+    def environment(self) -> dict[str, str]:
+        """What tells the Go runtime to stay within the limits."""
+        environment: dict[str, str] = {}
+        if self.memory_bytes is not None:
+            environment["GOMEMLIMIT"] = f"{int(self.memory_bytes * _GO_HEAP_SHARE)}B"
+        if self.cpus is not None:
+            environment["GOMAXPROCS"] = str(max(1, math.ceil(self.cpus)))
+        return environment
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program with everything that decides how it behaves. Its first argument is its path."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    directory: Path | None = None
+    limits: Limits = Limits()
+
+    @property
+    def hash(self) -> str:
+        """Equal for two commands that would run the same."""
+        text = json.dumps(
+            [
+                self.arguments,
+                sorted(self.environment.items()),
+                str(self.directory or ""),
+                asdict(self.limits),
+            ]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """A process that a supervisor keeps running.
+
+    It starts when those in `after` are ready, and stops before them.
+    """
+
+    name: str
+    command: Command
+    after: tuple[str, ...] = ()
+    ready: Probe | None = None
+    grace: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that could not be the name of a file."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot name a process: use 1 to 100 lower case letters, digits, '-' and '.'"
+        )
+
+
+def check_declared(declared: Iterable[Declared]) -> dict[str, Declared]:
+    """The declared processes by name, refused where their order makes no sense."""
+    by_name: dict[str, Declared] = {}
+    for one in declared:
+        if one.name in by_name:
+            raise ValueError(f"two processes are called {one.name!r}; give each its own name")
+        by_name[one.name] = one
+    for one in by_name.values():
+        for other in one.after:
+            if other not in by_name:
+                raise ValueError(f"{one.name!r} starts after {other!r}, which is not declared")
+    try:
+        TopologicalSorter({one.name: one.after for one in by_name.values()}).prepare()
+    except CycleError as error:
+        raise ValueError(f"processes wait for each other: {' → '.join(error.args[1])}") from error
+    return by_name

@@ -1,0 +1,130 @@
+"""What a supervisor does next, decided from what is declared and what is seen."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from capelin.embedded.processes.command import Declared
+from capelin.embedded.processes.kernel import Identity, Marked
+
+FAILED_AFTER = 3
+"""This many ends in a row make a process a failed one. It is still tried again."""
+
+
+class Phase(StrEnum):
+    """What a process is doing."""
+
+    WAITING = "Waiting"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    BACKING_OFF = "BackingOff"
+    FAILED = "Failed"
+    STOPPING = "Stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a process that ended is started again."""
+
+    first: float = 0.1
+    factor: float = 2.0
+    longest: float = 30.0
+    steady_after: float = 60.0
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after this many ends in a row."""
+        if failures <= 0:
+            return 0.0
+        # Compared as exponents, so that thousands of failures do not overflow a float.
+        doublings = 0.0
+        wait = self.first
+        while doublings < failures - 1 and wait < self.longest:
+            wait *= self.factor
+            doublings += 1
+        return min(wait, self.longest)
+
+    def failures(self, before: int, ran_for: float) -> int:
+        """Ends in a row, counting one after `ran_for` seconds: a long run starts the count anew."""
+        return 1 if ran_for >= self.steady_after else before + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One process as it is now."""
+
+    alive: bool
+    hash: str = ""
+    after: tuple[str, ...] = ()
+    ready: bool = False
+    stopping: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What to do now, and when to look again if nothing happens before."""
+
+    start: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    look_again_at: float | None = None
+
+
+def next_steps(declared: Mapping[str, Declared], seen: Mapping[str, Seen], now: float) -> Steps:
+    """Which processes to start and stop now."""
+    alive = {name: one for name, one in seen.items() if one.alive}
+    unwanted = {name for name in alive if name not in declared}
+    needed = {other for name in unwanted for other in alive[name].after}
+    stop = [
+        name
+        for name, one in sorted(alive.items())
+        if not one.stopping
+        and (
+            (name in unwanted and name not in needed)
+            or (name in declared and declared[name].command.hash != one.hash)
+        )
+    ]
+    startable = [
+        name
+        for name, one in sorted(declared.items())
+        if name not in alive and all(_is_ready(other, declared, seen) for other in one.after)
+    ]
+    retry_at = {name: seen[name].retry_at if name in seen else now for name in startable}
+    return Steps(
+        start=tuple(name for name in startable if retry_at[name] <= now),
+        stop=tuple(stop),
+        look_again_at=min((at for at in retry_at.values() if at > now), default=None),
+    )
+
+
+def phase(declared: Declared | None, seen: Seen | None) -> Phase:
+    """What a process is doing, for people."""
+    if seen is not None and seen.stopping:
+        return Phase.STOPPING
+    if seen is not None and seen.alive:
+        if declared is None or declared.command.hash != seen.hash:
+            return Phase.STOPPING
+        return Phase.RUNNING if seen.ready else Phase.STARTING
+    if seen is not None and seen.failures:
+        return Phase.FAILED if seen.failures >= FAILED_AFTER else Phase.BACKING_OFF
+    return Phase.WAITING
+
+
+def strays(marked: Iterable[Marked], remembered: Collection[int]) -> list[Identity]:
+    """Processes that carry our marker and belong to no remembered one.
+
+    A remembered process leads a session of its own, so what it started itself is not a stray.
+    """
+    return [one.identity for one in marked if one.session not in remembered]
+
+
+def _is_ready(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
+    one = seen.get(name)
+    return (
+        one is not None
+        and one.alive
+        and one.ready
+        and not one.stopping
+        and name in declared
+        and declared[name].command.hash == one.hash
+    )

@@ -1,0 +1,155 @@
+"""What the kernel knows of processes: who they are, signals that never hit a stranger, exits."""
+
+import asyncio
+import os
+import select
+import signal
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+MARKER = "CAPELIN_PROCESS"
+"""The environment variable that names the state folder and the process of all that we start."""
+
+_WITHOUT_PIDFD_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process of one boot: pids come again, start times and boots do not."""
+
+    pid: int
+    start_time: int
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A live process that carries our marker."""
+
+    identity: Identity
+    session: int
+    name: str
+
+
+@cache
+def boot() -> str:
+    """The running boot's id."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def identify(pid: int) -> Identity | None:
+    """Who `pid` is now, dead but not yet collected included."""
+    fields = _stat(pid)
+    return None if fields is None else Identity(pid, int(fields[19]), boot())
+
+
+def marked(folder: Path) -> list[Marked]:
+    """Live processes whose marker names this state folder, whoever started them."""
+    found: list[Marked] = []
+    prefix = f"{MARKER}={folder}/".encode()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        with suppress(OSError):
+            for variable in Path(f"/proc/{entry.name}/environ").read_bytes().split(b"\0"):
+                if variable.startswith(prefix):
+                    pid = int(entry.name)
+                    fields = _stat(pid)
+                    if fields is not None:
+                        identity = Identity(pid, int(fields[19]), boot())
+                        name = os.fsdecode(variable.removeprefix(prefix))
+                        found.append(Marked(identity, int(fields[3]), name))
+    return found
+
+
+class Handle:
+    """A hold on one process that can never come to mean another.
+
+    By pidfd. Where the kernel has none, the start time is compared before each signal.
+    """
+
+    def __init__(self, identity: Identity, pidfd: int | None) -> None:
+        self.identity = identity
+        self._pidfd = pidfd
+        if pidfd is not None:
+            weakref.finalize(self, os.close, pidfd)
+
+    @classmethod
+    def open(cls, identity: Identity) -> "Handle | None":
+        """Take hold of a process, if the pid still means that one, dead or alive."""
+        try:
+            pidfd = os.pidfd_open(identity.pid)
+        except ProcessLookupError:
+            return None
+        except OSError:
+            pidfd = None
+        handle = cls(identity, pidfd)
+        return handle if identify(identity.pid) == identity else None
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process; nothing happens where it is gone."""
+        with suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            elif identify(self.identity.pid) == self.identity:
+                os.kill(self.identity.pid, number)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        if self._pidfd is None:
+            fields = _stat(self.identity.pid)
+            same = fields is not None and int(fields[19]) == self.identity.start_time
+            return same and fields is not None and fields[0] not in {"Z", "X"}
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return not poll.poll(0)
+
+    async def until_exit(self) -> None:
+        """Wait for the end of the process, which need not be our child."""
+        if self._pidfd is None:
+            while self.is_alive():  # noqa: ASYNC110 - nothing tells when a stranger ends
+                await asyncio.sleep(_WITHOUT_PIDFD_POLL_SECONDS)
+            return
+        # A copy of its own for each who waits: an event loop knows one reader a descriptor.
+        descriptor = os.dup(self._pidfd)
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        loop.add_reader(descriptor, lambda: None if ended.done() else ended.set_result(None))
+        try:
+            await ended
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def collect(self) -> int | None:
+        """The exit status as `subprocess` has it, where the process was our child."""
+        kind, number = (
+            (os.P_PID, self.identity.pid) if self._pidfd is None else (os.P_PIDFD, self._pidfd)
+        )
+        try:
+            result = os.waitid(kind, number, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if result is None:
+            return None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+async def end(identity: Identity) -> None:
+    """SIGKILL a process, if the pid still means that one, and wait until it is gone."""
+    handle = Handle.open(identity)
+    if handle is not None:
+        handle.send(signal.SIGKILL)
+        await handle.until_exit()
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the program's name in brackets and may hold anything, brackets too.
+    return text.rpartition(")")[2].split()

@@ -1,0 +1,175 @@
+"""One operating system process that outlives whoever started it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.embedded.processes import kernel, logs, records
+from capelin.embedded.processes.command import Command, Declared
+from capelin.embedded.processes.kernel import MARKER, Handle
+
+_INHERITED = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended. The status is unknown where it was not our child."""
+
+    status: int | None
+    complaint: str
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people."""
+        if self.status is None:
+            ended = "ended"
+        elif self.status < 0:
+            ended = f"was killed by {signal.Signals(-self.status).name}"
+        else:
+            ended = f"exited with code {self.status}"
+        return f"{ended}: {self.complaint}" if self.complaint else ended
+
+
+class Process:
+    """A running process, started here or found again through its state folder."""
+
+    def __init__(self, folder: Path, record: records.Record, handle: Handle) -> None:
+        self._folder = folder
+        self._record = record
+        self._handle = handle
+        self._exit: Exit | None = None
+
+    @classmethod
+    async def start(cls, folder: Path, declared: Declared) -> "Process":
+        """Start a process in a session of its own and remember it in the state folder."""
+        # In a thread: fork and exec take milliseconds. What is started is remembered there too,
+        # so that a cancelled caller leaves no process behind that nobody knows.
+        return await asyncio.to_thread(cls._launch, records.private_folder(folder), declared)
+
+    @classmethod
+    def adopt(cls, folder: Path, name: str) -> "Process | None":
+        """Find a process that the state folder remembers, if it still runs."""
+        folder = folder.resolve()
+        record = records.read(folder, name)
+        if record is None:
+            return None
+        handle = Handle.open(record.identity)
+        if handle is None:
+            return None
+        if not handle.is_alive():
+            handle.collect()
+            return None
+        return cls(folder, record, handle)
+
+    @classmethod
+    def _launch(cls, folder: Path, declared: Declared) -> "Process":
+        name, command = declared.name, declared.command
+        log = logs.open_log(log_path(folder, name))
+        try:
+            log_start = os.lseek(log, 0, os.SEEK_END)
+            child = subprocess.Popen(
+                command.arguments,
+                env=_environment(folder, name, command),
+                cwd=command.directory or folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        # Popen objects complain when they go while their process lives, which ours is meant to.
+        child.returncode = 0
+        identity = kernel.identify(child.pid)
+        handle = None if identity is None else Handle.open(identity)
+        if identity is None or handle is None:
+            # Dead or alive, a child keeps its pid until it is collected, and only we collect it.
+            raise ChildProcessError(f"{name} was collected by somebody else as soon as it started")
+        record = records.Record(
+            name, identity, command.hash, log_start, declared.after, declared.grace
+        )
+        records.write(folder, record)
+        return cls(folder, record, handle)
+
+    @property
+    def name(self) -> str:
+        """Its name in the state folder."""
+        return self._record.name
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._record.identity.pid
+
+    @property
+    def hash(self) -> str:
+        """The hash of the command that it was started with."""
+        return self._record.hash
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The processes that it was started after, and that it is stopped before."""
+        return self._record.after
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return log_path(self._folder, self.name)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still runs."""
+        return self._handle.is_alive()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; it never reaches another process that got the same pid."""
+        self._handle.send(number)
+
+    async def wait(self) -> Exit:
+        """Wait until it ends, whoever its parent is."""
+        await self._handle.until_exit()
+        if self._exit is None:
+            status = self._handle.collect()
+            said = logs.complaint(logs.tail(self.log, self._record.log_start))
+            self._exit = Exit(status, said)
+        return self._exit
+
+    async def stop(self, grace: float | None = None) -> Exit:
+        """Ask it to end, insist after `grace` seconds, and forget it."""
+        self.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(self._record.grace if grace is None else grace):
+                ended = await self.wait()
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            ended = await self.wait()
+        await self.sweep()
+        records.forget(self._folder, self.name)
+        return ended
+
+    async def sweep(self) -> None:
+        """End what it started itself and left behind."""
+        session = [
+            one.identity
+            for one in await asyncio.to_thread(kernel.marked, self._folder)
+            if one.session == self.pid
+        ]
+        await asyncio.gather(*map(kernel.end, session))
+
+
+def log_path(folder: Path, name: str) -> Path:
+    """Where the output of a process goes."""
+    return folder / f"{name}.log"
+
+
+def _environment(folder: Path, name: str, command: Command) -> dict[str, str]:
+    inherited = {key: os.environ[key] for key in _INHERITED if key in os.environ}
+    return {
+        **inherited,
+        **command.limits.environment(),
+        **command.environment,
+        MARKER: f"{folder}/{name}",
+    }
