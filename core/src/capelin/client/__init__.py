@@ -1,7 +1,7 @@
 """One async Kubernetes client: typed verbs, watches, leader election, workload clusters."""
 
 from capelin.client.access import ExecPlugin, Impersonation, Server, User
-from capelin.client.client import Client, Listing, Selector, Token
+from capelin.client.client import Client, Selector, Token
 from capelin.client.config import Config
 from capelin.client.errors import (
     AlreadyExists,
@@ -21,7 +21,9 @@ from capelin.client.errors import (
     Unreachable,
     Unreadable,
 )
+from capelin.client.shapes import Listing
 from capelin.client.transport import Options
+from capelin.client.watch import Event
 
 __all__ = [
     "AlreadyExists",
@@ -33,6 +35,7 @@ __all__ = [
     "ConfigError",
     "Conflict",
     "CredentialError",
+    "Event",
     "ExecPlugin",
     "Expired",
     "Forbidden",

@@ -1,19 +1,20 @@
 """The client: what can be asked of an API server, as typed verbs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
+from typing import Any, Literal, Self, TypeVar, cast, overload
 from urllib.parse import quote
 
 from capelin.api import BaseObject, Resource, Unstructured
 from capelin.client import applying
 from capelin.client.config import Config
 from capelin.client.errors import Expired, NotFound
-from capelin.client.shapes import Shape, shape_of
+from capelin.client.shapes import Listing, Shape, shape_of
 from capelin.client.transport import Call, Options, Transport
+from capelin.client.watch import Event, follow, mirror
 
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
@@ -25,14 +26,6 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 _PAGE = 500
 _PATCHES = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}
-
-
-@dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
-    """Everything that was there at one moment, and that moment's version to watch from."""
-
-    items: list[T]
-    resource_version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +169,58 @@ class Client:
             if not page.next:
                 return Listing(items, page.resource_version)
             asked = {**parameters, "continue": page.next}
+
+    @overload
+    def watch(
+        self,
+        kind: type[ObjectT],
+        namespace: str | None = ...,
+        *,
+        labels: Selector | None = ...,
+        fields: Selector | None = ...,
+        since: str | None = ...,
+    ) -> AsyncGenerator[Event[ObjectT]]: ...
+    @overload
+    def watch(
+        self,
+        kind: Resource,
+        namespace: str | None = ...,
+        *,
+        labels: Selector | None = ...,
+        fields: Selector | None = ...,
+        since: str | None = ...,
+    ) -> AsyncGenerator[Event[Unstructured]]: ...
+    def watch(
+        self,
+        kind: type[BaseObject] | Resource,
+        namespace: str | None = None,
+        *,
+        labels: Selector | None = None,
+        fields: Selector | None = None,
+        since: str | None = None,
+    ) -> AsyncGenerator[Event[Any]]:
+        """Follow the objects of a kind until you stop, over every broken connection.
+
+        Without `since`, what is there comes first, as `ADDED`; when the server forgets where we
+        were, everything is read again and compared, so that no change and no deletion is missed.
+        With `since`, only what happens after that version comes, and nothing is kept in memory.
+
+        Leave it with `contextlib.aclosing` where the connection must be gone right away.
+
+        Raises:
+            Expired: what happened after `since` is forgotten: list again.
+            Unreachable: the server does not answer, and never did.
+        """
+        shape = shape_of(kind)
+        path, parameters = _path(shape.resource, namespace), selection(labels, fields)
+
+        def following(version: str) -> AsyncGenerator[Event[Any]]:
+            return follow(self._transport, shape, path, parameters, version)
+
+        async def relist() -> Listing[Any]:
+            return await self.list(kind, namespace, labels=labels, fields=fields)
+
+        return mirror(shape, relist, following) if since is None else following(since)
 
     @overload
     async def create(self, obj: ObjectT, *, dry_run: bool = ...) -> ObjectT: ...

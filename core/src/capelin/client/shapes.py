@@ -13,6 +13,7 @@ from capelin.client.errors import Unreadable
 
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
+DataT = TypeVar("DataT", bytes, dict[str, Any])
 
 
 class ListMeta(Model):
@@ -25,6 +26,24 @@ class ListMeta(Model):
 class _Page(Model, Generic[ObjectT]):
     metadata: ListMeta = ListMeta()
     items: list[ObjectT] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """Everything that was there at one moment, and that moment's version to watch from."""
+
+    items: list[T]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which object it is, and in which state."""
+
+    key: tuple[str, str]
+    """Namespace and name."""
+    uid: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +61,9 @@ class Shape(Generic[T]):
 
     resource: Resource
     one: Callable[[bytes], T]
+    value: Callable[[dict[str, Any]], T]
     page: Callable[[bytes], Page[T]]
+    identity: Callable[[T], Identity]
 
 
 @overload
@@ -66,7 +87,15 @@ def _typed(kind: type[ObjectT]) -> Shape[ObjectT]:
         read = _read(resource, pages.read_json, data)
         return Page(read.items, read.metadata.resource_version, read.metadata.next)
 
-    return Shape(resource, one, page)
+    def value(data: dict[str, Any]) -> ObjectT:
+        return _read(resource, kind.read, data)
+
+    def identity(obj: ObjectT) -> Identity:
+        metadata = obj.metadata
+        key = (metadata.namespace or "", metadata.name)
+        return Identity(key, metadata.uid, metadata.resource_version)
+
+    return Shape(resource, one, value, page, identity)
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +113,15 @@ def _plain(resource: Resource) -> Shape[Unstructured]:
         ]
         return Page(items, metadata.get("resourceVersion", ""), metadata.get("continue", ""))
 
-    return Shape(resource, one, page)
+    def value(data: dict[str, Any]) -> Unstructured:
+        return data
+
+    def identity(obj: Unstructured) -> Identity:
+        metadata = obj["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        return Identity(key, metadata["uid"], metadata["resourceVersion"])
+
+    return Shape(resource, one, value, page, identity)
 
 
 def _mapping(data: bytes) -> dict[str, Any]:
@@ -94,7 +131,7 @@ def _mapping(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _read(resource: Resource, read: Callable[[bytes], T], data: bytes) -> T:
+def _read(resource: Resource, read: Callable[[DataT], T], data: DataT) -> T:
     try:
         return read(data)
     except ValidationError as error:

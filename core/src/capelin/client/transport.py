@@ -143,6 +143,7 @@ class Transport:
         try:
             async with self._request(call, proof, limits) as response:
                 if response.status == 401:
+                    # For the next try: this one has been answered.
                     await self._credentials.after_refusal(proof)
                 if response.status >= 300:
                     raise error_of(response.status, await response.read())
