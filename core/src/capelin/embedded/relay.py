@@ -1,0 +1,246 @@
+"""One address in front of several servers: a TCP relay that runs as a process of its own.
+
+It stands alone, on the standard library only, so that a process of it costs a few MiB:
+`python -I -S relay.py --listen 127.64.0.5:6443 --targets FILE --control SOCKET`.
+The targets are one `host:port` a line. Whoever changes the file writes a line to the control
+socket and is answered with the number of open connections a target, so that it can wait until
+a target that was taken out has none left.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+_CHUNK = 64 * 1024
+_BACKLOG = 1024
+
+Target = tuple[str, int]
+Handler = Callable[[int], None]
+
+
+def parse_target(text: str) -> Target:
+    """`host:port`, the host in brackets where it is an IPv6 address."""
+    host, _, port = text.strip().rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def read_targets(path: Path) -> list[Target]:
+    """The targets in a file; none where there is no file."""
+    with contextlib.suppress(FileNotFoundError):
+        return [parse_target(line) for line in path.read_text().splitlines() if line.strip()]
+    return []
+
+
+class _Flow:
+    """Bytes that go one way between two sockets, with a bound on what is held in between."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self.source = source
+        self.sink = sink
+        self.held = b""
+        self.ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the source has ended and all of it was passed on."""
+        return self.ended and not self.held
+
+    def receive(self) -> None:
+        """Take what the source has, pass on what the sink takes."""
+        with contextlib.suppress(BlockingIOError):
+            self.held = self.source.recv(_CHUNK)
+            self.ended = not self.held
+            self.send()
+
+    def send(self) -> None:
+        """Pass on what is held, and the end once all is passed on."""
+        if self.held:
+            with contextlib.suppress(BlockingIOError):
+                self.held = self.held[self.sink.send(self.held) :]
+        if self.done:
+            self.sink.shutdown(socket.SHUT_WR)
+
+
+def _events(incoming: _Flow, outgoing: _Flow) -> int:
+    reads = not incoming.ended and not incoming.held
+    return (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if outgoing.held else 0)
+
+
+class _Connection:
+    """A client and the server that answers it."""
+
+    def __init__(self, relay: "Relay", client: socket.socket, targets: list[Target]) -> None:
+        self.relay = relay
+        self.client = client
+        self.untried = targets
+        self.target: Target | None = None
+        self.server: socket.socket | None = None
+        self.flows: tuple[_Flow, _Flow] | None = None
+        self.try_next()
+
+    def try_next(self) -> None:
+        """Connect to the next target that has not refused; give up when there is none."""
+        self._drop_server()
+        if not self.untried:
+            self.close()
+            return
+        self.target = self.untried.pop(0)
+        family = socket.AF_INET6 if ":" in self.target[0] else socket.AF_INET
+        self.server = socket.socket(family, socket.SOCK_STREAM)
+        self.server.settimeout(0)
+        self.relay.open[self.target] += 1
+        if self.server.connect_ex(self.target) == 0:
+            self._established()
+        else:
+            self.relay.watch(self.server, selectors.EVENT_WRITE, self._connected)
+
+    def _connected(self, _events: int) -> None:
+        assert self.server is not None  # noqa: S101  only a socket that exists becomes writable
+        if self.server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.try_next()
+        else:
+            self._established()
+
+    def _established(self) -> None:
+        assert self.server is not None  # noqa: S101
+        self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.flows = (_Flow(self.client, self.server), _Flow(self.server, self.client))
+        self._wait()
+
+    def _client_ready(self, events: int) -> None:
+        assert self.flows is not None  # noqa: S101  nothing is relayed before a server answers
+        up, down = self.flows
+        self._go_on(events, up, down)
+
+    def _server_ready(self, events: int) -> None:
+        assert self.flows is not None  # noqa: S101
+        up, down = self.flows
+        self._go_on(events, down, up)
+
+    def _go_on(self, events: int, incoming: _Flow, outgoing: _Flow) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                incoming.receive()
+            if events & selectors.EVENT_WRITE:
+                outgoing.send()
+        except OSError:
+            self.close()
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait only for what can go on: to read where nothing is held, to write where it is."""
+        assert self.flows is not None  # noqa: S101
+        up, down = self.flows
+        if up.done and down.done:
+            self.close()
+            return
+        self.relay.watch(up.source, _events(up, down), self._client_ready)
+        self.relay.watch(down.source, _events(down, up), self._server_ready)
+
+    def _drop_server(self) -> None:
+        if self.server is not None and self.target is not None:
+            self.relay.watch(self.server, 0, None)
+            self.server.close()
+            self.server = None
+            self.relay.open[self.target] -= 1
+
+    def close(self) -> None:
+        """End both sides."""
+        self._drop_server()
+        self.relay.watch(self.client, 0, None)
+        self.client.close()
+
+
+class Relay:
+    """Accepts connections and hands each, in turn, to a target that answers."""
+
+    def __init__(self, listen: Target, targets: Path, control: Path) -> None:
+        self.open: Counter[Target] = Counter()
+        self._selector = selectors.DefaultSelector()
+        self._file = targets
+        self._targets = read_targets(targets)
+        self._turn = 0
+        family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
+        self._listener = socket.create_server(listen, family=family, backlog=_BACKLOG)
+        self._control = socket.socket(socket.AF_UNIX)
+        control.unlink(missing_ok=True)
+        self._control.bind(str(control))
+        control.chmod(0o600)
+        self._control.listen()
+        for server, handler in ((self._listener, self._accept), (self._control, self._answer)):
+            server.settimeout(0)
+            self.watch(server, selectors.EVENT_READ, handler)
+
+    def watch(self, sock: socket.socket, events: int, handler: Handler | None) -> None:
+        """Have `handler` called when `sock` is ready for `events`; for none, stop watching."""
+        known = self._selector.get_map().get(sock)
+        if not events:
+            if known is not None:
+                self._selector.unregister(sock)
+        elif known is None:
+            self._selector.register(sock, events, handler)
+        elif known.events != events or known.data != handler:
+            self._selector.modify(sock, events, handler)
+
+    def run(self) -> None:
+        """Relay until the process is stopped."""
+        while True:
+            for key, events in self._selector.select():
+                # An earlier handler of this round may have closed this one's socket.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data(events)
+
+    def _accept(self, _events: int) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            client, _ = self._listener.accept()
+            client.settimeout(0)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._turn += 1
+            first = self._turn % max(1, len(self._targets))
+            _Connection(self, client, self._targets[first:] + self._targets[:first])
+
+    def _answer(self, _events: int) -> None:
+        with contextlib.suppress(OSError):
+            asker, _ = self._control.accept()
+            with asker:
+                asker.settimeout(1)
+                asker.recv(_CHUNK)
+                self._targets = read_targets(self._file)
+                asker.sendall(json.dumps(self._status()).encode() + b"\n")
+
+    def _status(self) -> dict[str, dict[str, int]]:
+        names = {target: f"{target[0]}:{target[1]}" for target in (*self._targets, *self.open)}
+        return {"connections": {names[target]: self.open[target] for target in sorted(names)}}
+
+
+def main() -> None:
+    """Run a relay until it is told to stop."""
+    parser = argparse.ArgumentParser(description="One address in front of several servers.")
+    parser.add_argument("--listen", type=parse_target, required=True)
+    parser.add_argument("--targets", type=Path, required=True)
+    parser.add_argument("--control", type=Path, required=True)
+    options = parser.parse_args()
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        relay = Relay(options.listen, options.targets, options.control)
+    except OSError as error:
+        sys.exit(
+            f"cannot listen on {options.listen[0]}:{options.listen[1]}: {os.strerror(error.errno or 0)}"
+        )
+    relay.run()
+
+
+if __name__ == "__main__":
+    main()

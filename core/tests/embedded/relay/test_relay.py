@@ -1,0 +1,205 @@
+"""The relay as a process of its own, between real sockets."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import capelin.embedded.relay as relay_module
+import pytest
+from capelin.embedded.relay import parse_target, read_targets
+
+HOST = "127.64.200.1"
+
+
+class Upper:
+    """A server that answers in upper case, with its name before the first answer."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.listener = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(f"{self.name}:".encode())
+            while data := connection.recv(65536):
+                connection.sendall(data.upper())
+
+    def close(self) -> None:
+        # Closing alone doesn't wake the thread that waits in accept.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+class RunningRelay:
+    """A relay process, and the ways to talk to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.targets = folder / "targets"
+        self.control = folder / "control"
+        with closing(socket.create_server((HOST, 0))) as probe:
+            self.port = int(probe.getsockname()[1])
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", relay_module.__file__),
+                *("--listen", f"{HOST}:{self.port}"),
+                *("--targets", str(self.targets), "--control", str(self.control)),
+            ]
+        )
+
+    def ask(self) -> dict[str, int]:
+        """Have the targets read anew; how many connections each has."""
+        with socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(str(self.control))
+            asker.sendall(b"\n")
+            return json.loads(asker.makefile().read())["connections"]
+
+    def point_at(self, *servers: Upper) -> dict[str, int]:
+        self.targets.write_text("".join(f"{server.address}\n" for server in servers))
+        return self.ask()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection((HOST, self.port), timeout=10)
+
+    def wait(self) -> None:
+        while True:
+            assert self.process.poll() is None
+            with suppress(OSError):
+                self.ask()
+                return
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Iterator[RunningRelay]:
+    running = RunningRelay(tmp_path)
+    running.wait()
+    yield running
+    running.process.terminate()
+    running.process.wait(10)
+
+
+@contextmanager
+def upper(*names: str) -> Generator[list[Upper]]:
+    servers = [Upper(name) for name in names]
+    yield servers
+    for server in servers:
+        server.close()
+
+
+def said(connection: socket.socket, length: int) -> bytes:
+    received = b""
+    while len(received) < length:
+        data = connection.recv(65536)
+        assert data, f"the connection ended after {received!r}"
+        received += data
+    return received
+
+
+def test_connections_take_turns_among_the_targets(relay: RunningRelay) -> None:
+    with upper("a", "b") as servers:
+        relay.point_at(*servers)
+        greetings: list[bytes] = []
+        for _ in range(4):
+            with relay.connect() as connection:
+                greetings.append(said(connection, 2))
+        assert sorted(greetings) == [b"a:", b"a:", b"b:", b"b:"]
+
+
+def test_a_target_that_refuses_is_passed_over_without_the_client_noticing(
+    relay: RunningRelay,
+) -> None:
+    with upper("gone", "b") as (gone, b):
+        relay.point_at(gone, b)
+        gone.close()
+        for _ in range(4):
+            with relay.connect() as connection:
+                assert said(connection, 2) == b"b:"
+        gone.listener = socket.create_server((HOST, 0))
+
+
+def test_a_target_that_is_taken_out_keeps_its_connections_and_gets_no_new_ones(
+    relay: RunningRelay,
+) -> None:
+    with upper("a", "b") as (a, b):
+        relay.point_at(a)
+        with relay.connect() as old:
+            assert said(old, 2) == b"a:"
+            assert relay.point_at(b) == {a.address: 1, b.address: 0}
+            with relay.connect() as new:
+                assert said(new, 2) == b"b:"
+            old.sendall(b"still here")
+            assert said(old, 10) == b"STILL HERE"
+        while relay.ask()[a.address]:
+            pass
+
+
+def test_much_data_goes_through_a_slow_reader_whole(relay: RunningRelay) -> None:
+    size = 8 * 1024 * 1024
+    with upper("a") as servers:
+        relay.point_at(*servers)
+        with relay.connect() as connection:
+            said(connection, 2)
+            writer = threading.Thread(target=connection.sendall, args=(b"x" * size,))
+            writer.start()
+            assert said(connection, size) == b"X" * size
+            writer.join()
+
+
+def test_the_end_of_one_way_leaves_the_other_open(relay: RunningRelay) -> None:
+    with upper("a") as servers:
+        relay.point_at(*servers)
+        with relay.connect() as connection:
+            connection.sendall(b"last words")
+            connection.shutdown(socket.SHUT_WR)
+            assert said(connection, 12) == b"a:LAST WORDS"
+            assert connection.recv(1) == b""
+
+
+def test_a_client_is_let_go_when_no_target_answers(relay: RunningRelay) -> None:
+    relay.point_at()
+    with relay.connect() as connection:
+        assert connection.recv(1) == b""
+
+
+def test_the_control_socket_is_private(relay: RunningRelay) -> None:
+    assert relay.control.stat().st_mode & 0o077 == 0
+
+
+def test_an_address_in_use_is_said_in_one_line(relay: RunningRelay, tmp_path: Path) -> None:
+    second = subprocess.run(
+        [
+            *(sys.executable, "-I", "-S", relay_module.__file__),
+            *("--listen", f"{HOST}:{relay.port}"),
+            *("--targets", str(tmp_path / "t"), "--control", str(tmp_path / "c")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert second.stderr == f"cannot listen on {HOST}:{relay.port}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [("127.0.0.1:6443", ("127.0.0.1", 6443)), ("[::1]:6443\n", ("::1", 6443))],
+)
+def test_targets_are_read_with_either_kind_of_address(text: str, target: tuple[str, int]) -> None:
+    assert parse_target(text) == target
+
+
+def test_no_file_means_no_targets(tmp_path: Path) -> None:
+    assert read_targets(tmp_path / "none") == []
