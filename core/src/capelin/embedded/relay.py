@@ -236,9 +236,8 @@ def main() -> None:
     try:
         relay = Relay(options.listen, options.targets, options.control)
     except OSError as error:
-        sys.exit(
-            f"cannot listen on {options.listen[0]}:{options.listen[1]}: {os.strerror(error.errno or 0)}"
-        )
+        host, port = options.listen
+        sys.exit(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")
     relay.run()
 
 
