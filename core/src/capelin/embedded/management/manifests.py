@@ -54,7 +54,7 @@ def installed(
     """
     kept = (each for each in components if each["kind"] not in _REPLACED)
     ours = [_labelled(_reached_at(each, listener), provider) for each in kept]
-    return sorted(ours, key=_rank)
+    return sorted(ours, key=rank)
 
 
 def launch(components: Iterable[Unstructured]) -> Launch:
@@ -101,8 +101,8 @@ def inventory(*, name: str, kind: str, label: str, version: str, namespace: str)
     }
 
 
-def _rank(manifest: Unstructured) -> int:
-    """CRDs first, for they take a moment; webhooks last, for until then nothing serves them."""
+def rank(manifest: Unstructured) -> int:
+    """When to send a manifest: what others need first, and what may stop others last."""
     order = ("CustomResourceDefinition", "Namespace", "ServiceAccount")
     if manifest["kind"] in _WEBHOOKS:
         return len(order) + 1

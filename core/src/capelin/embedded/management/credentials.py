@@ -1,0 +1,113 @@
+"""Who each manager is to the API server, and how callers know that it is the manager they meet.
+
+A manager gets what its pod would get: a token of its own service account, in a file that is
+replaced long before the token ends.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from capelin.api import Model, Time
+from capelin.embedded.processes import private_folder, write_private
+from capelin.pki import KeyPair, issue, reissue_reason
+
+TOKEN_VALIDITY: Final = timedelta(hours=24)
+
+TokenSource = Callable[[str, str, timedelta], Awaitable[str]]
+"""Asks the API server for a token of a service account: namespace, name, validity."""
+
+
+class Issued(Model):
+    """When a token was asked for, kept beside it: the token itself need not be taken apart."""
+
+    at: Time
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A service account, and the API server that knows it."""
+
+    namespace: str
+    name: str
+    server: str
+    ca_pem: bytes
+
+    def kubeconfig(self) -> bytes:
+        """A kubeconfig that has the token read anew whenever it is replaced."""
+        cluster = {"server": self.server, "certificate-authority": "ca.crt"}
+        context = {"cluster": "management", "user": self.name, "namespace": self.namespace}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "management",
+            "clusters": [{"name": "management", "cluster": cluster}],
+            "users": [{"name": self.name, "user": {"tokenFile": "token"}}],
+            "contexts": [{"name": "management", "context": context}],
+        }
+        return json.dumps(content, indent=2).encode()
+
+
+def token_due(issued: datetime | None, now: datetime) -> bool:
+    """Whether to ask for a token: a third of the old one's life is kept for trouble."""
+    return issued is None or not issued <= now < issued + TOKEN_VALIDITY * 2 / 3
+
+
+async def keep_account(folder: Path, account: Account, ask: TokenSource, now: datetime) -> bool:
+    """Give a manager's folder its kubeconfig, CA and a token that is good for hours.
+
+    Returns whether there was a new token to write.
+    """
+    private_folder(folder)
+    _keep(folder / "ca.crt", account.ca_pem)
+    _keep(folder / "kubeconfig", account.kubeconfig())
+    note = folder / "token.json"
+    if not token_due(_issued(note), now) and (folder / "token").exists():
+        return False
+    token = await ask(account.namespace, account.name, TOKEN_VALIDITY)
+    write_private(folder / "token", token.encode())
+    write_private(note, Issued(at=now).model_dump_json().encode())
+    return True
+
+
+def keep_certificate(
+    folder: Path, ca: KeyPair, *, common_name: str, address: str, now: datetime
+) -> bool:
+    """Give a manager's folder a certificate to serve, and to call with, that is far from its end.
+
+    Returns whether a new one was written. Managers read a replaced one by themselves.
+    """
+    private_folder(folder)
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    reason = reissue_reason(
+        certificate.read_bytes() if certificate.exists() and key.exists() else None,
+        ca.certificate_pem,
+        common_name=common_name,
+        usages=("server", "client"),
+        addresses=(address,),
+        now=now,
+    )
+    if reason is None:
+        return False
+    pair = issue(
+        ca, common_name=common_name, usages=("server", "client"), addresses=(address,), now=now
+    )
+    # The key first: whoever notices the new certificate finds the key that belongs to it.
+    write_private(key, pair.private_key_pem)
+    write_private(certificate, pair.certificate_pem)
+    return True
+
+
+def _issued(note: Path) -> datetime | None:
+    try:
+        return Issued.read_json(note.read_bytes()).at
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _keep(path: Path, content: bytes) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        write_private(path, content)

@@ -1,0 +1,197 @@
+"""An environment by name: its folder, what it was asked to be, and who may change it now."""
+
+import fcntl
+import os
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationError
+
+from capelin.api import Model
+from capelin.embedded.management.problems import ProblemError
+from capelin.embedded.processes import private_folder, write_private
+
+DEFAULT_NAME: Final = "default"
+
+_NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
+
+
+class Settings(Model):
+    """What an environment was asked to be, and what was chosen for it at its first start."""
+
+    kubernetes_version: str
+    providers: list[str] = []
+    """The names given to `--with`."""
+    address: str
+    """Its own loopback address."""
+    ports: dict[str, Annotated[int, Field(gt=0, lt=65536)]] = {}
+    """A port for each that listens: the component's name, and what it listens for."""
+
+
+class BusyError(ProblemError):
+    """Another process is changing the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where an environment keeps everything that is not a cached binary."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self.folder.name
+
+    @property
+    def settings_file(self) -> Path:
+        """What it was asked to be: with this and the data alone, everything can be started."""
+        return self.folder / "environment.json"
+
+    @property
+    def status_file(self) -> Path:
+        """What its supervisor last said."""
+        return self.folder / "status.json"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.folder / "kubeconfig"
+
+    @property
+    def keys(self) -> Path:
+        """Certificates and private keys."""
+        return self.folder / "pki"
+
+    @property
+    def credentials(self) -> Path:
+        """A folder for each process: its kubeconfig, its token, its serving certificate."""
+        return self.folder / "credentials"
+
+    @property
+    def processes(self) -> Path:
+        """What runs, and the logs of it."""
+        return self.folder / "processes"
+
+    @property
+    def supervisor(self) -> Path:
+        """The supervisor's own process record and log."""
+        return self.folder / "supervisor"
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was ever started and not taken down since."""
+        return self.settings_file.exists()
+
+    def settings(self) -> Settings | None:
+        """What it was asked to be; nothing if it was never started.
+
+        Raises:
+            ProblemError: if the file is there and makes no sense.
+        """
+        try:
+            return Settings.read_json(self.settings_file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise ProblemError(
+                f"The settings of environment {self.name} cannot be read.",
+                f"{self.settings_file} is not what Capelin wrote there "
+                f"({error.error_count()} things in it make no sense).",
+                f"Remove the environment with capelin down --name {self.name}, and start it anew.",
+            ) from error
+
+    def write_settings(self, settings: Settings) -> None:
+        """Keep what it is asked to be, in one step."""
+        write_private(self.settings_file, settings.model_dump_json(indent=2).encode())
+
+    def make_folders(self) -> None:
+        """Create what is missing, for the owner's eyes only."""
+        for folder in (self.folder, self.keys, self.credentials, self.processes, self.supervisor):
+            private_folder(folder)
+
+    @contextmanager
+    def being_changed(self, verb: str) -> Generator[None]:
+        """Hold the environment, so that nobody else starts or removes it meanwhile.
+
+        Raises:
+            BusyError: at once, if somebody else does so already.
+        """
+        private_folder(self.folder)
+        with held(self.folder / "lock", verb) as holder:
+            if holder is not None:
+                raise BusyError(
+                    f"Environment {self.name} is being changed by another command.",
+                    f"capelin {holder} is at work on it.",
+                    "Wait until it is done, or watch it with "
+                    f"capelin status --name {self.name} --watch.",
+                )
+            yield
+
+
+@contextmanager
+def held(path: Path, note: str) -> Generator[str | None]:
+    """Hold a lock file; yields nothing, or the note of the process that holds it already.
+
+    The kernel lets go of it however the holder ends.
+    """
+    descriptor = _open_locked(path)
+    if descriptor is None:
+        yield path.read_text(encoding="utf-8").strip() or "command"
+        return
+    try:
+        os.truncate(descriptor, 0)
+        os.write(descriptor, note.encode())
+        yield None
+    finally:
+        os.close(descriptor)
+
+
+def _open_locked(path: Path) -> int | None:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        # Whoever held it before may have removed the folder: then this lock is on nothing.
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+        os.close(descriptor)
+        private_folder(path.parent)
+
+
+def home(variables: Mapping[str, str] = os.environ) -> Path:
+    """Where environments are: the XDG folder for state."""
+    said = variables.get("XDG_STATE_HOME", "")
+    # The specification has relative paths ignored.
+    state = Path(said) if said.startswith("/") else Path.home() / ".local" / "state"
+    return state / "capelin"
+
+
+def named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
+    """The environment of a name.
+
+    Raises:
+        ProblemError: for a name that cannot be one.
+    """
+    if not _NAME.fullmatch(name):
+        raise ProblemError(
+            f"{name!r} cannot be the name of an environment.",
+            "A name has 1 to 30 lower-case letters, digits and hyphens, and begins with a letter.",
+            "Choose another --name.",
+        )
+    return Environment(home(variables) / name)
+
+
+def all_named(variables: Mapping[str, str] = os.environ) -> list[Environment]:
+    """Every environment that there is, by name."""
+    folder = home(variables)
+    found = folder.iterdir() if folder.is_dir() else ()
+    environments = (Environment(each) for each in sorted(found) if _NAME.fullmatch(each.name))
+    return [each for each in environments if each.folder.is_dir()]

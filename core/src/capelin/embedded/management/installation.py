@@ -1,0 +1,65 @@
+"""Sending manifests to the API server: many at a time, and each kind before its objects."""
+
+import asyncio
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+from capelin.api import Unstructured
+from capelin.client import ApiError, Client, NotFound
+from capelin.embedded.management.manifests import rank
+
+_AT_A_TIME: Final = 8
+_POLL_SECONDS: Final = 0.05
+
+
+async def install(client: Client, manifests: Iterable[Unstructured]) -> None:
+    """Apply manifests in the order of their kinds, and wait until new kinds can be used.
+
+    Raises:
+        ApiError: if the API server refuses one; the message says which.
+    """
+    ordered = sorted(manifests, key=rank)
+    for _, group in groupby(ordered, key=rank):
+        together = list(group)
+        slots = asyncio.Semaphore(_AT_A_TIME)
+        async with asyncio.TaskGroup() as tasks:
+            for each in together:
+                tasks.create_task(_apply(client, each, slots))
+    await _established(client, [each for each in ordered if _is_definition(each)])
+
+
+async def _apply(client: Client, manifest: Unstructured, slots: asyncio.Semaphore) -> None:
+    async with slots:
+        try:
+            await client.apply(manifest)
+        except ApiError as error:
+            error.add_note(f"This was about {manifest['kind']} {manifest['metadata']['name']}.")
+            raise
+
+
+async def _established(client: Client, definitions: Iterable[Unstructured]) -> None:
+    """Wait until the API server serves the kinds of these definitions."""
+    missing = {
+        (each["spec"]["group"], version["name"], each["spec"]["names"]["plural"])
+        for each in definitions
+        for version in each["spec"]["versions"]
+        if version["served"]
+    }
+    while missing:
+        for group, version in sorted({(group, version) for group, version, _ in missing}):
+            served = await _served(client, f"{group}/{version}")
+            missing -= {(group, version, plural) for plural in served}
+        if missing:
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _served(client: Client, group_version: str) -> set[str]:
+    try:
+        return {resource.plural for resource in await client.resources(group_version)}
+    except NotFound:
+        return set()
+
+
+def _is_definition(manifest: Unstructured) -> bool:
+    return manifest["kind"] == "CustomResourceDefinition"

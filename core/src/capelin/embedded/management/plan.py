@@ -1,0 +1,176 @@
+"""How a provider's manager runs as a local process: its ports, flags and environment."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+from uuid import NAMESPACE_DNS, uuid5
+
+from capelin.api import Unstructured
+from capelin.embedded.management.manifests import Launch, inventory, launch
+from capelin.embedded.management.providers import Provider, ProviderType, Upstream
+from capelin.embedded.processes import Command
+
+VARIABLES: Final = {
+    "CLUSTER_TOPOLOGY": "true",
+    "EXP_IN_PLACE_UPDATES": "true",
+    "EXP_MACHINE_POOL": "true",
+    "EXP_RUNTIME_SDK": "true",
+}
+"""What clusterctl would be given: the feature gates that are on in every environment."""
+
+Purpose = Literal["health", "webhooks"]
+
+_LEADER_ELECTION: Final = re.compile(r"--leader-elect(=.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A provider, wherever it is from, with all that its installation and its start need."""
+
+    label: str
+    name: str
+    type: ProviderType
+    version: str
+    program: tuple[str, ...]
+    """The command line's beginning."""
+    dialect: Literal["go", "python"]
+    """Whose names its flags have."""
+    launch: Launch
+    manifests: Sequence[Unstructured]
+    listens_for: tuple[Purpose, ...]
+
+    @property
+    def inventory(self) -> Unstructured:
+        """What clusterctl is to know of it."""
+        return inventory(
+            name=self.name,
+            kind=self.type,
+            label=self.label,
+            version=self.version,
+            namespace=self.launch.namespace,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a manager finds what it needs, and where it listens."""
+
+    address: str
+    ports: Mapping[Purpose, int]
+    folder: Path
+    """With its `kubeconfig`, and its certificate as `tls.crt` and `tls.key`."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Who it is to the API server."""
+        return self.folder / "kubeconfig"
+
+
+def upstream_component(
+    provider: Upstream, *, version: str, program: Path, manifests: Sequence[Unstructured]
+) -> Component:
+    """A provider of Cluster API's, from its components as clusterctl would install them."""
+    return Component(
+        label=provider.label,
+        name=provider.name,
+        type=provider.type,
+        version=version,
+        program=(str(program),),
+        dialect="go",
+        launch=launch(manifests),
+        manifests=manifests,
+        listens_for=("health", "webhooks"),
+    )
+
+
+def python_component(provider: Provider) -> Component:
+    """A provider of an installed package, in this very interpreter."""
+    return Component(
+        label=provider.label,
+        name=provider.name,
+        type=provider.type,
+        version=provider.version,
+        program=(sys.executable, "-m", provider.module),
+        dialect="python",
+        launch=provider.launch,
+        manifests=provider.components(),
+        listens_for=("health", "webhooks") if provider.serves else ("health",),
+    )
+
+
+def command(component: Component, place: Place) -> Command:
+    """The command line and environment of a component's manager.
+
+    Leader election is left out: the supervisor sees to it that there is one process, and a
+    successor would have to wait for the lease of one that was killed.
+    """
+    ours = _flags(component, place)
+    asked = [each for each in component.launch.arguments if not _LEADER_ELECTION.fullmatch(each)]
+    kept = [each for each in asked if each.removeprefix("--").partition("=")[0] not in ours]
+    flags = [f"--{name}={value}" for name, value in ours.items()]
+    return Command(
+        arguments=(*component.program, *kept, *flags),
+        environment={**component.launch.environment, **_pod(component, place)},
+    )
+
+
+def choose_ports(
+    components: Iterable[Component],
+    recorded: Mapping[str, int],
+    *,
+    usable: Callable[[int], bool],
+    free: Callable[[], int],
+) -> dict[str, int]:
+    """A port for everything that listens: the one that it had, if that can still be used."""
+    wanted = [f"{each.label}/{purpose}" for each in components for purpose in each.listens_for]
+    chosen: dict[str, int] = {}
+    for name in wanted:
+        port = recorded.get(name)
+        while port is None or port in chosen.values() or not usable(port):
+            port = free()
+        chosen[name] = port
+    return chosen
+
+
+def ports_of(component: Component, ports: Mapping[str, int]) -> dict[Purpose, int]:
+    """Which of the chosen ports are a component's."""
+    return {purpose: ports[f"{component.label}/{purpose}"] for purpose in component.listens_for}
+
+
+def _flags(component: Component, place: Place) -> dict[str, str]:
+    health = f"{place.address}:{place.ports['health']}"
+    webhooks = place.ports.get("webhooks")
+    if component.dialect == "go":
+        flags = {
+            "kubeconfig": str(place.kubeconfig),
+            "health-addr": health,
+            "diagnostics-address": "0",
+        }
+        if webhooks is not None:
+            flags |= {"webhook-port": str(webhooks), "webhook-cert-dir": str(place.folder)}
+        return flags
+    flags = {
+        "kubeconfig": str(place.kubeconfig),
+        "health-address": health,
+        "metrics-address": "0",
+    }
+    if webhooks is not None:
+        flags |= {
+            "address": f"{place.address}:{webhooks}",
+            "certificate": str(place.folder / "tls.crt"),
+            "private-key": str(place.folder / "tls.key"),
+        }
+    return flags
+
+
+def _pod(component: Component, place: Place) -> dict[str, str]:
+    """What a manager in a pod learns from the downward API."""
+    return {
+        "POD_IP": place.address,
+        "POD_NAME": component.label,
+        "POD_NAMESPACE": component.launch.namespace,
+        "POD_UID": str(uuid5(NAMESPACE_DNS, f"{component.label}.{place.address}")),
+    }

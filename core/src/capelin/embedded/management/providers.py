@@ -1,0 +1,189 @@
+"""What an environment can be made of: Cluster API's own providers, and installed packages'."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final, Literal, get_args
+
+from capelin.api import Unstructured
+from capelin.embedded.management.manifests import Launch
+
+ENTRY_POINTS: Final = "capelin.providers"
+"""The entry point group whose values are functions `() -> Provider`."""
+
+ProviderType = Literal[
+    "CoreProvider",
+    "BootstrapProvider",
+    "ControlPlaneProvider",
+    "InfrastructureProvider",
+    "RuntimeExtensionProvider",
+]
+"""What clusterctl tells apart."""
+
+_PREFIXES: Final[dict[ProviderType, str]] = {
+    "CoreProvider": "",
+    "BootstrapProvider": "bootstrap-",
+    "ControlPlaneProvider": "control-plane-",
+    "InfrastructureProvider": "infrastructure-",
+    "RuntimeExtensionProvider": "runtime-extension-",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A provider of the Cluster API project: a program, and the kustomization that installs it."""
+
+    name: str
+    type: ProviderType
+    program: str
+    """Its name among the binaries."""
+    source: str
+    """The Go module, by its name among the binaries, that the kustomization is in."""
+    kustomization: str
+
+    @property
+    def label(self) -> str:
+        """As in `bootstrap-kubeadm`: what clusterctl, and our processes, call it."""
+        return _PREFIXES[self.type] + self.name
+
+
+CORE: Final = Upstream(
+    "cluster-api", "CoreProvider", "cluster-api-controller", "cluster-api", "core/config/default"
+)
+
+ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
+    "kubeadm": (
+        Upstream(
+            "kubeadm",
+            "BootstrapProvider",
+            "kubeadm-bootstrap-controller",
+            "cluster-api",
+            "bootstrap/kubeadm/config/default",
+        ),
+        Upstream(
+            "kubeadm",
+            "ControlPlaneProvider",
+            "kubeadm-control-plane-controller",
+            "cluster-api",
+            "controlplane/kubeadm/config/default",
+        ),
+    ),
+    "dev": (
+        Upstream(
+            "docker",
+            "InfrastructureProvider",
+            "capd-manager",
+            "cluster-api/test",
+            "infrastructure/docker/config/default",
+        ),
+    ),
+}
+"""What `--with` takes, and the providers that each name brings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider or extension that an installed Python package brings."""
+
+    name: str
+    type: ProviderType
+    version: str
+    """As in `v0.1.0`."""
+    module: str
+    """Started as `python -m <module>` with the flags of a manager."""
+    crds: Sequence[Unstructured] = ()
+    rules: Sequence[Unstructured] = ()
+    """The RBAC rules, in the whole cluster, of its service account."""
+    arguments: Sequence[str] = ()
+    """Flags beyond those that every manager gets."""
+    serves: bool = False
+    """Whether the API server or Cluster API call it: then it gets a port and a certificate."""
+    objects: Sequence[Unstructured] = field(default=())
+    """What else it needs, such as an ExtensionConfig; sent when Cluster API answers.
+
+    A `clientConfig.service` in them is replaced by the URL of the process.
+    """
+
+    @property
+    def label(self) -> str:
+        """As in `control-plane-capelin`: what clusterctl, and our processes, call it."""
+        return _PREFIXES[self.type] + self.name
+
+    @property
+    def namespace(self) -> str:
+        """Where its service account lives."""
+        return f"{self.label}-system"
+
+    @property
+    def launch(self) -> Launch:
+        """How its manager is started, and as whom."""
+        return Launch(self.namespace, self.label, tuple(self.arguments), {})
+
+    def components(self) -> list[Unstructured]:
+        """What its installation consists of."""
+        account = {"kind": "ServiceAccount", "name": self.label, "namespace": self.namespace}
+        role = f"{self.namespace}-manager"
+        return [
+            *self.crds,
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}},
+            {
+                "apiVersion": "v1",
+                "kind": "ServiceAccount",
+                "metadata": {"name": self.label, "namespace": self.namespace},
+            },
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRole",
+                "metadata": {"name": role},
+                "rules": list(self.rules),
+            },
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": role},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": role,
+                },
+                "subjects": [account],
+            },
+            *self.objects,
+        ]
+
+
+class UnknownProviderError(ValueError):
+    """Nobody here knows a provider by that name."""
+
+
+def upstream(requested: Iterable[str]) -> list[Upstream]:
+    """Cluster API's core and, after it, the providers asked for by their `--with` names.
+
+    Raises:
+        UnknownProviderError: for a name that is not in `ON_REQUEST`.
+    """
+    asked = set(requested)
+    if unknown := sorted(asked - ON_REQUEST.keys()):
+        msg = f"no provider is called {unknown[0]!r}; there are {', '.join(ON_REQUEST)}"
+        raise UnknownProviderError(msg)
+    brought = (each for name, several in ON_REQUEST.items() if name in asked for each in several)
+    return [CORE, *brought]
+
+
+def discover(points: Iterable[EntryPoint] | None = None) -> list[Provider]:
+    """The providers of all installed packages, by label.
+
+    Raises:
+        UnknownProviderError: if what a package registered is no provider; it is named.
+    """
+    found = entry_points(group=ENTRY_POINTS) if points is None else points
+    return sorted((_described(point) for point in found), key=lambda each: each.label)
+
+
+def _described(point: EntryPoint) -> Provider:
+    describe: Callable[[], object] = point.load()
+    provider = describe()
+    if not isinstance(provider, Provider) or provider.type not in get_args(ProviderType):
+        msg = f"{point.value}, which the entry point {point.name!r} names, describes no provider"
+        raise UnknownProviderError(msg)
+    return provider

@@ -1,0 +1,98 @@
+"""What a manager is given to be known by."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from capelin.client import Config
+from capelin.embedded.management.credentials import (
+    TOKEN_VALIDITY,
+    Account,
+    keep_account,
+    keep_certificate,
+    token_due,
+)
+from capelin.pki import new_ca, validity_of
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+CA = new_ca("test", now=NOW)
+ACCOUNT = Account("capi-system", "capi-manager", "https://127.64.0.9:6443", CA.certificate_pem)
+
+
+class Tokens:
+    """Hands out tokens, and remembers what for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, timedelta]] = []
+
+    async def __call__(self, namespace: str, name: str, validity: timedelta) -> str:
+        self.asked.append((namespace, name, validity))
+        return f"token-{len(self.asked)}"
+
+
+@pytest.mark.parametrize(
+    ("age", "due"),
+    [
+        (timedelta(0), False),
+        (TOKEN_VALIDITY / 2, False),
+        (TOKEN_VALIDITY * 2 / 3, True),
+        (TOKEN_VALIDITY * 2, True),
+        # A clock that was set back says nothing about how long the token is still good.
+        (-HOUR, True),
+    ],
+)
+def test_a_token_is_replaced_long_before_it_ends(age: timedelta, due: bool) -> None:
+    assert token_due(NOW - age, NOW) is due
+    assert token_due(None, NOW)
+
+
+async def test_a_manager_is_known_as_its_service_account(tmp_path: Path) -> None:
+    folder, tokens = tmp_path / "cluster-api", Tokens()
+    assert await keep_account(folder, ACCOUNT, tokens, NOW)
+    assert tokens.asked == [("capi-system", "capi-manager", TOKEN_VALIDITY)]
+    config = Config.from_kubeconfig(folder / "kubeconfig")
+    assert config.server.address == "https://127.64.0.9:6443"
+    assert config.user.token_file == folder / "token"
+    assert config.namespace == "capi-system"
+    assert (folder / "token").read_text() == "token-1"
+    assert (folder / "ca.crt").read_bytes() == CA.certificate_pem
+
+
+async def test_a_token_is_kept_while_it_is_good(tmp_path: Path) -> None:
+    tokens = Tokens()
+    await keep_account(tmp_path, ACCOUNT, tokens, NOW)
+    assert not await keep_account(tmp_path, ACCOUNT, tokens, NOW + HOUR)
+    assert await keep_account(tmp_path, ACCOUNT, tokens, NOW + 20 * HOUR)
+    assert (tmp_path / "token").read_text() == "token-2"
+
+
+@pytest.mark.parametrize("lost", ["token", "token.json"])
+async def test_a_token_that_was_lost_is_asked_for_again(tmp_path: Path, lost: str) -> None:
+    tokens = Tokens()
+    await keep_account(tmp_path, ACCOUNT, tokens, NOW)
+    (tmp_path / lost).unlink()
+    assert await keep_account(tmp_path, ACCOUNT, tokens, NOW)
+
+
+def test_nothing_of_it_is_for_other_eyes(tmp_path: Path) -> None:
+    asyncio.run(keep_account(tmp_path, ACCOUNT, Tokens(), NOW))
+    keep_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=NOW)
+    assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
+    assert "token-1" not in json.dumps(json.loads((tmp_path / "kubeconfig").read_text()))
+
+
+def test_a_certificate_is_renewed_before_it_ends(tmp_path: Path) -> None:
+    def keep(now: datetime) -> bool:
+        return keep_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=now)
+
+    assert keep(NOW)
+    assert not keep(NOW + HOUR)
+    end = validity_of((tmp_path / "tls.crt").read_bytes()).not_after
+    late = end - timedelta(days=30)
+    assert keep(late)
+    assert validity_of((tmp_path / "tls.crt").read_bytes()).not_after > end
+    (tmp_path / "tls.key").unlink()
+    assert keep(late)

@@ -1,0 +1,118 @@
+"""Environments by name, and who may change one."""
+
+import multiprocessing
+import stat
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from capelin.embedded.management.environment import (
+    BusyError,
+    Environment,
+    Settings,
+    all_named,
+    held,
+    home,
+    named,
+)
+from capelin.embedded.management.problems import ProblemError
+
+SETTINGS = Settings(
+    kubernetes_version="v1.34.4",
+    providers=["kubeadm"],
+    address="127.64.0.9",
+    ports={"cluster-api/health": 31000},
+)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return named("demo", {"XDG_STATE_HOME": str(tmp_path)})
+
+
+def test_environments_live_in_the_state_folder_of_the_user(tmp_path: Path) -> None:
+    assert home({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "capelin"
+    assert home({}) == Path.home() / ".local" / "state" / "capelin"
+    assert home({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local" / "state" / "capelin"
+
+
+@pytest.mark.parametrize("name", ["", "Demo", "-a", "a-", "1a", "a/b", "..", "a" * 31, "ä"])
+def test_a_name_that_could_not_be_a_folder_everywhere_is_refused(name: str) -> None:
+    with pytest.raises(ProblemError, match="cannot be the name of an environment"):
+        named(name)
+
+
+@pytest.mark.parametrize("name", ["a", "demo", "demo-2", "a" * 30])
+def test_a_simple_name_is_taken(name: str) -> None:
+    assert named(name).name == name
+
+
+def test_settings_are_kept(environment: Environment) -> None:
+    assert environment.settings() is None
+    environment.make_folders()
+    environment.write_settings(SETTINGS)
+    assert environment.settings() == SETTINGS
+    assert environment.exists
+
+
+def test_settings_that_make_no_sense_are_reported_with_a_way_out(environment: Environment) -> None:
+    environment.make_folders()
+    environment.settings_file.write_text('{"kubernetesVersion": 5, "address": "x"}')
+    with pytest.raises(ProblemError, match="capelin down --name demo"):
+        environment.settings()
+
+
+def test_nobody_else_can_look_into_an_environment(environment: Environment) -> None:
+    environment.make_folders()
+    environment.write_settings(SETTINGS)
+    modes = {stat.S_IMODE(each.stat().st_mode) for each in environment.folder.iterdir()}
+    assert stat.S_IMODE(environment.folder.stat().st_mode) == 0o700
+    assert modes == {0o700, 0o600}
+
+
+def test_the_environments_that_there_are_are_listed_by_name(tmp_path: Path) -> None:
+    variables = {"XDG_STATE_HOME": str(tmp_path)}
+    assert all_named(variables) == []
+    for name in ("zoo", "alpha"):
+        named(name, variables).make_folders()
+    (home(variables) / "not-a-folder").touch()
+    assert [each.name for each in all_named(variables)] == ["alpha", "zoo"]
+
+
+def hold(environment: Environment, pipe: Connection) -> None:
+    with environment.being_changed("up"):
+        pipe.send("held")
+        pipe.recv()
+
+
+def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environment) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    other = context.Process(target=hold, args=(environment, theirs))
+    other.start()
+    try:
+        assert ours.recv() == "held"
+        with (
+            pytest.raises(BusyError, match="capelin up is at work on it"),
+            environment.being_changed("down"),
+        ):
+            pytest.fail("two commands changed one environment")
+        other.kill()
+        other.join()
+        with environment.being_changed("down"):
+            pass
+    finally:
+        other.kill()
+        other.join()
+        other.close()
+        ours.close()
+        theirs.close()
+
+
+def test_a_lock_on_a_removed_file_is_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with held(path, "down") as holder:
+        assert holder is None
+        path.unlink()
+        with held(path, "up") as successor:
+            assert successor is None

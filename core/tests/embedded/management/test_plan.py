@@ -1,0 +1,142 @@
+"""How managers are started."""
+
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from capelin.embedded.management.plan import (
+    Component,
+    Place,
+    choose_ports,
+    command,
+    ports_of,
+    python_component,
+    upstream_component,
+)
+from capelin.embedded.management.providers import CORE, Provider
+
+DEPLOYMENT: dict[str, Any] = {
+    "kind": "Deployment",
+    "metadata": {"name": "capi-controller-manager", "namespace": "capi-system"},
+    "spec": {
+        "template": {
+            "spec": {
+                "serviceAccountName": "capi-manager",
+                "containers": [
+                    {
+                        "name": "manager",
+                        "args": [
+                            "--leader-elect",
+                            "--diagnostics-address=:8443",
+                            "--feature-gates=ClusterTopology=true",
+                        ],
+                        "env": [{"name": "DOCKER_HOST", "value": ""}],
+                    }
+                ],
+            }
+        }
+    },
+}
+FOLDER = Path("/state/cluster-api")
+
+
+def core() -> Component:
+    return upstream_component(
+        CORE, version="v1.14.0", program=Path("/cache/core"), manifests=[DEPLOYMENT]
+    )
+
+
+def mine(*, serves: bool = False) -> Component:
+    return python_component(
+        Provider(
+            name="mine",
+            type="ControlPlaneProvider",
+            version="v0.1.0",
+            module="mine",
+            arguments=["--concurrency=5"],
+            serves=serves,
+        )
+    )
+
+
+def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod() -> None:
+    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER)
+    assert command(core(), place).arguments == (
+        "/cache/core",
+        "--feature-gates=ClusterTopology=true",
+        "--kubeconfig=/state/cluster-api/kubeconfig",
+        "--health-addr=127.64.0.9:31000",
+        "--diagnostics-address=0",
+        "--webhook-port=31001",
+        "--webhook-cert-dir=/state/cluster-api",
+    )
+
+
+def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
+    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER)
+    environment = command(core(), place).environment
+    assert dict(environment) | {"POD_UID": "?"} == {
+        "DOCKER_HOST": "",
+        "POD_IP": "127.64.0.9",
+        "POD_NAME": "cluster-api",
+        "POD_NAMESPACE": "capi-system",
+        "POD_UID": "?",
+    }
+    assert command(core(), place).hash == command(core(), place).hash
+
+
+def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
+    place = Place("127.64.0.9", {"health": 31000}, FOLDER)
+    assert command(mine(), place).arguments == (
+        sys.executable,
+        "-m",
+        "mine",
+        "--concurrency=5",
+        "--kubeconfig=/state/cluster-api/kubeconfig",
+        "--health-address=127.64.0.9:31000",
+        "--metrics-address=0",
+    )
+
+
+def test_what_is_called_gets_a_port_and_what_is_not_gets_none() -> None:
+    assert mine(serves=True).listens_for == ("health", "webhooks")
+    assert mine().listens_for == ("health",)
+
+
+def chosen(recorded: dict[str, int], *taken: int) -> dict[str, int]:
+    ports = count(40000)
+    return choose_ports(
+        [core(), mine()],
+        recorded,
+        usable=lambda port: port not in taken,
+        free=lambda: next(ports),
+    )
+
+
+def test_everything_that_listens_gets_a_port_of_its_own() -> None:
+    ports = chosen({})
+    assert ports == {
+        "cluster-api/health": 40000,
+        "cluster-api/webhooks": 40001,
+        "control-plane-mine/health": 40002,
+    }
+    assert ports_of(core(), ports) == {"health": 40000, "webhooks": 40001}
+
+
+def test_ports_stay_while_they_can_be_used() -> None:
+    recorded = {"cluster-api/health": 31000, "cluster-api/webhooks": 31001, "gone/health": 31002}
+    assert chosen(recorded, 31001) == {
+        "cluster-api/health": 31000,
+        "cluster-api/webhooks": 40000,
+        "control-plane-mine/health": 40001,
+    }
+
+
+def test_no_port_is_given_twice() -> None:
+    assert chosen({"cluster-api/health": 40001})["cluster-api/webhooks"] == 40000
+    assert chosen({"cluster-api/webhooks": 40000, "cluster-api/health": 40000}) == {
+        "cluster-api/health": 40000,
+        "cluster-api/webhooks": 40001,
+        "control-plane-mine/health": 40002,
+    }

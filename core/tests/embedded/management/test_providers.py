@@ -1,0 +1,95 @@
+"""Which providers there are, and what packages bring."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from capelin.embedded.management.providers import (
+    Provider,
+    UnknownProviderError,
+    discover,
+    upstream,
+)
+
+MINE = Provider(
+    name="mine",
+    type="ControlPlaneProvider",
+    version="v0.1.0",
+    module="mine.manager",
+    crds=[{"kind": "CustomResourceDefinition", "metadata": {"name": "x"}}],
+    rules=[{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
+    arguments=["--concurrency=5"],
+    objects=[{"kind": "ExtensionConfig", "metadata": {"name": "x"}}],
+)
+
+
+def test_core_is_always_there_and_comes_first() -> None:
+    assert [each.label for each in upstream([])] == ["cluster-api"]
+    assert [each.label for each in upstream(["dev", "kubeadm"])] == [
+        "cluster-api",
+        "bootstrap-kubeadm",
+        "control-plane-kubeadm",
+        "infrastructure-docker",
+    ]
+
+
+def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownProviderError, match="'aws'; there are kubeadm, dev"):
+        upstream(["kubeadm", "aws"])
+
+
+def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> EntryPoint:
+    """The entry point of a package whose function `describe` is that expression."""
+    module = f"package_{folder.name.replace('-', '_')}"
+    (folder / f"{module}.py").write_text(
+        "from capelin.embedded.management.providers import Provider\n"
+        f"def describe():\n    return {describe}\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    return EntryPoint("mine", f"{module}:describe", "capelin.providers")
+
+
+def test_a_package_brings_its_provider_by_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "Provider(name='p', type='InfrastructureProvider', version='v1', module='m')"
+    (found,) = discover([entry_point(text, tmp_path, monkeypatch)])
+    assert (found.label, found.module) == ("infrastructure-p", "m")
+
+
+@pytest.mark.parametrize(
+    "text", ["None", "Provider(name='p', type='Unheard', version='v1', module='m')"]
+)
+def test_an_entry_point_that_describes_no_provider_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownProviderError, match=r"the entry point 'mine' .* no provider"):
+        discover([entry_point(text, tmp_path, monkeypatch)])
+
+
+def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
+    components = {each["kind"]: each for each in MINE.components()}
+    assert list(components) == [
+        "CustomResourceDefinition",
+        "Namespace",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ExtensionConfig",
+    ]
+    assert components["ClusterRole"]["rules"] == MINE.rules
+    assert (
+        components["ClusterRoleBinding"]["roleRef"]["name"] == "control-plane-mine-system-manager"
+    )
+    assert components["ClusterRoleBinding"]["subjects"] == [
+        {
+            "kind": "ServiceAccount",
+            "name": "control-plane-mine",
+            "namespace": "control-plane-mine-system",
+        }
+    ]
+    assert (MINE.launch.namespace, MINE.launch.service_account, MINE.launch.arguments) == (
+        "control-plane-mine-system",
+        "control-plane-mine",
+        ("--concurrency=5",),
+    )
