@@ -1,7 +1,8 @@
 """One async Kubernetes client: typed verbs, watches, leader election, workload clusters."""
 
 from capelin.client.access import ExecPlugin, Impersonation, Server, User
-from capelin.client.client import Client, Selector, Token
+from capelin.client.applying import needs_apply
+from capelin.client.client import Client, Token
 from capelin.client.config import Config
 from capelin.client.errors import (
     AlreadyExists,
@@ -21,6 +22,7 @@ from capelin.client.errors import (
     Unreachable,
     Unreadable,
 )
+from capelin.client.paths import Selector
 from capelin.client.shapes import Listing
 from capelin.client.transport import Options
 from capelin.client.watch import Event
@@ -53,4 +55,5 @@ __all__ = [
     "Unreachable",
     "Unreadable",
     "User",
+    "needs_apply",
 ]

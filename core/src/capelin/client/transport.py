@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import socket
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -92,9 +91,9 @@ class Transport:
         self._timeout = aiohttp.ClientTimeout(sock_connect=options.connect_timeout)
 
     @property
-    def address(self) -> str:
-        """Where the API server is."""
-        return self._config.server.address
+    def closed(self) -> bool:
+        """Whether this is the end."""
+        return self._closed
 
     async def __aenter__(self) -> Self:
         return self
@@ -139,15 +138,17 @@ class Transport:
         limits = aiohttp.ClientTimeout(
             sock_connect=self._options.connect_timeout, sock_read=self._options.silence
         )
-        proof = await self._ready()
         try:
-            async with self._request(call, proof, limits) as response:
-                if response.status == 401:
-                    # For the next try: this one has been answered.
-                    await self._credentials.after_refusal(proof)
-                if response.status >= 300:
-                    raise error_of(response.status, await response.read())
-                yield response.content
+            for again in (True, False):
+                proof = await self._ready()
+                async with self._request(call, proof, limits) as response:
+                    if response.status < 300:
+                        yield response.content
+                        return
+                    failure = error_of(response.status, await response.read())
+                renewed = again and response.status == 401
+                if not renewed or await self._credentials.after_refusal(proof) is None:
+                    raise failure
         except aiohttp.ClientError as error:
             raise self._unreachable(_why(error)) from None
 
@@ -168,7 +169,8 @@ class Transport:
                 if response.status < 300:
                     return Reply(response.status, response.content_type, body)
                 failure = error_of(response.status, body)
-                outcome = retries.Answered(response.status, _retry_after(response))
+                wait = _retry_after(response) if call.patient else None
+                outcome = retries.Answered(response.status, wait)
                 if response.status == 401 and refused is None:
                     refused = proof
                     if await self._credentials.after_refusal(proof) is not None:
@@ -176,7 +178,7 @@ class Transport:
             seconds = retries.pause(
                 outcome,
                 repeatable=call.repeatable,
-                attempt=attempt if call.patient else sys.maxsize,
+                attempt=attempt,
                 jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
             )
             if seconds is None or asyncio.get_running_loop().time() + seconds > deadline:
@@ -236,7 +238,7 @@ class Transport:
             log.warning("%s", header.removeprefix("299 - ").strip('"'))
 
     def _unreachable(self, why: str) -> Unreachable:
-        return Unreachable(f"API server at {self.address} does not answer ({why})")
+        return Unreachable(f"API server at {self._config.server.address} does not answer ({why})")
 
 
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)

@@ -105,6 +105,8 @@ async def follow(
         except ClientError as error:
             if not _passes(error):
                 raise
+            if transport.closed:
+                return
             failures = 1 if heard else failures + 1
             log.debug("The watch of %s broke off and goes on: %s", path, error)
         else:
