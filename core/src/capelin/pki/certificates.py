@@ -22,6 +22,9 @@ CLOCK_SKEW = timedelta(minutes=5)
 CA_VALIDITY = timedelta(days=3650)
 LEAF_VALIDITY = timedelta(days=365)
 
+UNREADABLE = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+"""What reading a certificate that is damaged, or stranger than ours, raises."""
+
 _LONGEST_COMMON_NAME = 64
 _USAGES = {
     "server": ExtendedKeyUsageOID.SERVER_AUTH,

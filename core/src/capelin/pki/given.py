@@ -8,7 +8,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from capelin.pki.certificates import KeyPair
+from capelin.pki.certificates import UNREADABLE, KeyPair
 from capelin.pki.keys import PrivateKey, ServiceAccountKeys, private_pem, public_pem
 
 Refusal = Literal[
@@ -100,7 +100,7 @@ def _one_certificate(pem: bytes | None) -> x509.Certificate:
         )
     try:
         certificates = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise RefusedError(
             "CertificateNotReadable",
             "the CA certificate is not a certificate in PEM; "
@@ -119,7 +119,7 @@ def _check_role(certificate: x509.Certificate) -> None:
     name = _name(certificate)
     try:
         extensions = certificate.extensions
-    except ValueError as error:
+    except UNREADABLE as error:
         raise RefusedError(
             "CertificateNotReadable",
             f"{name} has extensions that cannot be read; make the certificate anew",

@@ -8,7 +8,13 @@ from ipaddress import IPv4Address, IPv6Address
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from capelin.pki.certificates import Usage, alternative_names, distinguished_name, extended_usages
+from capelin.pki.certificates import (
+    UNREADABLE,
+    Usage,
+    alternative_names,
+    distinguished_name,
+    extended_usages,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +67,15 @@ def reissue_reason(
         return "there is none yet"
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
-    except ValueError:
+        names, found = _names(certificate), _usages(certificate)
+    except UNREADABLE:
         return "the present one cannot be read"
     good = {
         "another CA has signed it": _signed_by(certificate, ca_pem),
         "its subject is another": certificate.subject
         == distinguished_name(common_name, organizations),
-        "its names and addresses are others": _names(certificate)
-        == set(alternative_names(dns_names, addresses)),
-        "its usages are others": _usages(certificate) == set(extended_usages(usages)),
+        "its names and addresses are others": names == set(alternative_names(dns_names, addresses)),
+        "its usages are others": found == set(extended_usages(usages)),
         "it is due for renewal": not renewal_due(certificate_pem, now, share),
     }
     return next((reason for reason, is_good in good.items() if not is_good), None)

@@ -7,12 +7,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from capelin.pki.certificates import KeyPair
 
-CaChange = Literal["Announce", "Switch", "Retire", "Done"]
+CaChange = Literal["Announce", "Switch", "Retire"]
 """How far a change of CA has come.
 
 `Announce`: the old CA signs, both are being made known. `Switch`: everybody trusts both, and the
 new CA signs every leaf anew. `Retire`: no leaf of the old CA is left, and the old CA is being
-forgotten. At no step does anybody meet a certificate that it does not trust.
+forgotten; once it is everywhere, the change is over. At no step does anybody meet a certificate
+that it does not trust.
 """
 
 
@@ -27,17 +28,13 @@ def bundle(*pems: bytes) -> bytes:
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
 
 
-def next_ca_change(
-    stage: CaChange, *, all_trust_new: bool, all_signed_by_new: bool, all_forgot_old: bool
-) -> CaChange:
+def next_ca_change(stage: CaChange, *, all_trust_both: bool, all_signed_by_new: bool) -> CaChange:
     """The stage after `stage`, or `stage` itself while what it waits for has not happened."""
     match stage:
-        case "Announce" if all_trust_new:
+        case "Announce" if all_trust_both:
             return "Switch"
         case "Switch" if all_signed_by_new:
             return "Retire"
-        case "Retire" if all_forgot_old:
-            return "Done"
         case _:
             return stage
 
@@ -49,7 +46,7 @@ def trusted(stage: CaChange, old: bytes, new: bytes) -> bytes:
             return bundle(old, new)
         case "Switch":
             return bundle(new, old)
-        case "Retire" | "Done":
+        case "Retire":
             return bundle(new)
 
 

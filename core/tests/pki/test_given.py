@@ -1,0 +1,313 @@
+"""A user's own CA is taken when it works and refused in plain words when it does not."""
+
+import base64
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from capelin.pki import (
+    KeyPair,
+    RefusedError,
+    issue,
+    new_ca,
+    new_service_account_keys,
+    read_ca,
+    read_ca_certificate,
+    read_service_account_keys,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+CA = new_ca("corporate", now=NOW, validity=timedelta(days=10))
+OTHER = new_ca("other", now=NOW)
+KEY = serialization.load_pem_private_key(CA.private_key_pem, password=None)
+assert isinstance(KEY, ec.EllipticCurvePrivateKey)
+
+
+def own_ca(
+    key: CertificateIssuerPrivateKeyTypes,
+    *,
+    authority: bool | None = True,
+    signs: bool | None = True,
+) -> KeyPair:
+    """A CA such as other tools make."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "own")])
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, NOW - timedelta(1), NOW + timedelta(1)
+    )
+    if authority is not None:
+        builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
+    if signs is not None:
+        usage = x509.KeyUsage(
+            digital_signature=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=signs,
+            crl_sign=signs,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        builder = builder.add_extension(usage, critical=True)
+    certificate = builder.sign(key, None if is_ed25519(key) else hashes.SHA256())
+    return KeyPair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+
+
+def is_ed25519(key: object) -> bool:
+    return isinstance(key, ed25519.Ed25519PrivateKey)
+
+
+def p256() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        p256(),
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP521R1()),
+        rsa.generate_private_key(65537, 2048),
+    ],
+    ids=["p256", "p384", "p521", "rsa"],
+)
+def test_a_ca_of_another_tool_is_taken_and_signs(key: CertificateIssuerPrivateKeyTypes) -> None:
+    given_ca = own_ca(key)
+    ca = read_ca(given_ca.certificate_pem, given_ca.private_key_pem, NOW)
+    leaf = issue(ca, common_name="x", usages=("client",), now=NOW)
+    x509.load_pem_x509_certificate(leaf.certificate_pem).verify_directly_issued_by(
+        x509.load_pem_x509_certificate(given_ca.certificate_pem)
+    )
+
+
+def test_a_ca_of_ours_reads_back_as_it_was() -> None:
+    assert read_ca(CA.certificate_pem, CA.private_key_pem, NOW) == CA
+
+
+def test_a_ca_without_key_usage_may_sign() -> None:
+    given_ca = own_ca(p256(), signs=None)
+    assert read_ca(given_ca.certificate_pem, given_ca.private_key_pem, NOW)
+
+
+def test_text_around_the_blocks_is_left_out() -> None:
+    certificate = b"Bag Attributes: corporate root\n" + CA.certificate_pem + b"\n\n"
+    key = b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
+    assert read_ca(certificate, CA.private_key_pem, NOW) == CA
+    assert read_ca(CA.certificate_pem, key + CA.private_key_pem, NOW) == CA
+
+
+def encrypted(key_format: serialization.PrivateFormat) -> bytes:
+    return KEY.private_bytes(
+        serialization.Encoding.PEM, key_format, serialization.BestAvailableEncryption(b"secret")
+    )
+
+
+LEAF = issue(CA, common_name="leaf", usages=("server",), now=NOW)
+NOT_A_CA = own_ca(p256(), authority=False)
+PLAIN = own_ca(p256(), authority=None)
+NO_SIGN = own_ca(p256(), signs=False)
+ED25519 = own_ca(ed25519.Ed25519PrivateKey.generate())
+WEAK = own_ca(rsa.generate_private_key(65537, 1024))  # noqa: S505 - it is there to be refused
+KOBLITZ = own_ca(ec.generate_private_key(ec.SECP256K1()))
+DAY = timedelta(days=1)
+EC_KEY = bytes.fromhex("2a8648ce3d0201")
+UNKNOWN_KEY = bytes.fromhex("2a8648ce3d020f")
+SUBJECT_KEY_ID, AUTHORITY_KEY_ID = bytes.fromhex("0603551d0e"), bytes.fromhex("0603551d23")
+
+
+def doctored(pem: bytes, old: bytes, new: bytes) -> bytes:
+    """A PEM block in which some bytes are others."""
+    begin, *body, end = pem.splitlines(keepends=True)
+    content = base64.b64decode(b"".join(body))
+    assert old in content
+    return begin + base64.encodebytes(content.replace(old, new)) + end
+
+
+CERTIFICATES = {
+    "missing": (None, NOW, "CertificateMissing", "there is no CA certificate; "),
+    "empty": (b" \n", NOW, "CertificateMissing", "there is no CA certificate; "),
+    "text": (b"hello", NOW, "CertificateNotReadable", "is not a certificate in PEM; "),
+    "binary": (bytes(range(256)), NOW, "CertificateNotReadable", "is not a certificate in PEM; "),
+    "damaged": (
+        CA.certificate_pem[:200] + b"A" + CA.certificate_pem[201:-60],
+        NOW,
+        "CertificateNotReadable",
+        "is not a certificate in PEM; ",
+    ),
+    "a key": (CA.private_key_pem, NOW, "CertificateNotReadable", "is not a certificate in PEM; "),
+    "chain": (
+        CA.certificate_pem + OTHER.certificate_pem,
+        NOW,
+        "SeveralCertificates",
+        "there are 2 certificates where one CA is wanted, so it is unclear which of them signs; ",
+    ),
+    "leaf": (
+        LEAF.certificate_pem,
+        NOW,
+        "NotACertificateAuthority",
+        "certificate CN=leaf is not a CA (its basic constraints do not say CA:TRUE); ",
+    ),
+    "no authority": (
+        NOT_A_CA.certificate_pem,
+        NOW,
+        "NotACertificateAuthority",
+        "certificate CN=own is not a CA ",
+    ),
+    "no constraints": (
+        PLAIN.certificate_pem,
+        NOW,
+        "NotACertificateAuthority",
+        "certificate CN=own is not a CA ",
+    ),
+    "no keyCertSign": (
+        NO_SIGN.certificate_pem,
+        NOW,
+        "MustNotSignCertificates",
+        "certificate CN=own must not sign certificates (its key usage lacks keyCertSign); ",
+    ),
+    "expired": (
+        CA.certificate_pem,
+        NOW + 10 * DAY,
+        "Expired",
+        "certificate CN=corporate expired on 2026-03-11 at 12:00 UTC; ",
+    ),
+    "not yet": (
+        CA.certificate_pem,
+        NOW - DAY,
+        "NotYetValid",
+        "certificate CN=corporate is not valid before 2026-03-01 at 11:55 UTC; ",
+    ),
+    "ed25519": (ED25519.certificate_pem, NOW, "KeyNotSupported", "the key is Ed25519, "),
+    "weak": (WEAK.certificate_pem, NOW, "KeyNotSupported", "the key is RSA with 1024 bits, "),
+    "unknown": (
+        doctored(CA.certificate_pem, EC_KEY, UNKNOWN_KEY),
+        NOW,
+        "KeyNotSupported",
+        "the key is of a kind that is unknown here, ",
+    ),
+    "twice the same extension": (
+        doctored(CA.certificate_pem, AUTHORITY_KEY_ID, SUBJECT_KEY_ID),
+        NOW,
+        "CertificateNotReadable",
+        "certificate CN=corporate has extensions that cannot be read; ",
+    ),
+    "curve": (KOBLITZ.certificate_pem, NOW, "KeyNotSupported", "the key is the curve secp256k1, "),
+}
+
+
+@pytest.mark.parametrize("case", CERTIFICATES)
+def test_a_certificate_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
+    pem, now, reason, words = CERTIFICATES[case]
+    readers: list[Callable[[], object]] = [
+        lambda: read_ca(pem, CA.private_key_pem, now),
+        lambda: read_ca_certificate(pem, now),
+    ]
+    for read in readers:
+        with pytest.raises(RefusedError) as refused:
+            read()
+        assert refused.value.reason == reason
+        assert words in str(refused.value)
+
+
+KEYS = {
+    "missing": (None, "KeyMissing", "there is no private key; "),
+    "empty": (b"\n", "KeyMissing", "there is no private key; "),
+    "other": (OTHER.private_key_pem, "KeyDoesNotMatch", "does not belong to the CA certificate "),
+    "certificate": (CA.certificate_pem, "KeyNotReadable", "is not a private key in PEM; "),
+    "text": (b"hello", "KeyNotReadable", "is not a private key in PEM; "),
+    "damaged": (CA.private_key_pem[:80], "KeyNotReadable", "is not a private key in PEM; "),
+    "encrypted, traditional": (
+        encrypted(serialization.PrivateFormat.TraditionalOpenSSL),
+        "KeyEncrypted",
+        "the private key is encrypted ",
+    ),
+    "encrypted, PKCS#8": (
+        encrypted(serialization.PrivateFormat.PKCS8),
+        "KeyEncrypted",
+        "the private key is encrypted ",
+    ),
+    "ed25519": (ED25519.private_key_pem, "KeyNotSupported", "the key is Ed25519, "),
+    "unknown": (
+        doctored(own_ca(p256()).private_key_pem, EC_KEY, UNKNOWN_KEY),
+        "KeyNotSupported",
+        "the key is of a kind that is unknown here, ",
+    ),
+    "weak": (WEAK.private_key_pem, "KeyNotSupported", "the key is RSA with 1024 bits, "),
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_a_key_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
+    pem, reason, words = KEYS[case]
+    with pytest.raises(RefusedError) as refused:
+        read_ca(CA.certificate_pem, pem, NOW)
+    assert refused.value.reason == reason
+    assert words in str(refused.value)
+
+
+def test_a_ca_whose_key_is_elsewhere_is_read_without_it() -> None:
+    assert read_ca_certificate(b"a comment\n" + CA.certificate_pem, NOW) == CA.certificate_pem
+
+
+@given(st.binary(max_size=400), st.integers(0, 600))
+def test_no_bytes_bring_anything_but_the_ca_or_a_refusal(noise: bytes, at: int) -> None:
+    for pem in (noise, CA.private_key_pem[:at] + noise + CA.private_key_pem[at:]):
+        assert outcome(lambda pem=pem: read_ca(CA.certificate_pem, pem, NOW)) in (CA, "refused")
+    for pem in (noise, CA.certificate_pem[:at] + noise + CA.certificate_pem[at:]):
+        assert outcome(lambda pem=pem: read_ca_certificate(pem, NOW)) in (
+            CA.certificate_pem,
+            "refused",
+        )
+
+
+def outcome(read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except RefusedError:
+        return "refused"
+
+
+def test_service_account_keys_of_a_user_are_taken() -> None:
+    keys = new_service_account_keys("rsa-2048")
+    assert read_service_account_keys(keys.public_key_pem, keys.private_key_pem) == keys
+
+
+@pytest.mark.parametrize("public", [None, b"", b"\n"])
+def test_the_public_half_of_service_account_keys_is_computed(public: bytes | None) -> None:
+    keys = new_service_account_keys()
+    assert read_service_account_keys(public, keys.private_key_pem) == keys
+
+
+def test_halves_of_different_pairs_are_refused() -> None:
+    mine, other = new_service_account_keys(), new_service_account_keys()
+    with pytest.raises(RefusedError, match="does not belong to its private key") as refused:
+        read_service_account_keys(other.public_key_pem, mine.private_key_pem)
+    assert refused.value.reason == "KeyDoesNotMatch"
+
+
+def test_a_service_account_public_key_that_is_none_is_refused() -> None:
+    keys = new_service_account_keys()
+    with pytest.raises(RefusedError, match="BEGIN PUBLIC KEY") as refused:
+        read_service_account_keys(b"hello", keys.private_key_pem)
+    assert refused.value.reason == "KeyNotReadable"
+
+
+def test_refusals_say_nothing_of_the_key() -> None:
+    body = OTHER.private_key_pem.splitlines()[1].decode()
+    with pytest.raises(RefusedError) as refused:
+        read_ca(CA.certificate_pem, OTHER.private_key_pem, NOW)
+    assert body not in str(refused.value)

@@ -1,0 +1,139 @@
+"""Renewal is decided by the certificate, the clock and nothing else."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from capelin.pki import issue, new_ca, reissue_reason, renewal_at, renewal_due, validity_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+CA = new_ca("kubernetes", now=NOW)
+WANTED: dict[str, Any] = {
+    "common_name": "kube-apiserver",
+    "organizations": ("o",),
+    "usages": ("server", "client"),
+    "dns_names": ("kubernetes", "kubernetes.default"),
+    "addresses": ("127.64.0.1",),
+}
+LEAF = issue(CA, now=NOW, validity=timedelta(days=100), **WANTED)
+
+shares = st.floats(0.01, 1)
+seconds = st.integers(-(10**7), 2 * 10**7)
+
+
+@given(share=shares, first=seconds, then=st.integers(0, 10**7))
+def test_what_is_due_stays_due(share: float, first: int, then: int) -> None:
+    early, late = NOW + timedelta(seconds=first), NOW + timedelta(seconds=first + then)
+    due = renewal_due(LEAF.certificate_pem, early, share)
+    assert not due or renewal_due(LEAF.certificate_pem, late, share)
+
+
+@given(share=shares)
+def test_renewal_falls_within_the_life(share: float) -> None:
+    life = validity_of(LEAF.certificate_pem)
+    moment = renewal_at(LEAF.certificate_pem, share)
+    assert life.not_before < moment <= life.not_after
+    assert renewal_due(LEAF.certificate_pem, moment, share)
+    assert not renewal_due(LEAF.certificate_pem, moment - timedelta(microseconds=1), share)
+
+
+@given(smaller=shares, larger=shares)
+def test_a_larger_share_is_never_due_earlier(smaller: float, larger: float) -> None:
+    smaller, larger = sorted((smaller, larger))
+    assert renewal_at(LEAF.certificate_pem, smaller) <= renewal_at(LEAF.certificate_pem, larger)
+
+
+def test_half_a_life_is_the_default() -> None:
+    # The life begins five minutes before the making.
+    half = NOW + timedelta(days=50, minutes=-2.5)
+    assert renewal_at(LEAF.certificate_pem) == half
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.01])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="more than 0 and at most 1"):
+        renewal_at(LEAF.certificate_pem, share)
+
+
+def reason(**changes: Any) -> str | None:
+    wanted: dict[str, Any] = {"now": NOW, **WANTED, **changes}
+    return reissue_reason(LEAF.certificate_pem, CA.certificate_pem, **wanted)
+
+
+def test_a_leaf_that_is_as_wanted_stays() -> None:
+    assert reason() is None
+
+
+def test_the_order_of_names_and_usages_does_not_matter() -> None:
+    assert (
+        reason(dns_names=["kubernetes.default", "kubernetes"], usages=["client", "server"]) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"common_name": "other"}, "its subject is another"),
+        ({"organizations": ()}, "its subject is another"),
+        ({"dns_names": ("kubernetes",)}, "its names and addresses are others"),
+        ({"addresses": ("127.64.0.1", "10.0.0.1")}, "its names and addresses are others"),
+        ({"usages": ("server",)}, "its usages are others"),
+        ({"now": NOW + timedelta(days=51)}, "it is due for renewal"),
+        ({"now": NOW + timedelta(days=200)}, "it is due for renewal"),
+    ],
+)
+def test_a_leaf_is_issued_anew_when_something_else_is_wanted(
+    changes: dict[str, Any], expected: str
+) -> None:
+    assert reason(**changes) == expected
+
+
+def test_a_later_share_waits_longer() -> None:
+    assert reason(now=NOW + timedelta(days=79), share=0.8) is None
+
+
+def with_an_extension_twice(pem: bytes) -> bytes:
+    begin, *body, end = pem.splitlines(keepends=True)
+    content = base64.b64decode(b"".join(body))
+    subject_key_id, authority_key_id = bytes.fromhex("0603551d0e"), bytes.fromhex("0603551d23")
+    return begin + base64.encodebytes(content.replace(authority_key_id, subject_key_id)) + end
+
+
+TWICE_THE_SAME_EXTENSION = with_an_extension_twice(LEAF.certificate_pem)
+
+
+def test_a_leaf_of_another_ca_is_issued_anew() -> None:
+    other = new_ca("kubernetes", now=NOW)
+    assert (
+        reissue_reason(LEAF.certificate_pem, other.certificate_pem, now=NOW, **WANTED)
+        == "another CA has signed it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pem", "expected"),
+    [
+        (None, "there is none yet"),
+        (b"\xff", "the present one cannot be read"),
+        (TWICE_THE_SAME_EXTENSION, "the present one cannot be read"),
+    ],
+)
+def test_a_leaf_that_is_absent_or_broken_is_issued(pem: bytes | None, expected: str) -> None:
+    assert reissue_reason(pem, CA.certificate_pem, now=NOW, **WANTED) == expected
+
+
+def test_a_leaf_without_names_is_compared_too() -> None:
+    bare = issue(CA, common_name="x", usages=("client",), now=NOW)
+    pem, ca = bare.certificate_pem, CA.certificate_pem
+    assert reissue_reason(pem, ca, common_name="x", usages=("client",), now=NOW) is None
+    assert (
+        reissue_reason(pem, ca, common_name="x", usages=("client",), dns_names=["x"], now=NOW)
+        == "its names and addresses are others"
+    )
+    assert (
+        reissue_reason(ca, ca, common_name="kubernetes", usages=("client",), now=NOW)
+        == "its usages are others"
+    )
