@@ -1,19 +1,20 @@
-"""Asking for programs: the ways are tried in order, and every one ends in the cache."""
+"""Asking for programs: the ways are tried in order, and all but a folder end in the cache."""
 
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
-from capelin.embedded.binaries import build
-from capelin.embedded.binaries.cache import Cache, Workplace
+from capelin.embedded.binaries import folder
+from capelin.embedded.binaries.cache import Cache, Entry
 from capelin.embedded.binaries.catalogue import Platform, Wanted, wanted
 from capelin.embedded.binaries.errors import NotObtainableError, WayFailedError
-from capelin.embedded.binaries.go import find_go
+from capelin.embedded.binaries.go import needed_go
 from capelin.embedded.binaries.progress import PlainProgress, Progress
+from capelin.embedded.binaries.source import module_dir
+from capelin.embedded.binaries.ways import Arrival, GoBuild, Images, Journal, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +23,33 @@ class Binary:
 
     component: str
     version: str | None
-    """Its version; nothing if it comes from a folder and does not tell."""
+    """Its version; nothing if it comes from a folder and was not asked, or does not tell."""
     path: Path
 
 
 class Binaries:
-    """Kubernetes programs, from wherever they can be had."""
+    """Kubernetes programs, from wherever they can be had.
+
+    Looked for in the folders that are named (here, by `CAPELIN_BINARIES`, by
+    `KUBEBUILDER_ASSETS`), then in the cache, then in the official image, then built with Go.
+    `mirrors` says where a registry is really to be found: `{"registry.k8s.io": "https://..."}`.
+    """
 
     def __init__(
         self,
         *,
+        folders: Sequence[Path] = (),
         cache: Path | None = None,
         progress: Progress | None = None,
+        mirrors: Mapping[str, str] | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
+        self.cache = Cache(cache or default_cache(environment))
+        self._folders = folder.named_folders(folders, environment)
+        self._progress = progress or PlainProgress()
+        self._mirrors = mirrors or {}
         self._environment = environment
         self._platform = Platform.here()
-        self._progress = progress or PlainProgress()
-        self.cache = Cache(cache or default_cache(environment))
 
     async def path(self, component: str, version: str | None = None) -> Path:
         """The file of one program; the newest known version if none is given."""
@@ -53,65 +63,80 @@ class Binaries:
         after the other.
         """
         asked = {name: wanted(name) for name in names}
-        found: dict[Wanted, Binary] = {}
+        groups: dict[tuple[str, str], dict[Wanted, None]] = {}
         for each in asked.values():
-            if (binary := await self._cached(each)) is not None:
-                found[each] = binary
-        missing = sorted({*asked.values()} - {*found}, key=_group)
-        for _, group in groupby(missing, key=_group):
-            found |= await self._obtain(list(group))
+            groups.setdefault((each.component.project.name, each.version), {})[each] = None
+        found: dict[Wanted, Binary] = {}
+        images = Images(self.cache, self._platform, self._mirrors)
+        for key, group in groups.items():
+            found |= await self._obtain("-".join(key), [*group], images)
         return {name: found[each] for name, each in asked.items()}
 
-    async def _cached(self, each: Wanted) -> Binary | None:
-        entry = await asyncio.to_thread(self.cache.find, each, self._platform)
-        if entry is None:
-            return None
-        return Binary(entry.component, entry.version, self.cache.path(entry))
+    async def module_dir(self, name: str, version: str | None = None) -> Path:
+        """The source folder of `kubernetes`, `cluster-api`, `cluster-api/test` or `kwok`.
 
-    async def _obtain(self, group: Sequence[Wanted]) -> dict[Wanted, Binary]:
-        what = title(group)
-        waiting = partial(
-            self._progress.noted, what, "cache", "another process is getting it; waiting for that"
+        It may lie in the user's Go module cache: read it, and leave it as it is.
+        """
+        return await module_dir(
+            name,
+            version,
+            cache=self.cache,
+            environment=self._environment,
+            platform=self._platform,
+            progress=self._progress,
         )
+
+    async def _obtain(
+        self, key: str, group: Sequence[Wanted], images: Images
+    ) -> dict[Wanted, Binary]:
+        journal = Journal(self._progress)
         found: dict[Wanted, Binary] = {}
-        async with self.cache.building("-".join(_group(group[0])), waiting) as place:
-            # Whoever was waited for may have got it.
-            for each in group:
-                if (binary := await self._cached(each)) is not None:
+        for each in group:
+            binary = await self._in_folder(each, journal) or await self._in_cache(each)
+            if binary is not None:
+                found[each] = binary
+        missing = [each for each in group if each not in found]
+        if not missing:
+            return found
+        waiting = partial(
+            self._progress.noted, title(missing), "cache", "another process is getting it"
+        )
+        async with self.cache.building(key, waiting) as place:
+            for each in missing:
+                # Whoever was waited for may have got it.
+                if (binary := await self._in_cache(each)) is not None:
                     found[each] = binary
-            missing = [each for each in group if each not in found]
-            if missing:
-                found |= await self._build(missing, place)
+            journal.add("cache", f"{self.cache.root} does not hold it")
+            for way in (images, GoBuild(self._environment, self._platform)):
+                missing = [each for each in group if each not in found]
+                if missing:
+                    arrived = await way.bring(missing, place, journal)
+                    found |= {each: await self._add(each, arrived[each]) for each in arrived}
+        missing = [each for each in group if each not in found]
+        if missing:
+            raise NotObtainableError(title(missing), journal.failures, _advice(missing[0]))
         return found
 
-    async def _build(self, group: Sequence[Wanted], place: Workplace) -> dict[Wanted, Binary]:
-        what = title(group)
-        project, version = group[0].component.project, group[0].version
-        self._progress.started(what, build.WAY)
+    async def _in_folder(self, each: Wanted, journal: Journal) -> Binary | None:
         try:
-            go = await find_go(
-                project.module_files(version),
-                what=f"{project.title} {version}",
-                environment=self._environment,
-                platform=self._platform,
-                noted=partial(self._progress.noted, what, build.WAY),
-            )
-            built = await build.build(
-                go,
-                group,
-                place,
-                lambda done: self._progress.advanced(what, build.WAY, done, None, "packages"),
-            )
+            seen = await folder.look(self._folders, each, self._environment)
         except WayFailedError as error:
-            self._progress.failed(what, build.WAY, str(error))
-            raise NotObtainableError(what, [(build.WAY, str(error))], "") from error
-        found: dict[Wanted, Binary] = {}
-        for each, file in built.items():
-            source = f"{each.component.package} {version}, go build with Go {go.version}"
-            entry = await asyncio.to_thread(self.cache.add, file, each, self._platform, source)
-            found[each] = Binary(entry.component, entry.version, self.cache.path(entry))
-        self._progress.finished(what, build.WAY)
-        return found
+            journal.add(folder.WAY, str(error))
+            if isinstance(error, folder.WrongVersionError):
+                self._progress.noted(str(each), folder.WAY, str(error))
+            return None
+        return Binary(each.component.name, seen.version, seen.file)
+
+    async def _in_cache(self, each: Wanted) -> Binary | None:
+        entry = await asyncio.to_thread(self.cache.find, each, self._platform)
+        return None if entry is None else self._binary(entry)
+
+    async def _add(self, each: Wanted, arrival: Arrival) -> Binary:
+        add = partial(self.cache.add, arrival.file, each, self._platform, arrival.source)
+        return self._binary(await asyncio.to_thread(add))
+
+    def _binary(self, entry: Entry) -> Binary:
+        return Binary(entry.component, entry.version, self.cache.path(entry))
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:
@@ -122,10 +147,11 @@ def default_cache(environment: Mapping[str, str]) -> Path:
     return base / "capelin"
 
 
-def title(group: Sequence[Wanted]) -> str:
-    """As in `etcd, etcdctl v3.6.5`."""
-    return f"{', '.join(each.component.name for each in group)} {group[0].version}"
-
-
-def _group(each: Wanted) -> tuple[str, str]:
-    return each.component.project.name, each.version
+def _advice(missing: Wanted) -> str:
+    needed = needed_go(missing.component.project.module_files(missing.version))
+    image = missing.component.image
+    host = "" if image is None else f"allow access to {image.reference.partition('/')[0]}, "
+    return (
+        f"Install Go {needed} or later (https://go.dev/dl) and allow access to a Go module proxy,"
+        f" {host}or name a folder that holds {missing.component.name}: {folder.OURS}=FOLDER"
+    )

@@ -4,7 +4,8 @@
 blobs/<sha256>/<component>                     the program; its name is what `ps` shows
 index/<component>@<version>@<os>-<arch>.json   which blob that is, and where it came from
 images/<reference>.json                        the digest an image had when it was first seen
-partial/<sha256>                               a download that may be resumed
+sources/<module>@<version>/                    a Go module's files, where there is no Go
+partial/<key>/<sha256>                         a download that may be resumed
 work/<key>~<random>/                           one build or download under way
 locks/<key>.lock                               who builds what
 ```
@@ -21,6 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator, Ite
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from pydantic import ConfigDict, ValidationError
 
@@ -28,6 +30,11 @@ from capelin.api.model import Model
 from capelin.embedded.binaries.catalogue import Platform, Wanted
 from capelin.embedded.binaries.errors import BinariesError
 from capelin.embedded.binaries.locks import holding, try_exclusive
+
+
+class _Seen(Model):
+    image: str
+    digest: str
 
 
 class Entry(Model):
@@ -56,6 +63,8 @@ class Workplace:
     """A private folder to build in, and the lock that keeps others from building the same."""
 
     folder: Path
+    partial: Path
+    """What is worth keeping when this ends early."""
     lock: int
 
 
@@ -105,7 +114,9 @@ class Cache:
         return self._write(entry)
 
     @asynccontextmanager
-    async def building(self, key: str, waiting: Callable[[], None]) -> AsyncGenerator[Workplace]:
+    async def building(
+        self, key: str, waiting: Callable[[], None] | None = None
+    ) -> AsyncGenerator[Workplace]:
         """A folder to build in, for one builder of `key` at a time over all processes.
 
         What builders that were killed left behind is removed first.
@@ -116,8 +127,41 @@ class Cache:
         ):
             for stale in (self.root / "work").glob(f"{key}~*"):
                 shutil.rmtree(stale, ignore_errors=True)
+            partial = self.root / "partial" / key
+            partial.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._scratch(key) as folder:
-                yield Workplace(folder, lock)
+                yield Workplace(folder, partial, lock)
+
+    def seen(self, image: str) -> str | None:
+        """The digest that an image had when it was first pulled."""
+        try:
+            return _Seen.read_json(self.seen_file(image).read_bytes()).digest
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            # To pull without it would mean to trust whatever the registry says now.
+            raise BinariesError(f"{self.seen_file(image)} is damaged; remove it") from error
+
+    def remember(self, image: str, digest: str) -> None:
+        """Record the digest of an image that has been pulled."""
+        record = _Seen(image=image, digest=digest)
+        self._replace(self.seen_file(image), record.model_dump_json(indent=2))
+
+    def seen_file(self, image: str) -> Path:
+        """Where that is recorded."""
+        return self.root / "images" / f"{quote(image, safe=':')}.json"
+
+    def source(self, module: str) -> Path:
+        """Where a Go module's files are kept; `module` is as in `sigs.k8s.io/kwok@v0.7.0`."""
+        return self.root / "sources" / module
+
+    def add_source(self, folder: Path, module: str) -> Path:
+        """Move a Go module's files from a workplace into the cache."""
+        into = self.source(module)
+        if into.exists():
+            shutil.rmtree(into)
+        into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder.rename(into)
 
     def entries(self) -> list[Entry]:
         """What is in the cache, by component and version."""
@@ -152,8 +196,8 @@ class Cache:
             for blob in _children(self.root / "blobs"):
                 if blob.name not in used:
                     shutil.rmtree(blob)
-            for half in ("work", "partial"):
-                shutil.rmtree(self.root / half, ignore_errors=True)
+            for rest in ("sources", "partial", "work"):
+                shutil.rmtree(self.root / rest, ignore_errors=True)
             return before - _size(self.root)
         finally:
             os.close(lock)

@@ -4,6 +4,7 @@ A version exists when there is a folder of pinned Go module files for it under
 `capelin/embedded/modules/<project>/<version>/`; nothing else has to be told about it.
 """
 
+import json
 import platform as machine
 import sys
 from collections.abc import Mapping
@@ -40,6 +41,11 @@ class Project:
         """The folder with the pinned `go.mod` and `go.sum`."""
         return MODULES / self.name / version
 
+    def image_digests(self, version: str) -> dict[str, str]:
+        """The digests that are pinned, by image."""
+        file = self.module_files(version) / "images.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
@@ -47,6 +53,10 @@ class Image:
 
     reference: str
     file: str
+
+    def reference_of(self, version: str) -> str:
+        """As in `registry.k8s.io/etcd:3.6.5-0`."""
+        return self.reference.format(version=version, number=version.removeprefix("v"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,114 @@
+"""Fetching over HTTPS: a session's settings, downloads that go on where they stopped, words."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+from yarl import URL
+
+from capelin.embedded.binaries.errors import WayFailedError
+
+PAUSES = (0.2, 1.0, 3.0)
+_CONNECT = 10
+_CHUNK = 2**18
+
+Opener = Callable[[Mapping[str, str]], AbstractAsyncContextManager[aiohttp.ClientResponse]]
+
+
+class UnreachableError(WayFailedError):
+    """A host does not answer at all, so there is no use in asking it again soon."""
+
+
+class BrokenOffError(WayFailedError):
+    """An answer stopped in the middle."""
+
+
+def new_session() -> aiohttp.ClientSession:
+    """A session that honours HTTPS_PROXY and NO_PROXY and does not wait long for a dead host."""
+    return aiohttp.ClientSession(
+        trust_env=True,
+        # Sizes and digests are of what is stored, not of what a proxy compresses.
+        headers={"User-Agent": "capelin", "Accept-Encoding": "identity"},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=60),
+    )
+
+
+@asynccontextmanager
+async def get(
+    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]
+) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+    """An answer of any status, with the network's troubles told in words."""
+    host = URL(url).host
+    try:
+        async with session.get(url, headers=headers) as response:
+            yield response
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise UnreachableError(f"{host} does not answer ({_why(error)})") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise BrokenOffError(f"{host} broke off in the middle of an answer") from error
+
+
+async def download(
+    opener: Opener, into: Path, *, digest: str, size: int, advanced: Callable[[int], None]
+) -> None:
+    """Download a file whose SHA-256 and size are known; what an earlier try left is continued.
+
+    When this fails, only bytes that may still turn out right are left.
+    """
+    for pause in (*PAUSES, None):
+        try:
+            await _continue(opener, into, size, advanced)
+            break
+        except BrokenOffError:
+            if pause is None:
+                raise
+            await asyncio.sleep(pause)
+    await asyncio.to_thread(_judge, into, digest, size)
+
+
+async def _continue(opener: Opener, into: Path, size: int, advanced: Callable[[int], None]) -> None:
+    with into.open("ab") as file:
+        done = file.tell()
+        if done >= size:
+            return
+        async with opener({"Range": f"bytes={done}-"} if done else {}) as response:
+            if response.status != 206:
+                # This server does not know ranges and sends all of it again.
+                file.truncate(0)
+                done = 0
+            async for chunk in response.content.iter_chunked(_CHUNK):
+                file.write(chunk)
+                done += len(chunk)
+                advanced(done)
+                if done > size:
+                    return
+
+
+def _judge(file: Path, digest: str, size: int) -> None:
+    found = file.stat().st_size
+    with file.open("rb") as content:
+        actual = hashlib.file_digest(content, "sha256").hexdigest()
+    if (found, actual) == (size, digest):
+        return
+    file.unlink()
+    if found != size:
+        has = f"only {found} of" if found < size else "more than"
+        raise WayFailedError(f"a download is damaged: it has {has} {size} bytes")
+    raise WayFailedError(
+        f"a download is damaged or forged: its SHA-256 is {actual}, and should be {digest}"
+    )
+
+
+def _why(error: Exception) -> str:
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "its name cannot be resolved"
+        case aiohttp.ClientConnectorCertificateError():
+            return "its certificate is not trusted"
+        case aiohttp.ClientConnectorError():
+            return (error.strerror or "connection failed").lower()
+        case _:
+            return f"no connection within {_CONNECT} s"
