@@ -1,11 +1,13 @@
 """The types that every Kubernetes object shares: metadata, owners, conditions, times."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from annotated_types import MaxLen, MinLen
-from pydantic import AwareDatetime, PlainSerializer, WithJsonSchema
+from annotated_types import Ge, MaxLen, MinLen
+from pydantic import AwareDatetime, BeforeValidator, Field, PlainSerializer, Strict, WithJsonSchema
 
+from capelin.api.fields import Int64, map_list
 from capelin.api.model import Model
 
 
@@ -17,12 +19,29 @@ def _microseconds(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-_DATE_TIME = WithJsonSchema({"type": "string", "format": "date-time"})
+_RFC_3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})", re.IGNORECASE
+)
 
-Time = Annotated[AwareDatetime, PlainSerializer(_seconds), _DATE_TIME]
+
+def _moment(value: object) -> object:
+    """Refuse what pydantic would take for a time and the API server would not."""
+    if isinstance(value, datetime) or (isinstance(value, str) and _RFC_3339.fullmatch(value)):
+        return value
+    raise ValueError("a time has to look like 2006-01-02T15:04:05Z")
+
+
+_Moment = Annotated[
+    AwareDatetime,
+    Strict(strict=False),
+    BeforeValidator(_moment),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+Time = Annotated[_Moment, PlainSerializer(_seconds)]
 """A moment to the second, as Kubernetes' `metav1.Time`."""
 
-MicroTime = Annotated[AwareDatetime, PlainSerializer(_microseconds), _DATE_TIME]
+MicroTime = Annotated[_Moment, PlainSerializer(_microseconds)]
 """A moment to the microsecond, as Kubernetes' `metav1.MicroTime`."""
 
 
@@ -56,12 +75,40 @@ class ObjectMeta(Model):
     managed_fields: list[dict[str, Any]] | None = None
 
 
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+
 class Condition(Model):
     """One aspect of an object's state, as Kubernetes' `metav1.Condition`."""
 
-    type: Annotated[str, MinLen(1), MaxLen(316)]
+    type: Annotated[
+        str,
+        MinLen(1),
+        MaxLen(316),
+        Field(pattern=rf"^({_LABEL}(\.{_LABEL})*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"),
+    ]
+    """The aspect, such as `Available`."""
+
     status: Literal["True", "False", "Unknown"]
-    reason: Annotated[str, MinLen(1), MaxLen(1024)]
+    """Whether it is so."""
+
+    reason: Annotated[
+        str,
+        MinLen(1),
+        MaxLen(1024),
+        Field(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
+    ]
+    """Why, in a word for programs."""
+
     message: Annotated[str, MaxLen(32768)] = ""
+    """Why, in a sentence for people."""
+
     last_transition_time: Time
-    observed_generation: int | None = None
+    """When the status last changed."""
+
+    observed_generation: Annotated[Int64, Ge(0)] | None = None
+    """The generation of the spec that this is said about."""
+
+
+Conditions = Annotated[list[Condition], map_list("type"), MaxLen(32)]
+"""The aspects of an object's state, each once."""

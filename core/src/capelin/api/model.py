@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict
+
+from capelin.api.rules import Rule
 
 _ACRONYMS = re.compile(
     r"(?<=_)(api|ca|cidr|cpu|dns|fqdn|http|https|id|ip|san|ssh|tls|uid|uri|url|uuid|vm)(s?)(?=_|$)"
@@ -24,18 +26,23 @@ def wire_name(name: str) -> str:
 class Model(BaseModel):
     """A piece of a Kubernetes object: snake_case in Python, camelCase on the wire.
 
-    Building one in code is strict: a name that does not exist is an error. Reading one is
-    tolerant: fields that a newer API server, or another provider, adds are passed over.
+    Building one in code is strict: a name that does not exist is an error, and so is "3" for 3.
+    Reading one is tolerant: fields that a newer API server, or another provider, adds are passed
+    over. Types are those of JSON: lists rather than tuples, `Literal` rather than enums.
     """
 
     model_config = ConfigDict(
         alias_generator=wire_name,
         extra="forbid",
         serialize_by_alias=True,
+        strict=True,
         use_attribute_docstrings=True,
         validate_by_alias=True,
         validate_by_name=True,
     )
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """What the API server checks of the fields together."""
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:

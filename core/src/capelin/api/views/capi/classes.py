@@ -26,7 +26,7 @@ class ControlPlaneClass(ClassTemplate):
 class WorkerClass(Model):
     """MachineDeployments or MachinePools of the class."""
 
-    class_: str | None = Field(default=None, validation_alias="class", serialization_alias="class")
+    class_: str | None = None
     metadata: Metadata = Field(default_factory=Metadata)
     bootstrap: ClassTemplate | None = None
     infrastructure: ClassTemplate | None = None
@@ -52,9 +52,7 @@ class ClassVariable(Model):
 
     name: str
     required: bool | None = None
-    schema_: VariableSchema = Field(
-        default_factory=VariableSchema, validation_alias="schema", serialization_alias="schema"
-    )
+    schema_: VariableSchema = Field(default_factory=VariableSchema)
 
 
 class ExternalPatch(Model):
@@ -103,11 +101,9 @@ class ClusterClassSpec(Model):
 class VariableDefinition(Model):
     """Who defines a variable, and how."""
 
-    from_: str | None = Field(default=None, validation_alias="from", serialization_alias="from")
+    from_: str | None = None
     required: bool | None = None
-    schema_: VariableSchema = Field(
-        default_factory=VariableSchema, validation_alias="schema", serialization_alias="schema"
-    )
+    schema_: VariableSchema = Field(default_factory=VariableSchema)
 
 
 class StatusVariable(Model):

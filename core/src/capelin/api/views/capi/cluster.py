@@ -68,7 +68,7 @@ class WorkerTopology(Model):
     """A MachineDeployment or a MachinePool that a managed topology asks for."""
 
     metadata: Metadata = Field(default_factory=Metadata)
-    class_: str | None = Field(default=None, validation_alias="class", serialization_alias="class")
+    class_: str | None = None
     name: str | None = None
     failure_domain: str | None = None
     failure_domains: list[str] = []

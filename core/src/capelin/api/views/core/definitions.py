@@ -1,12 +1,12 @@
 """Custom resource definitions, as far as one reads which kinds there are."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from capelin.api.model import Model
 from capelin.api.objects import BaseObject, kind
-from capelin.api.views.core.shared import StateCondition
+from capelin.api.views.core.shared import NULL_IS_EMPTY, StateCondition
 
 
 class Names(Model):
@@ -43,9 +43,9 @@ class CustomResourceDefinitionSpec(Model):
 class CustomResourceDefinitionStatus(Model):
     """Whether the API server serves a kind."""
 
-    conditions: list[StateCondition] = []
+    conditions: Annotated[list[StateCondition], NULL_IS_EMPTY] = []
     accepted_names: Names = Field(default_factory=Names)
-    stored_versions: list[str] = []
+    stored_versions: Annotated[list[str], NULL_IS_EMPTY] = []
 
 
 @kind(group="apiextensions.k8s.io", version="v1", namespaced=False)

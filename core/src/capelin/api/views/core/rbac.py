@@ -1,8 +1,10 @@
 """Who may do what."""
 
+from typing import Annotated
+
 from capelin.api.model import Model
 from capelin.api.objects import BaseObject, kind
-from capelin.api.views.core.shared import LabelSelector
+from capelin.api.views.core.shared import NULL_IS_EMPTY, LabelSelector
 
 
 class PolicyRule(Model):
@@ -42,14 +44,14 @@ class AggregationRule(Model):
 class Role(BaseObject):
     """What may be done in a namespace."""
 
-    rules: list[PolicyRule] = []
+    rules_: Annotated[list[PolicyRule], NULL_IS_EMPTY] = []
 
 
 @kind(group="rbac.authorization.k8s.io", version="v1", namespaced=False)
 class ClusterRole(BaseObject):
     """What may be done everywhere."""
 
-    rules: list[PolicyRule] = []
+    rules_: Annotated[list[PolicyRule], NULL_IS_EMPTY] = []
     aggregation_rule: AggregationRule | None = None
 
 

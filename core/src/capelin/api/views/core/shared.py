@@ -17,6 +17,13 @@ def _encoded(value: bytes) -> str:
     return b64encode(value).decode()
 
 
+def _empty_for_null(value: object) -> object:
+    return [] if value is None else value
+
+
+NULL_IS_EMPTY = BeforeValidator(_empty_for_null)
+"""For lists that Go writes as `null` when they are empty."""
+
 Bytes = Annotated[bytes, BeforeValidator(_decoded), PlainSerializer(_encoded)]
 """Bytes in Python, base64 on the wire."""
 

@@ -1,0 +1,244 @@
+"""Types for the fields of a kind: bounded, so that the API server can weigh rules about them."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Literal, cast
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import AfterValidator, BaseModel, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from capelin.api.durations import Duration, format_duration, parse_duration
+from capelin.api.rules import Marker, Schema
+
+# Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Format(Marker):
+    """The format of a number; its own limits then need no saying."""
+
+    bits: int
+
+    def mark(self, schema: Schema) -> None:
+        limit = 2 ** (self.bits - 1)
+        schema["format"] = f"int{self.bits}"
+        if schema["minimum"] == -limit:
+            del schema["minimum"]
+        if schema["maximum"] == limit - 1:
+            del schema["maximum"]
+
+
+Int32 = Annotated[int, Ge(-(2**31)), Le(2**31 - 1), _Format(32)]
+"""A number that fits Go's `int32`."""
+
+Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1), _Format(64)]
+"""A number that fits Go's `int64`."""
+
+Port = Annotated[int, Ge(1), Le(65535)]
+"""A port of TCP or UDP."""
+
+# Names
+
+DNSLabel = Annotated[str, MinLen(1), MaxLen(63), Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+"""A name without dots, as of namespaces and services."""
+
+DNSSubdomain = Annotated[
+    str,
+    MinLen(1),
+    MaxLen(253),
+    Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
+]
+"""A name that may have dots, as of most objects."""
+
+Host = Annotated[str, MinLen(1), MaxLen(512)]
+"""A DNS name or an IP address."""
+
+LabelValue = Annotated[
+    str, MaxLen(63), Field(pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")
+]
+"""The value of a label."""
+
+
+def _with_v(version: str) -> str:
+    return version if version.startswith("v") else f"v{version}"
+
+
+KubernetesVersion = Annotated[
+    str,
+    MaxLen(64),
+    Field(pattern=r"^v?[0-9]{1,3}\.[0-9]{1,4}\.[0-9]{1,4}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$"),
+    AfterValidator(_with_v),
+]
+"""A version of Kubernetes, `v1.34.4`; the contract also takes it without the `v`, and adds it."""
+
+# Numbers or strings
+
+IntOrPercent = (
+    Annotated[int, Ge(0), Le(2**31 - 1)]
+    | Annotated[str, MaxLen(4), Field(pattern=r"^[0-9]{1,3}%$")]
+)
+"""A number, or a share such as `25%`."""
+
+Quantity = (
+    Annotated[int, Ge(0), Le(2**63 - 1)]
+    | Annotated[
+        str,
+        MaxLen(32),
+        Field(
+            pattern=r"^([0-9]{1,18}(\.[0-9]{0,9})?|\.[0-9]{1,9})"
+            r"([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
+        ),
+    ]
+)
+"""An amount of a resource: `500m`, `1.5Gi`, `4`."""
+
+_BINARY = {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
+_DECIMAL = {
+    letter: Decimal(1000) ** power
+    for letter, power in zip("numkMGTPE", (-3, -2, -1, 1, 2, 3, 4, 5, 6), strict=True)
+}
+
+
+def amount(quantity: int | str) -> Decimal:
+    """The number that a quantity says: `amount("1.5Ki") == 1536`."""
+    text = str(quantity)
+    for suffix, factor in (_BINARY | _DECIMAL).items():
+        if text.endswith(suffix):
+            return Decimal(text.removesuffix(suffix)) * factor
+    return Decimal(text)
+
+
+# Lists and maps
+
+
+@dataclass(frozen=True, slots=True)
+class ListKind(Marker):
+    """How server-side apply merges a list."""
+
+    type: Literal["map", "set"]
+    keys: tuple[str, ...] = ()
+
+    def mark(self, schema: Schema) -> None:
+        """Say it, having seen that the items have the keys."""
+        items: Schema = schema["items"]
+        for key in self.keys:
+            if "default" not in items.get("properties", {}).get(key, {}) and key not in items.get(
+                "required", ()
+            ):
+                raise ValueError(f"the items of a list by {key} need a required field {key}")
+        schema["x-kubernetes-list-type"] = self.type
+        if self.keys:
+            schema["x-kubernetes-list-map-keys"] = list(self.keys)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Refuse in Python too what stands in the list twice."""
+        return core_schema.no_info_after_validator_function(self._each_once, handler(source))
+
+    def _each_once(self, items: list[Any]) -> list[Any]:
+        seen: set[Hashable] = set()
+        for item in items:
+            key = tuple(_named(item, key) for key in self.keys) if self.keys else item
+            if key in seen:
+                shown = ", ".join(map(str, key)) if self.keys else str(item)
+                raise ValueError(f"{shown} is in the list twice")
+            seen.add(key)
+        return items
+
+
+def _named(item: BaseModel, key: str) -> object:
+    for name, field in type(item).model_fields.items():
+        if field.serialization_alias == key:
+            return getattr(item, name)
+    raise TypeError(f"{type(item).__name__} has no field {key}")
+
+
+def map_list(*keys: str) -> ListKind:
+    """A list of objects, each known by its keys: `map_list("providerID")`."""
+    return ListKind("map", keys)
+
+
+def set_list() -> ListKind:
+    """A list of values, each in it once."""
+    return ListKind("set")
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic(Marker):
+    """A list, map or object that has one owner in server-side apply."""
+
+    def mark(self, schema: Schema) -> None:
+        """Say it."""
+        kind = "list" if schema["type"] == "array" else "map"
+        schema[f"x-kubernetes-{kind}-type"] = "atomic"
+
+
+def atomic() -> Atomic:
+    """A list, map or object that has one owner: whoever applies it replaces all of it."""
+    return Atomic()
+
+
+# JSON of any shape
+
+
+@dataclass(frozen=True, slots=True)
+class FreeForm(Marker):
+    """JSON that the API server keeps without knowing it."""
+
+    embedded: bool = False
+
+    def mark(self, schema: Schema) -> None:
+        """Say it."""
+        schema.pop("additionalProperties", None)
+        schema["x-kubernetes-preserve-unknown-fields"] = True
+        if self.embedded:
+            schema["x-kubernetes-embedded-resource"] = True
+
+
+def _whole_object(value: dict[str, Any]) -> dict[str, Any]:
+    for key in ("apiVersion", "kind"):
+        if not isinstance(value.get(key), str) or not value[key]:
+            raise ValueError(f"a Kubernetes object needs {key}")
+    metadata: object = value.get("metadata")
+    if not isinstance(metadata, dict) or not cast("dict[str, object]", metadata).get("name"):
+        raise ValueError("a Kubernetes object needs metadata.name")
+    return value
+
+
+AnyValue = Annotated[Any, FreeForm()]
+"""Any JSON value, kept as it is."""
+
+AnyObject = Annotated[dict[str, Any], FreeForm()]
+"""A JSON object of any shape, kept as it is."""
+
+EmbeddedObject = Annotated[dict[str, Any], AfterValidator(_whole_object), FreeForm(embedded=True)]
+"""A whole Kubernetes object of any kind inside another."""
+
+__all__ = [
+    "AnyObject",
+    "AnyValue",
+    "Atomic",
+    "DNSLabel",
+    "DNSSubdomain",
+    "Duration",
+    "EmbeddedObject",
+    "FreeForm",
+    "Host",
+    "Int32",
+    "Int64",
+    "IntOrPercent",
+    "KubernetesVersion",
+    "LabelValue",
+    "ListKind",
+    "Port",
+    "Quantity",
+    "amount",
+    "atomic",
+    "format_duration",
+    "map_list",
+    "parse_duration",
+    "set_list",
+]

@@ -1,0 +1,285 @@
+"""Structural OpenAPI schemas, as CRDs take them, from our types."""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin
+
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
+from pydantic import TypeAdapter, WithJsonSchema
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.fields import FieldInfo
+
+from capelin.api.durations import format_duration
+from capelin.api.fields import FreeForm
+from capelin.api.model import Model
+from capelin.api.objects import BaseObject
+from capelin.api.rules import Immutable, Marker, Rule, Schema, kept
+
+_CONSTRAINTS = {
+    *("enum", "format", "pattern", "minLength", "maxLength", "multipleOf"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+_BOUNDS = ({"enum"}, {"maxLength"}, {"minimum", "maximum"}, {"maxItems"}, {"maxProperties"})
+_BOUNDED_FORMATS = {"date-time", "int32", "int64"}
+_UNBOUNDED = {
+    "string": "a string without a bound; say Annotated[str, MaxLen(n)]",
+    "integer": "a number without bounds; use Int32 or Int64, or say Ge(n) and Le(n)",
+    "number": "a number without bounds; say Ge(n) and Le(n)",
+    "array": "a list without a bound; say Annotated[list[...], MaxLen(n)]",
+    "map": "a map without a bound; say Annotated[dict[str, ...], MaxLen(n)]",
+}
+_PRESENCE = "say `= None`, or leave `| None` out"
+
+
+@dataclass
+class Structure:
+    """Makes schemas of types, and notes what a schema cannot say with the path to it."""
+
+    problems: list[str] = field(default_factory=list[str])
+    _open: list[type[Model]] = field(default_factory=list[type[Model]])
+
+    def of_kind(self, kind: type[BaseObject]) -> Schema:
+        """The schema of a whole object; the API server knows its metadata itself."""
+        schema = self._object(kind, "", passing_over={"metadata"})
+        schema["properties"] = {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            **schema["properties"],
+        }
+        return schema
+
+    def _object(self, model: type[Model], path: str, passing_over: Iterable[str] = ()) -> Schema:
+        if model in self._open:
+            self._note(path, f"{model.__name__} contains itself, and a CRD has no recursion")
+            return {"type": "object"}
+        self._open.append(model)
+        schema: Schema = {"type": "object", "properties": {}}
+        if model.__doc__:
+            schema = {"description": inspect.cleandoc(model.__doc__), **schema}
+        rules = list(model.rules)
+        required: list[str] = []
+        for name, info in model.model_fields.items():
+            if name in passing_over:
+                continue
+            wire = info.serialization_alias or name
+            bare = _Bare.of(info.annotation, info.metadata)
+            said = self._field(info, bare, f"{path}.{wire}" if path else wire)
+            schema["properties"][wire] = said
+            if info.is_required():
+                required.append(wire)
+            elif "default" not in said:
+                frozen = (m for m in bare.markers if isinstance(m, Immutable))
+                rules += [kept(wire, marker.message) for marker in frozen]
+        if required:
+            schema["required"] = sorted(required)
+        for rule in rules:
+            rule.mark(schema)
+        self._open.pop()
+        return schema
+
+    def _field(self, info: FieldInfo, bare: "_Bare", path: str) -> Schema:
+        schema = self._type(bare, path)
+        if info.description:
+            schema = _in_order({**schema, "description": inspect.cleandoc(info.description)})
+        if info.is_required():
+            if bare.optional:
+                self._note(path, f"may be None but must be given; {_PRESENCE}")
+            return schema
+        default = info.get_default(call_default_factory=True)
+        if default is None:
+            return schema
+        if bare.optional:
+            self._note(path, f"has a default, so that it cannot be None; {_PRESENCE}")
+        said: Any = default.dump() if isinstance(default, Model) else bare.on_the_wire(default)
+        # An empty list or object is the same as none, unless the API server has to fill it in.
+        if said not in ([], {}) or _has_defaults(schema):
+            schema["default"] = said
+        return schema
+
+    def _type(self, bare: "_Bare", path: str) -> Schema:
+        schema = self._shape(bare, path)
+        for marker in bare.markers:
+            try:
+                marker.mark(schema)
+            except ValueError as error:
+                self._note(path, str(error))
+        if missing := _missing(schema):
+            self._note(path, missing)
+        return _in_order(schema)
+
+    def _shape(self, bare: "_Bare", path: str) -> Schema:
+        kind, origin = bare.type, get_origin(bare.type)
+        if bare.says_its_schema:
+            return self._leaf(bare, path)
+        if isinstance(kind, type) and issubclass(kind, Model):
+            return self._object(kind, path)
+        if origin is list:
+            return {
+                "type": "array",
+                **bare.limits(list[Any], "minItems", "maxItems"),
+                "items": self._item(get_args(kind)[0], f"{path}[]"),
+            }
+        if origin is dict:
+            return self._map(bare, path)
+        if origin in {Union, UnionType}:
+            return self._union(bare, path)
+        return self._leaf(bare, path)
+
+    def _item(self, annotation: Any, path: str) -> Schema:
+        bare = _Bare.of(annotation, ())
+        if bare.optional:
+            self._note(path, "may not be None")
+        return self._type(bare, path)
+
+    def _map(self, bare: "_Bare", path: str) -> Schema:
+        key, value = get_args(bare.type)
+        if key is not str:
+            self._note(path, "the keys of a map are plain strings in a CRD; use `dict[str, ...]`")
+        schema: Schema = {"type": "object", **bare.limits(dict[str, Any], *_SIZES)}
+        if not any(isinstance(marker, FreeForm) for marker in bare.markers):
+            schema["additionalProperties"] = self._item(value, f"{path}.*")
+        return schema
+
+    def _union(self, bare: "_Bare", path: str) -> Schema:
+        branches = [self._item(one, path) for one in get_args(bare.type)]
+        if sorted(str(branch.get("type")) for branch in branches) != ["integer", "string"]:
+            self._note(path, "the only union that the schema of a CRD can say is int | str")
+            return {"type": "object"}
+        both = {key: said for one in branches for key, said in one.items() if key in _CONSTRAINTS}
+        both.pop("format", None)
+        return {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            **both,
+            "x-kubernetes-int-or-string": True,
+        }
+
+    def _leaf(self, bare: "_Bare", path: str) -> Schema:
+        try:
+            schema: Schema = bare.adapter(bare.type).json_schema()
+        except PydanticInvalidForJsonSchema:
+            schema = {"$ref": ""}
+        schema.pop("title", None)
+        if "const" in schema:
+            schema["enum"] = [schema.pop("const")]
+        if schema.keys() - _CONSTRAINTS - {"type", "description"}:
+            self._note(path, f"the schema of a CRD cannot say {bare.type!r}")
+            return {"type": "object"}
+        # OpenAPI v3.0 has a flag where JSON schema has a second number.
+        for bound, tighter in (("minimum", max), ("maximum", min)):
+            open_end = schema.pop(f"exclusive{bound.capitalize()}", None)
+            if open_end is not None:
+                schema[bound] = tighter(open_end, schema.get(bound, open_end))
+                schema[f"exclusive{bound.capitalize()}"] = schema[bound] == open_end
+        for marker in bare.timespans():
+            marker.mark(schema)
+        return schema
+
+    def _note(self, path: str, problem: str) -> None:
+        self.problems.append(f"{path}: {problem}")
+
+
+_SIZES = ("minProperties", "maxProperties")
+
+
+@dataclass(frozen=True)
+class _Bare:
+    """A type without `Annotated` and `None`, and what was said about it."""
+
+    type: Any
+    metadata: tuple[Any, ...]
+    optional: bool
+
+    @classmethod
+    def of(cls, annotation: Any, metadata: Iterable[Any]) -> "_Bare":
+        said, optional = tuple(metadata), False
+        while True:
+            origin, args = get_origin(annotation), get_args(annotation)
+            if origin is Annotated:
+                annotation, said = args[0], (*args[1:], *said)
+            elif origin in {Union, UnionType} and NoneType in args:
+                annotation, optional = _union_of(args), True
+            else:
+                return cls(annotation, tuple(_each(said)), optional)
+
+    @property
+    def markers(self) -> list[Marker]:
+        return [one for one in self.metadata if isinstance(one, Marker)]
+
+    @property
+    def says_its_schema(self) -> bool:
+        return any(isinstance(one, WithJsonSchema) for one in self.metadata)
+
+    def adapter(self, kind: Any) -> TypeAdapter[Any]:
+        """What pydantic makes of a type with what was said about this one."""
+        return TypeAdapter(
+            cast("Any", Annotated)[(kind, *self.metadata)] if self.metadata else kind
+        )
+
+    def limits(self, kind: Any, *keys: str) -> Schema:
+        schema = self.adapter(kind).json_schema()
+        return {key: schema[key] for key in keys if key in schema}
+
+    def on_the_wire(self, value: Any) -> Any:
+        return self.adapter(self.type).dump_python(
+            value, mode="json", by_alias=True, exclude_unset=True, exclude_none=True
+        )
+
+    def timespans(self) -> Iterator[Rule]:
+        """The bounds of a duration, which a schema can only say as rules."""
+        for one in self.metadata:
+            match one:
+                case Ge(ge=timedelta() as span):
+                    yield _bound(">=", span, "at least")
+                case Gt(gt=timedelta() as span):
+                    yield _bound(">", span, "more than")
+                case Le(le=timedelta() as span):
+                    yield _bound("<=", span, "at most")
+                case Lt(lt=timedelta() as span):
+                    yield _bound("<", span, "less than")
+                case _:
+                    pass
+
+
+def _bound(comparison: str, span: timedelta, words: str) -> Rule:
+    text = format_duration(span)
+    return Rule(f"duration(self) {comparison} duration('{text}')", f"must be {words} {text}")
+
+
+def _union_of(args: tuple[Any, ...]) -> Any:
+    return cast("Any", Union)[tuple(one for one in args if one is not NoneType)]
+
+
+def _each(metadata: Iterable[Any]) -> Iterator[Any]:
+    for one in metadata:
+        if isinstance(one, FieldInfo):
+            yield from _each(one.metadata)
+        elif isinstance(one, GroupedMetadata):
+            yield from _each(one)
+        else:
+            yield one
+
+
+def _in_order(schema: Schema) -> Schema:
+    """Pydantic's order is of no use to readers."""
+    first = {key: schema[key] for key in ("description", "type") if key in schema}
+    return first | schema
+
+
+def _has_defaults(schema: Schema) -> bool:
+    properties: dict[str, Schema] = schema.get("properties", {})
+    return any("default" in one for one in properties.values())
+
+
+def _missing(schema: Schema) -> str | None:
+    """What is left unsaid; without a bound on everything the API server cannot weigh rules."""
+    if {"x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"} & schema.keys():
+        return None
+    if "type" not in schema:
+        return "any type is allowed; use AnyValue or AnyObject if that is meant"
+    if schema.get("format") in _BOUNDED_FORMATS or any(b <= schema.keys() for b in _BOUNDS):
+        return None
+    return _UNBOUNDED.get("map" if "additionalProperties" in schema else schema["type"])

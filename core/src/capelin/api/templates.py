@@ -1,0 +1,94 @@
+"""Template kinds: what ClusterClasses and Machine owners make objects from.
+
+`FooTemplate` holds the metadata and the spec of a `Foo` under `spec.template`:
+
+    @kind(group=GROUP, version="v1alpha1", definition=...)
+    class FooTemplate(Template[FooSpec]): ...
+
+What was made from a template does not follow its changes, so its spec must not change. The
+topology controller tries out changes nonetheless, as dry runs with an annotation that no rule of
+a CRD can see: `immutable_templates` says it as an admission policy.
+"""
+
+from typing import Annotated, Any, Generic, TypeVar
+
+from annotated_types import MaxLen
+
+from capelin.api.fields import LabelValue
+from capelin.api.model import Model
+from capelin.api.objects import BaseObject, Unstructured
+
+SpecT = TypeVar("SpecT", bound=Model)
+
+
+class TemplateMetadata(Model):
+    """Labels and annotations of what is made."""
+
+    labels: Annotated[dict[str, LabelValue], MaxLen(128)] = {}
+    """Labels of what is made."""
+
+    annotations: Annotated[dict[str, Annotated[str, MaxLen(262144)]], MaxLen(128)] = {}
+    """Annotations of what is made."""
+
+
+class TemplateResource(Model, Generic[SpecT]):
+    """What is made from the template."""
+
+    metadata: TemplateMetadata = TemplateMetadata()
+    spec: SpecT
+
+
+class TemplateSpec(Model, Generic[SpecT]):
+    """What is made from the template."""
+
+    template: TemplateResource[SpecT]
+
+
+class Template(BaseObject, Generic[SpecT]):
+    """Objects to be made."""
+
+    spec: TemplateSpec[SpecT]
+
+
+def immutable_templates(name: str, *kinds: type[Template[Any]]) -> list[Unstructured]:
+    """The policy, and its binding, that the specs of these templates do not change."""
+    allowed = (
+        "object.spec.template.spec == oldObject.spec.template.spec"
+        " || request.dryRun && has(object.metadata.annotations)"
+        " && 'topology.cluster.x-k8s.io/dry-run' in object.metadata.annotations"
+    )
+    rules = [
+        {
+            "apiGroups": [kind.resource.group],
+            "apiVersions": ["*"],
+            "operations": ["UPDATE"],
+            "resources": [kind.resource.plural],
+        }
+        for kind in kinds
+    ]
+    group = "admissionregistration.k8s.io/v1"
+    return [
+        {
+            "apiVersion": group,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": rules},
+                "validations": [
+                    {
+                        "expression": allowed,
+                        "message": "spec.template.spec cannot be changed, because nothing that"
+                        " was made from it would follow; make another template and refer to that",
+                        "reason": "Invalid",
+                    }
+                ],
+            },
+        },
+        {
+            "apiVersion": group,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        },
+    ]
