@@ -2,7 +2,8 @@
 
 from capelin.embedded.processes.command import Command, Declared, Limits, Probe
 from capelin.embedded.processes.decisions import Backoff, Phase
-from capelin.embedded.processes.process import Exit, Process
+from capelin.embedded.processes.probes import answering, listening
+from capelin.embedded.processes.process import Exit, Process, kill_all
 from capelin.embedded.processes.records import private_folder, write_private
 from capelin.embedded.processes.supervisor import (
     AlreadySupervisedError,
@@ -24,6 +25,9 @@ __all__ = [
     "Process",
     "State",
     "Supervisor",
+    "answering",
+    "kill_all",
+    "listening",
     "private_folder",
     "write_private",
 ]

@@ -4,13 +4,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-Probe = Callable[[], Awaitable[str]]
-"""Asks whether a process is ready: nothing is yes, anything else says what is missing."""
+Probe = Callable[[], AsyncGenerator[str, None]]
+"""Asks again and again whether a process is ready.
+
+An empty answer is yes, anything else says what is missing.
+"""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,98}[a-z0-9])?")
 _GO_HEAP_SHARE = 0.9

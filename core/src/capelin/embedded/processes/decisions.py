@@ -10,6 +10,10 @@ from capelin.embedded.processes.kernel import Identity, Marked
 FAILED_AFTER = 3
 """This many ends in a row make a process a failed one. It is still tried again."""
 
+_SHORTEST_PAUSE = 0.015
+_LONGEST_PAUSE = 0.5
+_POLLS = 100
+
 
 class Phase(StrEnum):
     """What a process is doing."""
@@ -108,6 +112,14 @@ def phase(declared: Declared | None, seen: Seen | None) -> Phase:
     if seen is not None and seen.failures:
         return Phase.FAILED if seen.failures >= FAILED_AFTER else Phase.BACKING_OFF
     return Phase.WAITING
+
+
+def poll_pause(waited: float) -> float:
+    """Seconds between two looks at a process that has been starting for `waited` seconds.
+
+    Short, so that nobody waits for us; longer when it takes long, so that we do not slow it down.
+    """
+    return min(max(waited / _POLLS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
 
 
 def strays(marked: Iterable[Marked], remembered: Collection[int]) -> list[Identity]:

@@ -49,7 +49,7 @@ def identify(pid: int) -> Identity | None:
 def marked(folder: Path) -> list[Marked]:
     """Live processes whose marker names this state folder, whoever started them."""
     found: list[Marked] = []
-    prefix = f"{MARKER}={folder}/".encode()
+    prefix = f"{MARKER}={folder.resolve()}/".encode()
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal():
             continue
@@ -144,6 +144,7 @@ async def end(identity: Identity) -> None:
     if handle is not None:
         handle.send(signal.SIGKILL)
         await handle.until_exit()
+        handle.collect()
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -160,6 +160,12 @@ class Process:
         await asyncio.gather(*map(kernel.end, session))
 
 
+async def kill_all(folder: Path) -> None:
+    """SIGKILL every process of a state folder at once, for when nothing in it is worth keeping."""
+    found = await asyncio.to_thread(kernel.marked, folder)
+    await asyncio.gather(*(kernel.end(one.identity) for one in found))
+
+
 def log_path(folder: Path, name: str) -> Path:
     """Where the output of a process goes."""
     return folder / f"{name}.log"

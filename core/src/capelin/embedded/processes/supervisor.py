@@ -5,7 +5,7 @@ import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,16 +13,21 @@ from typing import Self
 
 from capelin.embedded.processes import kernel, logs, records
 from capelin.embedded.processes.command import Declared, Probe, check_declared
-from capelin.embedded.processes.decisions import Backoff, Phase, Seen, next_steps, phase, strays
+from capelin.embedded.processes.decisions import (
+    Backoff,
+    Phase,
+    Seen,
+    next_steps,
+    phase,
+    poll_pause,
+    strays,
+)
 from capelin.embedded.processes.process import Process, log_path
 
 LOG_BYTES = 16 * 1024 * 1024
 """A log longer than this moves to `<name>.log.1`."""
 
 _LOG_CHECK_SECONDS = 5.0
-_SHORTEST_POLL_SECONDS = 0.015
-_LONGEST_POLL_SECONDS = 0.5
-_POLLS_A_LIFETIME = 100
 
 
 class AlreadySupervisedError(RuntimeError):
@@ -267,18 +272,16 @@ class Supervisor:
 
     async def _probe(self, life: _Life, process: Process, ready: Probe | None) -> None:
         """Ask until it is ready: often at first, seldom when it takes long."""
-        began = time.monotonic()
-        while ready is not None:
-            missing = await ready()
-            if not missing:
-                break
-            if missing != life.reason:
-                life.reason = missing
-                self._wake.set()
-            waited = time.monotonic() - began
-            await asyncio.sleep(
-                min(max(waited / _POLLS_A_LIFETIME, _SHORTEST_POLL_SECONDS), _LONGEST_POLL_SECONDS)
-            )
+        if ready is not None:
+            began = time.monotonic()
+            async with aclosing(ready()) as answers:
+                async for missing in answers:
+                    if not missing:
+                        break
+                    if missing != life.reason:
+                        life.reason = missing
+                        self._wake.set()
+                    await asyncio.sleep(poll_pause(time.monotonic() - began))
         if life.process is process:
             life.ready, life.reason = True, ""
             self._wake.set()

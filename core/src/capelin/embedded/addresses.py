@@ -1,0 +1,66 @@
+"""Loopback addresses from identities, free ports, and whether somebody listens."""
+
+import asyncio
+import hashlib
+import socket
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+
+NETWORK = IPv4Network("127.64.0.0/10")
+"""Where our loopback addresses are: far from 127.0.0.1 and what other programs like to use."""
+
+_ATTEMPTS = 64
+
+
+def address_of(identity: str, attempt: int = 0) -> str:
+    """The loopback address of an identity; further attempts give others, always the same ones."""
+    digest = hashlib.sha256(f"{attempt}/{identity}".encode()).digest()
+    # Neither the first nor the last address: some programs take them for network and broadcast.
+    offset = 1 + int.from_bytes(digest[:8]) % (NETWORK.num_addresses - 2)
+    return str(IPv4Address(int(NETWORK.network_address) + offset))
+
+
+def free_address(identity: str, *, ports: Iterable[int] = (), taken: Iterable[str] = ()) -> str:
+    """The first address of an identity that is not taken and whose ports nobody listens on."""
+    wanted, not_these = tuple(ports), frozenset(taken)
+    for attempt in range(_ATTEMPTS):
+        address = address_of(identity, attempt)
+        if address not in not_these and all(is_free(address, port) for port in wanted):
+            return address
+    raise OSError(
+        f"none of {_ATTEMPTS} loopback addresses in {NETWORK} has its ports "
+        f"{', '.join(map(str, wanted))} free; stop what listens on these ports on all addresses"
+    )
+
+
+def is_free(address: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do it, so that connections that have just ended do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def free_port(address: str, preferred: int = 0) -> int:
+    """The preferred port where it is free, else any that is."""
+    if preferred and is_free(address, preferred):
+        return preferred
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def is_listening(address: str, port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        _, writer = await asyncio.open_connection(address, port)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,75 @@
+"""Command line arguments: one form, one order, and what users may add to them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePath
+
+Value = str | int | bool | PurePath | Sequence[str] | Sequence[PurePath] | None
+"""What a flag is set to. Several values of one flag are joined by commas; None leaves it out."""
+
+Extra = Mapping[str, str]
+"""What a user adds: flags without their dashes."""
+
+
+class OwnedFlagError(ValueError):
+    """A user set a flag that Capelin has to set."""
+
+
+def command_line(
+    ours: Mapping[str, Value],
+    *,
+    extra: Extra,
+    owned: Collection[str],
+    features: Mapping[str, bool] | None = None,
+) -> tuple[str, ...]:
+    """The arguments of a component, flags in alphabetical order.
+
+    A user's value replaces ours, save for owned flags, which are refused, and feature gates, which
+    are merged gate by gate.
+    """
+    check_extra(extra, owned)
+    flags = {flag: text for flag, value in ours.items() if (text := _text(value)) is not None}
+    flags |= extra
+    gates = {gate: _text(on) or "" for gate, on in (features or {}).items()}
+    gates |= feature_gates(extra.get("feature-gates", ""))
+    if gates:
+        flags["feature-gates"] = ",".join(f"{gate}={on}" for gate, on in sorted(gates.items()))
+    return tuple(f"--{flag}={text}" for flag, text in sorted(flags.items()))
+
+
+def check_extra(extra: Extra, owned: Collection[str]) -> None:
+    """Refuse flags that a user may not set, and names that are not flags."""
+    for flag in sorted(extra):
+        if flag.startswith("-") or not flag.strip() or "=" in flag:
+            raise ValueError(
+                f"{flag!r} is not the name of a flag; write it without dashes and value"
+            )
+        if flag in owned:
+            raise OwnedFlagError(f"--{flag} is set by Capelin and cannot be changed; leave it out")
+
+
+def feature_gates(text: str) -> dict[str, str]:
+    """Feature gates as a user writes them: `A=true,B=false`."""
+    gates: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        gate, equals, on = part.partition("=")
+        if not equals or on not in {"true", "false"}:
+            raise ValueError(f"{part!r} is not a feature gate; write it as Name=true or Name=false")
+        gates[gate.strip()] = on
+    return gates
+
+
+def minor(version: str) -> int:
+    """The minor of a Kubernetes version: 34 for v1.34.4."""
+    return int(version.removeprefix("v").split(".")[1])
+
+
+def _text(value: Value) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case str() | int() | PurePath():
+            return str(value)
+        case _:
+            return ",".join(map(str, value)) if value else None
