@@ -7,12 +7,14 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from capelin.client import tls
-from capelin.client.access import Impersonation, Material
+from capelin.client import exec_plugin, tls
+from capelin.client.access import ExecPlugin, Impersonation, Material
 from capelin.client.config import Config
 from capelin.client.errors import CredentialError
+from capelin.client.exec_plugin import Credential
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +39,25 @@ class _Material:
 
 
 class Credentials:
-    """Reads a configuration's files, runs its program, and gives the `Proof` that follows."""
+    """Reads a configuration's files, runs its program, and gives the `Proof` that follows.
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        config: what to read and to run.
+        clock: seconds that never go back.
+        now: the time of day, by which credentials expire.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._config = config
         self._clock = clock
+        self._now = now
         self._lock = asyncio.Lock()
+        self._handed_out: Credential | None = None
         self._material: _Material | None = None
         self._proof: Proof | None = None
         self._look_again = 0.0
@@ -57,20 +72,21 @@ class Credentials:
             return self._proof
         async with self._lock:
             if self._proof is None or self._clock() >= self._look_again:
-                self._proof = self._renewed()
+                self._proof = await self._renewed()
                 self._look_again = self._clock() + _LOOK_AGAIN
             return self._proof
 
     async def after_refusal(self, refused: Proof) -> Proof | None:
         """Another proof than the one that the server does not take, if there is one by now."""
         if refused is self._proof:
+            self._handed_out = None
             self._look_again = 0.0
         proof = await self.proof()
         return None if proof is refused else proof
 
-    def _renewed(self) -> Proof:
+    async def _renewed(self) -> Proof:
         try:
-            material = self._read()
+            material = await self._read()
             if self._proof is not None and material == self._material:
                 return self._proof
             proof = self._prove(material)
@@ -78,20 +94,29 @@ class Credentials:
             if self._proof is None:
                 raise
             # Files are replaced one after the other: half of a change is not a reason to stop.
-            log.warning("Keeping the credentials in use: %s", error)
+            log.warning("The credentials in use are kept: %s", error)
             return self._proof
         self._material = material
         return proof
 
-    def _read(self) -> _Material:
+    async def _read(self) -> _Material:
         user = self._config.user
-        token = _read(user.token_file) if user.token_file is not None else None
+        ca = _read(self._config.server.ca)
+        if user.exec is not None:
+            handed_out = await self._ask(user.exec, ca)
+            return _Material(ca, handed_out.certificate, handed_out.key, handed_out.token)
+        token = _read(user.token_file)
         return _Material(
-            ca=_read(self._config.server.ca),
-            certificate=_read(user.certificate),
-            key=_read(user.key),
-            token=token.decode().strip() if token is not None else user.token,
+            ca,
+            _read(user.certificate),
+            _read(user.key),
+            token.decode().strip() if token is not None else user.token,
         )
+
+    async def _ask(self, plugin: ExecPlugin, ca: bytes | None) -> Credential:
+        if self._handed_out is None or self._handed_out.is_over(self._now()):
+            self._handed_out = await exec_plugin.run(plugin, self._config.server, ca)
+        return self._handed_out
 
     def _prove(self, material: _Material) -> Proof:
         user, server = self._config.user, self._config.server

@@ -36,9 +36,9 @@ def pause(
         case Lost(sent=sent) if attempt < _CONNECTING and (repeatable or not sent):
             return 0.05 * 2.0 ** (attempt - 1) * (1 + jitter)
         # 429 and 503 with a time to wait come from filters in front: nothing was done yet.
-        case Answered(status=status, retry_after=float(seconds)) if attempt < _ASKED_TO_WAIT and (
+        case Answered(status=status, retry_after=seconds) if attempt < _ASKED_TO_WAIT and (
             status in {429, 503} or (repeatable and status in {500, 502, 504})
         ):
-            return seconds * (1 + jitter / 10)
+            return None if seconds is None else seconds * (1 + jitter / 10)
         case _:
             return None

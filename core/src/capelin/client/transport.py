@@ -273,8 +273,8 @@ def _why(error: aiohttp.ClientError) -> str:
             why = "no connection in time"
         case aiohttp.ServerTimeoutError():
             why = "it fell silent"
-        case aiohttp.ClientOSError(strerror=str(reason)) if reason:
-            why = reason.lower()
+        case aiohttp.ClientOSError(errno=int(number)):
+            why = os.strerror(number).lower()
         case _:
             why = "it closed the connection"
     return why

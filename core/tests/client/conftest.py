@@ -1,0 +1,144 @@
+"""A server that does exactly what a test's script says: faults that no real server has on call."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from capelin.client import Client, Config, Options, Server, User
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client sent."""
+
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        found = [value for key, value in self.headers if key == name.lower()]
+        return found[0] if found else None
+
+
+Step = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+class Scripted:
+    """Answers one request a step, over as many connections as clients open."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.asked = asyncio.Condition()
+        self._steps: list[Step] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=tls)
+        port = self._server.sockets[0].getsockname()[1]
+        self.address = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def then(self, *steps: Step) -> "Scripted":
+        self._steps.extend(steps)
+        return self
+
+    def client(self, user: User | None = None, **options: Any) -> Client:
+        config = Config(Server(self.address), user or User())
+        return Client(config, manager="test", options=Options(**options))
+
+    @staticmethod
+    def reply(status: int, body: Any = None, **headers: str) -> Step:
+        """A whole answer; keyword arguments are headers, with `_` for `-`."""
+        data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+        said = {"Content-Type": "application/json", "Content-Length": str(len(data))}
+        said |= {key.replace("_", "-"): value for key, value in headers.items()}
+        head = "".join(f"{key}: {value}\r\n" for key, value in said.items())
+
+        async def step(writer: asyncio.StreamWriter) -> None:
+            writer.write(f"HTTP/1.1 {status} So\r\n{head}\r\n".encode() + data)
+
+        return step
+
+    @staticmethod
+    def failure(status: int, reason: str, **headers: str) -> Step:
+        """An answer with a `Status` object."""
+        body = {"kind": "Status", "code": status, "reason": reason, "message": f"it is {reason}"}
+        return Scripted.reply(status, body, **headers)
+
+    @staticmethod
+    async def hang_up(writer: asyncio.StreamWriter) -> None:
+        """Reset the connection instead of answering."""
+        writer.transport.abort()
+
+    @staticmethod
+    async def say_nothing(writer: asyncio.StreamWriter) -> None:
+        """Leave the client waiting until it goes away."""
+
+    @staticmethod
+    def stream(*pieces: Any, ending: Step | None = None) -> Step:
+        """A chunked answer: JSON lines, or bytes as they are, and then its end or `ending`."""
+
+        async def step(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
+            for piece in pieces:
+                data = piece if isinstance(piece, bytes) else json.dumps(piece).encode() + b"\n"
+                writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                await writer.drain()
+            if ending is None:
+                writer.write(b"0\r\n\r\n")
+            else:
+                await ending(writer)
+
+        return step
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            while request := await self._read(reader):
+                async with self.asked:
+                    self.requests.append(request)
+                    self.asked.notify_all()
+                step = self._steps.pop(0) if self._steps else self.reply(500, {"the": "end"})
+                await step(writer)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> Request | None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        method, target, _ = first.split(" ")
+        pairs = (line.partition(": ") for line in lines if line)
+        headers = [(name.lower(), value) for name, _, value in pairs]
+        length = int(dict(headers).get("content-length", 0))
+        return Request(method, target, headers, await reader.readexactly(length))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Scripted]:
+    """A scripted server without TLS."""
+    made = Scripted()
+    await made.start()
+    yield made
+    await made.stop()

@@ -1,0 +1,26 @@
+from capelin.client.limiter import Limiter
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_passes_at_once_and_the_rest_in_step() -> None:
+    limiter = Limiter(qps=10, burst=3, clock=Clock())
+    assert [round(limiter.reserve(), 3) for _ in range(6)] == [0, 0, 0, 0.1, 0.2, 0.3]
+
+
+def test_tokens_come_back_with_time_up_to_the_burst() -> None:
+    clock = Clock()
+    limiter = Limiter(qps=10, burst=2, clock=clock)
+    for _ in range(4):
+        limiter.reserve()
+    clock.now += 0.3
+    assert round(limiter.reserve(), 3) == 0
+    assert round(limiter.reserve(), 3) == 0.1
+    clock.now += 3600
+    assert [round(limiter.reserve(), 3) for _ in range(3)] == [0, 0, 0.1]

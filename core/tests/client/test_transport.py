@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from capelin.api import Resource
+from capelin.client import (
+    ApiError,
+    Client,
+    Config,
+    Conflict,
+    Impersonation,
+    NotFound,
+    Server,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+    Unreadable,
+    User,
+)
+
+if TYPE_CHECKING:
+    from conftest import Scripted
+
+MAPS = Resource("", "v1", "ConfigMap", "configmaps")
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "b"}}
+
+
+async def test_one_connection_carries_many_requests(server: Scripted) -> None:
+    server.then(*[server.reply(200, MAP)] * 20)
+    async with server.client() as client:
+        for _ in range(20):
+            assert await client.get(MAPS, "a", "b") == MAP
+    assert server.connections == 1
+
+
+async def test_a_read_is_repeated_when_the_connection_breaks(server: Scripted) -> None:
+    server.then(server.hang_up, server.hang_up, server.reply(200, MAP))
+    async with server.client() as client:
+        assert await client.get(MAPS, "a", "b") == MAP
+
+
+async def test_a_read_is_repeated_when_its_answer_breaks_off(server: Scripted) -> None:
+    truncated = server.stream(b'{"kind": "Conf', ending=server.hang_up)
+    server.then(truncated, server.reply(200, MAP))
+    async with server.client() as client:
+        assert await client.get(MAPS, "a", "b") == MAP
+
+
+async def test_a_create_that_may_have_been_done_is_not_repeated(server: Scripted) -> None:
+    server.then(server.hang_up, server.reply(201, MAP))
+    async with server.client() as client:
+        with pytest.raises(Unreachable, match="does not answer"):
+            await client.create(MAP, resource=MAPS)
+    assert len(server.requests) == 1
+
+
+async def test_an_apply_is_repeated_unless_it_depends_on_the_version(server: Scripted) -> None:
+    server.then(server.hang_up, server.reply(200, MAP), server.hang_up)
+    async with server.client() as client:
+        assert await client.apply(MAP, resource=MAPS) == MAP
+        with pytest.raises(Unreachable):
+            await client.apply(MAP, resource=MAPS, locked=True)
+    assert len(server.requests) == 3
+
+
+async def test_a_busy_server_is_asked_again_when_it_says(server: Scripted) -> None:
+    busy = server.failure(429, "TooManyRequests", Retry_After="0")
+    server.then(busy, busy, server.reply(201, MAP))
+    async with server.client() as client:
+        assert await client.create(MAP, resource=MAPS) == MAP
+    assert len(server.requests) == 3
+
+
+async def test_waiting_longer_than_there_is_time_is_not_begun(server: Scripted) -> None:
+    server.then(server.failure(503, "ServiceUnavailable", Retry_After="3600"))
+    async with server.client(timeout=5) as client:
+        with pytest.raises(Unavailable, match="it is ServiceUnavailable"):
+            await client.get(MAPS, "a", "b")
+
+
+async def test_a_server_error_without_a_time_to_wait_is_final(server: Scripted) -> None:
+    server.then(server.failure(500, "InternalError"), server.reply(200, MAP))
+    async with server.client() as client:
+        with pytest.raises(ApiError, match="it is InternalError") as caught:
+            await client.get(MAPS, "a", "b")
+    assert caught.value.status == 500
+
+
+async def test_an_eviction_is_refused_at_once(server: Scripted) -> None:
+    server.then(server.failure(429, "TooManyRequests", Retry_After="0"))
+    async with server.client() as client:
+        with pytest.raises(TooManyRequests):
+            await client.evict("pod", "default")
+    assert len(server.requests) == 1
+
+
+async def test_a_silent_server_is_given_up_on(server: Scripted) -> None:
+    server.then(server.say_nothing)
+    async with server.client(timeout=0.1) as client:
+        with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
+            await client.get(MAPS, "a", "b")
+
+
+async def test_nobody_there_is_said_with_the_address() -> None:
+    async with Client(Config(Server("http://127.0.0.1:1"))) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.get(MAPS, "a", "b")
+    assert "http://127.0.0.1:1" in str(caught.value)
+    assert "connection refused" in str(caught.value)
+
+
+async def test_an_unknown_host_is_said() -> None:
+    async with Client(Config(Server("http://capelin.invalid"))) as client:
+        with pytest.raises(Unreachable, match="its name is not known"):
+            await client.get(MAPS, "a", "b")
+
+
+async def test_a_proxy_s_page_becomes_a_short_message(server: Scripted) -> None:
+    server.then(server.reply(502, b"<html>\n bad   gateway</html>", Content_Type="text/html"))
+    async with server.client() as client:
+        with pytest.raises(Unavailable, match="status 502: <html> bad gateway</html>"):
+            await client.get(MAPS, "a", "b")
+
+
+async def test_an_answer_that_is_not_what_was_asked_for_is_refused(server: Scripted) -> None:
+    server.then(server.reply(200, b"[]"), server.reply(200, b"<html>"))
+    async with server.client() as client:
+        for _ in range(2):
+            with pytest.raises(Unreadable, match="ConfigMap cannot be read"):
+                await client.get(MAPS, "a", "b")
+
+
+async def test_a_redirect_is_not_followed(server: Scripted) -> None:
+    server.then(server.reply(302, Location="/elsewhere"))
+    async with server.client(User(token="secret")) as client:
+        with pytest.raises(ApiError) as caught:
+            await client.get(MAPS, "a", "b")
+    assert caught.value.status == 302
+    assert len(server.requests) == 1
+
+
+async def test_a_token_file_is_read_again_when_the_token_is_refused(
+    server: Scripted, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    server.then(server.reply(200, MAP), server.failure(401, "Unauthorized"), server.reply(200, MAP))
+    async with server.client(User(token_file=file)) as client:
+        await client.get(MAPS, "a", "b")
+        file.write_text("new\n")
+        await client.get(MAPS, "a", "b")
+    shown = [request.header("Authorization") for request in server.requests]
+    assert shown == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+async def test_the_same_token_is_not_tried_twice(server: Scripted) -> None:
+    server.then(server.failure(401, "Unauthorized"))
+    async with server.client(User(token="only-this-one")) as client:
+        with pytest.raises(Unauthorized) as caught:
+            await client.create(MAP, resource=MAPS)
+    assert len(server.requests) == 1
+    assert "only-this-one" not in repr(caught.value)
+
+
+async def test_basic_authentication_and_impersonation_travel_as_headers(server: Scripted) -> None:
+    server.then(server.reply(200, MAP))
+    user = User(
+        username="ann",
+        password="x",
+        impersonate=Impersonation("bob", "7", ("g1", "g2"), {"scope": ("a", "b")}),
+    )
+    async with server.client(user) as client:
+        await client.get(MAPS, "a", "b")
+    sent = server.requests[0].headers
+    assert ("authorization", "Basic YW5uOng=") in sent
+    assert [pair for pair in sent if pair[0].startswith("impersonate-")] == [
+        ("impersonate-user", "bob"),
+        ("impersonate-uid", "7"),
+        ("impersonate-group", "g1"),
+        ("impersonate-group", "g2"),
+        ("impersonate-extra-scope", "a"),
+        ("impersonate-extra-scope", "b"),
+    ]
+
+
+async def test_a_warning_is_logged_once(server: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+    server.then(*[server.reply(200, MAP, Warning='299 - "v1alpha1 is old"')] * 2)
+    with caplog.at_level(logging.WARNING, "capelin.client"):
+        async with server.client() as client:
+            await client.get(MAPS, "a", "b")
+            await client.get(MAPS, "a", "b")
+    assert [record.getMessage() for record in caplog.records] == ["v1alpha1 is old"]
+
+
+async def test_the_rate_limit_spreads_requests(server: Scripted) -> None:
+    server.then(*[server.reply(200, MAP)] * 6)
+    clock = asyncio.get_running_loop().time
+    async with server.client(qps=50, burst=1) as client:
+        began = clock()
+        await asyncio.gather(*(client.get(MAPS, "a", "b") for _ in range(6)))
+        assert clock() - began >= 0.099
+
+
+async def test_requests_under_way_are_bounded(server: Scripted) -> None:
+    server.then(*[server.say_nothing] * 10)
+    async with server.client(connections=3) as client:
+        waiting = [asyncio.create_task(client.get(MAPS, "a", "b")) for _ in range(10)]
+        async with server.asked:
+            await server.asked.wait_for(lambda: len(server.requests) == 3)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert server.connections == 3
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_closed_client_says_so(server: Scripted) -> None:
+    client = server.client()
+    await client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await client.get(MAPS, "a", "b")
+
+
+async def test_connecting_fails_where_nobody_answers() -> None:
+    with pytest.raises(Unreachable):
+        await Client.connect(Config(Server("http://127.0.0.1:1")))
+
+
+async def test_deleting_what_is_gone_is_no_error(server: Scripted) -> None:
+    server.then(server.hang_up, server.failure(404, "NotFound"), server.failure(409, "Conflict"))
+    async with server.client() as client:
+        assert await client.delete(MAPS, "a", "b") is False
+        with pytest.raises(Conflict):
+            await client.delete(MAPS, "a", "b", uid="other")
+
+
+@pytest.mark.parametrize(("name", "namespace"), [("", "b"), ("a", ""), ("..", "b"), ("a", None)])
+async def test_a_name_that_would_mean_something_else_is_refused_before_it_is_sent(
+    server: Scripted, name: str, namespace: str | None
+) -> None:
+    async with server.client() as client:
+        with pytest.raises(ValueError, match="ConfigMap"):
+            await client.delete(MAPS, name, namespace)
+    assert server.requests == []
+
+
+async def test_names_are_quoted(server: Scripted) -> None:
+    server.then(server.failure(404, "NotFound"))
+    async with server.client() as client:
+        with pytest.raises(NotFound):
+            await client.get(MAPS, "a/../b?c", "d")
+    assert server.requests[0].target == "/api/v1/namespaces/d/configmaps/a%2F..%2Fb%3Fc"
