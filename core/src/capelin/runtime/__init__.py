@@ -1,0 +1,1 @@
+"""The Runtime SDK: hooks, their versions, and the servers that answer them."""

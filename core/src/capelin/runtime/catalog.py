@@ -1,0 +1,264 @@
+"""The hooks that are known, by group, version and name, and how their versions convert."""
+
+import inspect
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
+
+from capelin.runtime.messages import Message, Response, RetryResponse
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Response)
+OldRequestT = TypeVar("OldRequestT", bound=Message)
+OldResponseT = TypeVar("OldResponseT", bound=Response)
+HookT = TypeVar("HookT", bound="Hook[Any, Any]")
+
+_VERSION = re.compile(r"v(?P<major>[1-9]\d*)(?:(?P<track>alpha|beta)(?P<minor>[1-9]\d*))?")
+_TRACKS = ("alpha", "beta", "")
+
+
+class CatalogError(ValueError):
+    """A hook or conversion that cannot be: registered twice, malformed, or not known."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A Kubernetes API version, ordered as Kubernetes prefers: v1, v1beta2, v1beta1, v1alpha1."""
+
+    stability: int
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Version":
+        """Read a version such as `v1alpha1`.
+
+        Raises:
+            CatalogError: it is none.
+        """
+        if (found := _VERSION.fullmatch(text)) is None:
+            raise CatalogError(f"{text!r} is not a version such as v1, v1beta1 or v1alpha1")
+        track = found["track"] or ""
+        return cls(_TRACKS.index(track), int(found["major"]), int(found["minor"] or 0))
+
+    @property
+    def track(self) -> str:
+        """`alpha`, `beta` or `stable`."""
+        return _TRACKS[self.stability] or "stable"
+
+
+@dataclass(frozen=True, slots=True)
+class HookId:
+    """What tells one version of one hook from all others."""
+
+    group: str
+    version: str
+    name: str
+
+    @property
+    def api_version(self) -> str:
+        """What stands in `apiVersion`."""
+        return f"{self.group}/{self.version}"
+
+    def path(self, handler: str | None = None) -> str:
+        """The URL path of the hook, or of one handler for it."""
+        path = f"/{self.group}/{self.version}/{self.name.lower()}"
+        return path if handler is None else f"{path}/{handler.lower()}"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.api_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deprecation:
+    """When a version of a hook was announced to go, and what to use instead."""
+
+    release: str
+    """The release that announced it, as `1.16`."""
+    on: date
+    replaced_by: str
+    """The version that stands in for it."""
+
+
+class Hook(Generic[RequestT, ResponseT]):
+    """One version of one hook. `Catalog.hook` fills in what is not the author's to say."""
+
+    id: ClassVar[HookId]
+    summary: ClassVar[str]
+    tag: ClassVar[str]
+    singleton: ClassVar[bool]
+    """There is one on a server, without a handler's name in its path."""
+    exclusive: ClassVar[bool]
+    """The caller accepts at most one handler for it in the whole management cluster."""
+    pure: ClassVar[bool]
+    """Asked at any time, dry runs included: the answer follows from the request alone."""
+    deprecated: ClassVar[Deprecation | None]
+
+    @classmethod
+    def request_type(cls) -> type[RequestT]:
+        """The type of the hook's requests."""
+        return _message_types(cls)[0]
+
+    @classmethod
+    def response_type(cls) -> type[ResponseT]:
+        """The type of the hook's responses."""
+        return _message_types(cls)[1]
+
+    @classmethod
+    def blocks(cls) -> bool:
+        """Whether a handler can hold the caller back with `retryAfterSeconds`."""
+        return issubclass(cls.response_type(), RetryResponse)
+
+    @classmethod
+    def description(cls) -> str:
+        """What the hook is for, from its docstring."""
+        return inspect.getdoc(cls) or ""
+
+
+AnyHook = type[Hook[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How a newer version of a hook talks to a handler for an older one."""
+
+    newer: AnyHook
+    older: AnyHook
+    request: Callable[[Any], Any]
+    """Makes an older request from a newer one; may lose what the older cannot say."""
+    response: Callable[[Any], Any]
+    """Makes a newer response from an older one."""
+
+
+class Catalog:
+    """A set of hooks, several versions of each side by side."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[HookId, AnyHook] = {}
+        self._conversions: dict[tuple[HookId, HookId], Conversion] = {}
+
+    def hook(
+        self,
+        api_version: str,
+        *,
+        summary: str,
+        tag: str,
+        singleton: bool = False,
+        exclusive: bool = False,
+        pure: bool = False,
+        deprecated: Deprecation | None = None,
+    ) -> Callable[[type[HookT]], type[HookT]]:
+        """Register a class as a hook of this name.
+
+        Raises:
+            CatalogError: the group or version is malformed, or the hook is there already.
+        """
+        group, _, version = api_version.rpartition("/")
+        if not group:
+            raise CatalogError(f"{api_version!r} is not a group and a version, as example.com/v1")
+        Version.parse(version)
+
+        def register(cls: type[HookT]) -> type[HookT]:
+            cls.id = HookId(group, version, cls.__name__)
+            cls.summary, cls.tag = summary, tag
+            cls.singleton, cls.exclusive, cls.pure = singleton, exclusive, pure
+            cls.deprecated = deprecated
+            if cls.id in self._hooks:
+                raise CatalogError(f"{cls.id} is in the catalog already")
+            _message_types(cls)
+            self._hooks[cls.id] = cls
+            return cls
+
+        return register
+
+    def conversion(
+        self,
+        newer: type[Hook[RequestT, ResponseT]],
+        older: type[Hook[OldRequestT, OldResponseT]],
+        *,
+        request: Callable[[RequestT], OldRequestT],
+        response: Callable[[OldResponseT], ResponseT],
+    ) -> None:
+        """Register how a caller on the newer version talks to a handler for the older one.
+
+        Raises:
+            CatalogError: they are not two versions of one hook, in this order, in this catalog.
+        """
+        for hook in (newer, older):
+            self.find(hook.id.api_version, hook.id.name)
+        if (newer.id.group, newer.id.name) != (older.id.group, older.id.name):
+            raise CatalogError(f"{newer.id} and {older.id} are not versions of one hook")
+        if Version.parse(newer.id.version) <= Version.parse(older.id.version):
+            raise CatalogError(f"{newer.id} is not newer than {older.id}")
+        if (newer.id, older.id) in self._conversions:
+            raise CatalogError(f"{newer.id} has a conversion to {older.id} already")
+        self._conversions[newer.id, older.id] = Conversion(newer, older, request, response)
+
+    def __iter__(self) -> Iterator[AnyHook]:
+        return iter(self._hooks.values())
+
+    @property
+    def conversions(self) -> tuple[Conversion, ...]:
+        """Every registered conversion."""
+        return tuple(self._conversions.values())
+
+    def find(self, api_version: str, name: str) -> AnyHook:
+        """The hook of this version and name.
+
+        Raises:
+            CatalogError: there is none.
+        """
+        group, _, version = api_version.rpartition("/")
+        try:
+            return self._hooks[HookId(group, version, name)]
+        except KeyError:
+            known = ", ".join(sorted({str(hook.id) for hook in self})) or "none"
+            raise CatalogError(
+                f"no hook {name} {api_version} in this catalog; known: {known}"
+            ) from None
+
+    def versions(self, hook: AnyHook) -> list[AnyHook]:
+        """All versions of a hook, the newest first."""
+        same = (h for h in self if (h.id.group, h.id.name) == (hook.id.group, hook.id.name))
+        return sorted(same, key=lambda h: Version.parse(h.id.version), reverse=True)
+
+    def older_request(self, request: Message, newer: AnyHook, older: AnyHook) -> Message:
+        """The request as a handler for the older version of the hook understands it."""
+        converted = request
+        for step in self._way(newer, older):
+            converted = step.request(converted)
+        return converted
+
+    def newer_response(self, response: Response, older: AnyHook, newer: AnyHook) -> Response:
+        """The response of a handler for the older version as the newer version says it."""
+        converted = response
+        for step in reversed(self._way(newer, older)):
+            converted = step.response(converted)
+        return converted
+
+    def _way(self, newer: AnyHook, older: AnyHook) -> list[Conversion]:
+        """The fewest conversions that lead down from one version to another."""
+        ways: deque[tuple[HookId, list[Conversion]]] = deque([(newer.id, [])])
+        seen = {newer.id}
+        while ways:
+            at, way = ways.popleft()
+            if at == older.id:
+                return way
+            for (start, end), step in self._conversions.items():
+                if start == at and end not in seen:
+                    seen.add(end)
+                    ways.append((end, [*way, step]))
+        raise CatalogError(f"no conversion leads from {newer.id} to {older.id}")
+
+
+def _message_types(hook: AnyHook) -> tuple[type[Any], type[Any]]:
+    for base in getattr(hook, "__orig_bases__", ()):
+        types = get_args(base)
+        if len(types) == 2 and all(isinstance(kind, type) for kind in types):
+            return cast("tuple[type[Any], type[Any]]", types)
+    raise CatalogError(
+        f"{hook.__name__} does not say its messages: class X(Hook[XRequest, XResponse])"
+    )

@@ -1,0 +1,182 @@
+"""What requests and responses are made of, and how they are read from JSON as Go reads them."""
+
+import base64
+import binascii
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+import orjson
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
+
+from capelin.api import Model, Unstructured
+from capelin.api.fields import Int32
+
+ModelT = TypeVar("ModelT", bound=Model)
+
+Status = Literal["Success", "Failure"]
+"""How a call went. A failure never travels as an HTTP status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The Go type whose schema a field has, where Capelin keeps the JSON as it came."""
+
+    type: str
+
+
+Json = Annotated[Any, Go("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.JSON")]
+"""Any JSON value."""
+
+RawExtension = Annotated[Unstructured, Go("k8s.io/apimachinery/pkg/runtime.RawExtension")]
+"""An object of a kind that only its provider knows."""
+
+
+def _from_base64(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error:
+        raise ValueError("Input should be base64") from None
+
+
+Bytes = Annotated[
+    bytes,
+    BeforeValidator(_from_base64),
+    PlainSerializer(lambda value: base64.b64encode(value).decode(), return_type=str),
+    WithJsonSchema({"type": "string", "format": "byte"}),
+]
+"""Go's `[]byte`: base64 on the wire."""
+
+
+class MessageError(ValueError):
+    """A request or response that is not what its hook says it is."""
+
+
+class Part(Model):
+    """A piece of a message."""
+
+    # Most processes use a few hooks only: what the others need is built when they are first used.
+    model_config = ConfigDict(defer_build=True)
+
+
+class Message(Part):
+    """A request or a response: its fields, and what it says it is."""
+
+    api_version: str = ""
+    kind: str = ""
+
+
+class Request(Message):
+    """What every request carries, except the one for discovery."""
+
+    settings: dict[str, str] = {}
+    """What the ExtensionConfig and the ClusterClass say to the handler."""
+
+
+class Response(Message):
+    """What every response carries."""
+
+    status: Status
+    message: str = ""
+    """What people are told, in conditions and logs. Never holds a secret or a changing value."""
+
+
+class RetryResponse(Response):
+    """A response that can hold the caller back for a while."""
+
+    retry_after_seconds: Int32
+    """When to ask again. 0 lets the caller go on."""
+
+
+def read_json(model: type[ModelT], data: bytes) -> ModelT:
+    """Read a message from what came over the wire.
+
+    Raises:
+        MessageError: it is not JSON, or not a message of this type.
+    """
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise MessageError(f"not JSON: {error}") from None
+    return read(model, document)
+
+
+def read(model: type[ModelT], document: object) -> ModelT:
+    """Read a message from JSON values.
+
+    What says exactly what the types say takes the quick way. The rest is read as Go does: names
+    in any case, `null` for nothing, unknown fields passed over.
+
+    Raises:
+        MessageError: it is not a message of this type.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError:
+        try:
+            return model.model_validate(_as_go_reads(model, document), extra="ignore")
+        except ValidationError as error:
+            raise MessageError(explain(error)) from None
+
+
+def explain(error: ValidationError) -> str:
+    """What is wrong where, without the values: some are secrets, and some change by themselves."""
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        if problem["loc"]
+        else problem["msg"]
+        for problem in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+def _as_go_reads(declared: Any, value: object) -> object:
+    """The value with the field names, and without the nulls, that the declared type expects."""
+    for option in _options(declared):
+        if isinstance(option, type) and issubclass(option, Model) and isinstance(value, dict):
+            return dict(_fields_as_go_reads(option, cast("dict[str, object]", value)))
+        origin, arguments = get_origin(option), get_args(option)
+        if origin is list and isinstance(value, list):
+            return [_as_go_reads(arguments[0], item) for item in cast("list[object]", value)]
+        if origin is dict and isinstance(value, dict):
+            items = cast("dict[str, object]", value).items()
+            return {key: _as_go_reads(arguments[1], item) for key, item in items}
+    return value
+
+
+def _fields_as_go_reads(
+    model: type[Model], document: Mapping[str, object]
+) -> Iterator[tuple[str, object]]:
+    names = {
+        (wire := str(field.validation_alias)).casefold(): (wire, field)
+        for field in model.model_fields.values()
+    }
+    for key, value in document.items():
+        if (known := names.get(key.casefold())) is None:
+            continue
+        alias, field = known
+        if value is not None:
+            yield alias, _as_go_reads(field.annotation, value)
+        elif field.is_required() and (zero := _zero(field.annotation)) is not None:
+            yield alias, zero
+
+
+def _zero(declared: Any) -> object:
+    for option in _options(declared):
+        kind = get_origin(option) or option
+        if kind in (list, dict, str, int):
+            return cast("object", kind())
+    return None
+
+
+def _options(declared: Any) -> Iterator[Any]:
+    origin = get_origin(declared)
+    if origin is Annotated:
+        yield from _options(get_args(declared)[0])
+    elif origin in (Union, types.UnionType):
+        for option in get_args(declared):
+            yield from _options(option)
+    else:
+        yield declared

@@ -1,0 +1,145 @@
+import orjson
+import pytest
+from capelin.runtime.messages import MessageError, read, read_json
+from capelin.runtime.v1alpha1 import (
+    BeforeClusterCreateRequest,
+    BeforeClusterCreateResponse,
+    CanUpdateMachineResponse,
+    DiscoveryResponse,
+    GeneratePatchesRequest,
+    GeneratePatchesResponse,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+CLUSTER = {"metadata": {"name": "demo", "namespace": "default"}}
+ITEM = {
+    "uid": "1",
+    "holderReference": {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "namespace": "default",
+        "name": "demo",
+        "fieldPath": "spec.controlPlaneRef",
+    },
+    "object": {"kind": "KubeadmControlPlaneTemplate", "spec": None},
+}
+
+
+def test_a_request_gives_its_object_typed_and_as_it_came() -> None:
+    request = read(
+        BeforeClusterCreateRequest, {"cluster": {**CLUSTER, "spec": {"somethingNew": 1.0}}}
+    )
+    assert request.cluster.name == "demo"
+    assert request.cluster_json["spec"] == {"somethingNew": 1.0}
+
+
+def test_the_typed_object_is_made_once() -> None:
+    request = read(BeforeClusterCreateRequest, {"cluster": CLUSTER})
+    assert request.cluster is request.cluster
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=4))
+def test_objects_inside_a_request_go_through_without_loss(template: dict[str, object]) -> None:
+    document = {"items": [{**ITEM, "object": template}]}
+    request = read_json(GeneratePatchesRequest, orjson.dumps(document))
+    assert orjson.dumps(request.dump()) == orjson.dumps(document)
+
+
+def test_names_in_another_case_are_read_as_go_reads_them() -> None:
+    response = read(BeforeClusterCreateResponse, {"Status": "Success", "RETRYAFTERSECONDS": 5})
+    assert (response.status, response.retry_after_seconds) == ("Success", 5)
+
+
+def test_names_in_another_case_are_found_in_lists_and_optional_parts_too() -> None:
+    request = read(
+        GeneratePatchesRequest,
+        {"Items": [{"UID": "1", **{key: ITEM[key] for key in ("holderReference", "object")}}]},
+    )
+    assert request.items[0].uid == "1"
+    answer = read(
+        CanUpdateMachineResponse,
+        {"status": "Success", "MachinePatch": {"PatchType": "JSONPatch", "Patch": "W10="}},
+    )
+    assert answer.machine_patch is not None
+    assert answer.machine_patch.patch == b"[]"
+
+
+def test_the_last_of_two_names_that_differ_in_case_counts() -> None:
+    response = read(
+        DiscoveryResponse, {"status": "Success", "message": "first", "Message": "second"}
+    )
+    assert response.message == "second"
+
+
+def test_unknown_fields_are_passed_over_at_every_depth() -> None:
+    request = read(
+        GeneratePatchesRequest, {"items": [{**ITEM, "addedLater": 1}], "addedLater": {"a": 1}}
+    )
+    assert request.dump() == {"items": [ITEM]}
+
+
+def test_null_is_nothing() -> None:
+    request = read(GeneratePatchesRequest, {"items": None, "settings": None, "variables": None})
+    assert (request.items, request.settings, request.variables) == ([], {}, [])
+
+
+def test_values_of_another_type_are_refused() -> None:
+    with pytest.raises(MessageError, match=r"^retryAfterSeconds: Input should be a valid integer$"):
+        read(BeforeClusterCreateResponse, {"status": "Success", "retryAfterSeconds": "5"})
+
+
+def test_a_number_that_does_not_fit_go_is_refused() -> None:
+    with pytest.raises(MessageError, match="retryAfterSeconds"):
+        read(BeforeClusterCreateResponse, {"status": "Success", "retryAfterSeconds": 2**31})
+
+
+def test_a_field_that_the_hook_needs_is_missed_by_name() -> None:
+    with pytest.raises(MessageError, match=r"^cluster: Field required$"):
+        read_json(BeforeClusterCreateRequest, b"{}")
+
+
+def test_bytes_are_base64_on_the_wire() -> None:
+    patch = b'[{"op":"remove","path":"/x"}]' * 9
+    answer = GeneratePatchesResponse.model_validate(
+        {"status": "Success", "items": [{"uid": "1", "patchType": "JSONPatch", "patch": patch}]}
+    )
+    wire = answer.dump()
+    assert "\n" not in wire["items"][0]["patch"]
+    assert read(GeneratePatchesResponse, wire).items[0].patch == patch
+
+
+def test_bytes_that_are_not_base64_are_refused_without_being_shown() -> None:
+    item = {"uid": "1", "patchType": "JSONPatch", "patch": "s3cret!"}
+    with pytest.raises(MessageError, match=r"items\.0\.patch: .*base64") as refusal:
+        read(GeneratePatchesResponse, {"status": "Success", "items": [item]})
+    assert "s3cret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1] x", b"\xff", b"[" * 2000])
+def test_what_is_not_json_is_refused(body: bytes) -> None:
+    with pytest.raises(MessageError, match="not JSON"):
+        read_json(BeforeClusterCreateRequest, body)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null", b"true"])
+def test_json_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(MessageError, match="Input should be"):
+        read_json(BeforeClusterCreateRequest, body)
+
+
+def test_what_is_wrong_is_said_without_the_value() -> None:
+    with pytest.raises(MessageError) as refusal:
+        read(BeforeClusterCreateRequest, {"cluster": CLUSTER, "settings": {"token": ["s3cret"]}})
+    assert str(refusal.value) == "settings.token: Input should be a valid string"
