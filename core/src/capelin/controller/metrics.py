@@ -1,0 +1,146 @@
+"""What a manager counts and measures, under controller-runtime's names so that dashboards fit."""
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from capelin.controller.queue import Queue
+
+Clock = Callable[[], float]
+
+_RECONCILE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_QUEUE = (0.0001, 0.001, 0.01, 0.1, 1, 10, 100, 1000)
+
+
+class Metrics:
+    """Every metric of a manager, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._queues = _Queues()
+        self.registry.register(self._queues)
+        self._results = Counter(
+            "controller_runtime_reconcile_total",
+            "Reconciles by how they ended",
+            ["controller", "result"],
+            registry=self.registry,
+        )
+        self._errors = Counter(
+            "controller_runtime_reconcile_errors_total",
+            "Reconciles that failed",
+            ["controller"],
+            registry=self.registry,
+        )
+        self._durations = Histogram(
+            "controller_runtime_reconcile_time_seconds",
+            "How long reconciles took",
+            ["controller"],
+            buckets=_RECONCILE,
+            registry=self.registry,
+        )
+        self._limits = Gauge(
+            "controller_runtime_max_concurrent_reconciles",
+            "How many reconciles may run at a time",
+            ["controller"],
+            registry=self.registry,
+        )
+        self._waits = Histogram(
+            "workqueue_queue_duration_seconds",
+            "How long keys were ready before they ran",
+            ["name", "controller"],
+            buckets=_QUEUE,
+            registry=self.registry,
+        )
+        self._work = Histogram(
+            "workqueue_work_duration_seconds",
+            "How long keys ran",
+            ["name", "controller"],
+            buckets=_QUEUE,
+            registry=self.registry,
+        )
+        self._requests = Counter(
+            "rest_client_requests_total",
+            "Requests to the API server",
+            ["code", "method", "host"],
+            registry=self.registry,
+        )
+        self._leading = Gauge(
+            "leader_election_master_status",
+            "1 while this process holds the lease",
+            ["name"],
+            registry=self.registry,
+        )
+
+    def watch_queue(self, controller: str, queue: Queue, limit: int, clock: Clock) -> None:
+        """Report the state of a queue whenever the metrics are read."""
+        self._queues.add(controller, queue, clock)
+        self._limits.labels(controller).set(limit)
+        self._errors.labels(controller)
+        for result in ("success", "requeue_after", "error"):
+            self._results.labels(controller, result)
+
+    def taken(self, controller: str, waited: float) -> None:
+        """Count a key that started to run."""
+        self._waits.labels(controller, controller).observe(waited)
+
+    def reconciled(
+        self, controller: str, result: Literal["success", "requeue_after", "error"], took: float
+    ) -> None:
+        """Count a reconcile that ended."""
+        self._results.labels(controller, result).inc()
+        if result == "error":
+            self._errors.labels(controller).inc()
+        self._durations.labels(controller).observe(took)
+        self._work.labels(controller, controller).observe(took)
+
+    def requested(self, code: int | str, method: str, host: str) -> None:
+        """Count a request to the API server; the code is `<error>` without an answer."""
+        self._requests.labels(str(code), method, host).inc()
+
+    def leads(self, name: str, *, leading: bool) -> None:
+        """Say whether this process holds the lease."""
+        self._leading.labels(name).set(leading)
+
+
+class _Queues(Collector):
+    """Reads the queues at the time of the scrape, so that nothing is measured in between."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[str, Queue, Clock]] = []
+
+    def add(self, controller: str, queue: Queue, clock: Clock) -> None:
+        self._known.append((controller, queue, clock))
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        labels = ["name", "controller"]
+        depth = GaugeMetricFamily("workqueue_depth", "Keys that are ready", labels=labels)
+        adds = CounterMetricFamily("workqueue_adds", "Keys that became ready", labels=labels)
+        retries = CounterMetricFamily("workqueue_retries", "Keys that failed", labels=labels)
+        unfinished = GaugeMetricFamily(
+            "workqueue_unfinished_work_seconds", "How long running keys run in all", labels=labels
+        )
+        longest = GaugeMetricFamily(
+            "workqueue_longest_running_processor_seconds",
+            "How long the longest running key runs",
+            labels=labels,
+        )
+        active = GaugeMetricFamily(
+            "controller_runtime_active_workers", "Reconciles that run", labels=["controller"]
+        )
+        for controller, queue, clock in self._known:
+            running = queue.running_for(clock())
+            names = [controller, controller]
+            depth.add_metric(names, queue.depth)
+            adds.add_metric(names, queue.adds)
+            retries.add_metric(names, queue.retries)
+            unfinished.add_metric(names, sum(running))
+            longest.add_metric(names, max(running, default=0.0))
+            active.add_metric([controller], len(running))
+        return [depth, adds, retries, unfinished, longest, active]

@@ -1,0 +1,155 @@
+"""Which key is next, and when: every decision of the work queue, without a clock of its own.
+
+A key is in one of three places: ready (something changed), running, or due later (it failed, it
+asked for it, or its periodic resync comes). It leaves only when its object is gone.
+"""
+
+import heapq
+from collections import OrderedDict
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from capelin.controller.results import After, Done, Key
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The reconcile raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """There is no such object any more, so there is nothing to remember either."""
+
+
+Outcome = Done | After | Failed | Gone
+
+
+class Taken(NamedTuple):
+    """A key that is now running, and how long it had been ready."""
+
+    key: Key
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The queue's delays, in seconds."""
+
+    first_retry: float = 0.005
+    longest_retry: float = 300.0
+    resync: float = 36_000.0
+
+    def retry(self, failures: int, random: Random) -> float:
+        """The wait after so many failures in a row: doubling, with a fifth of jitter."""
+        # Past 60 doublings the ceiling has long been reached, and floats would overflow.
+        delay = self.first_retry * 2 ** min(failures - 1, 60)
+        return min(delay, self.longest_retry) * random.uniform(0.8, 1.2)
+
+
+class Queue:
+    """The keys of one reconciler. `now` is any clock that only goes forward."""
+
+    def __init__(self, timing: Timing, random: Random) -> None:
+        self.adds = 0
+        self.retries = 0
+        self._timing = timing
+        self._random = random
+        self._ready: OrderedDict[Key, float] = OrderedDict()
+        self._running: dict[Key, float] = {}
+        self._changed_while_running: set[Key] = set()
+        self._due: dict[Key, float] = {}
+        # May hold entries that `_due` no longer agrees with: those are passed over.
+        self._heap: list[tuple[float, Key]] = []
+        self._failures: dict[Key, int] = {}
+
+    def add(self, key: Key, now: float) -> None:
+        """Something changed: reconcile this key as soon as its turn comes."""
+        if key in self._running:
+            if key not in self._changed_while_running:
+                self._changed_while_running.add(key)
+                self.adds += 1
+        elif key not in self._ready:
+            self._due.pop(key, None)
+            self._ready[key] = now
+            self.adds += 1
+
+    def add_all(self, now: float) -> None:
+        """Anything may have changed: reconcile every key that is known."""
+        for key in [*self._due, *self._running]:
+            self.add(key, now)
+
+    def retry_soon(self, now: float, within: float) -> None:
+        """What made keys fail is over: try them again now, spread over a few seconds."""
+        for key in self._failures.keys() & self._due.keys():
+            self._schedule(key, min(self._due[key], now + self._random.uniform(0, within)))
+
+    def take(self, now: float) -> Taken | None:
+        """The next key to run, first come first served."""
+        while (due := self.next_due()) is not None and due <= now:
+            _, key = heapq.heappop(self._heap)
+            del self._due[key]
+            self._ready[key] = due
+        if not self._ready:
+            return None
+        key, since = self._ready.popitem(last=False)
+        self._running[key] = now
+        return Taken(key, now - since)
+
+    def finish(self, key: Key, outcome: Outcome, now: float) -> None:
+        """Note how a running key ended, and with that when its next turn is."""
+        del self._running[key]
+        if isinstance(outcome, Failed):
+            self._failures[key] = self._failures.get(key, 0) + 1
+            self.retries += 1
+        else:
+            self._failures.pop(key, None)
+        if key in self._changed_while_running:
+            self._changed_while_running.remove(key)
+            self._ready[key] = now
+        elif (delay := self._delay(key, outcome)) is not None:
+            self._schedule(key, now + delay)
+
+    def next_due(self) -> float | None:
+        """When `take` will next have something that it does not have now."""
+        while self._heap:
+            due, key = self._heap[0]
+            if self._due.get(key) == due:
+                return due
+            heapq.heappop(self._heap)
+        return None
+
+    @property
+    def depth(self) -> int:
+        """How many keys are ready and wait for a worker."""
+        return len(self._ready)
+
+    @property
+    def keys(self) -> set[Key]:
+        """Every key that the queue knows."""
+        return {*self._ready, *self._running, *self._due}
+
+    def running_for(self, now: float) -> list[float]:
+        """How long each running key has been running."""
+        return [now - since for since in self._running.values()]
+
+    def _delay(self, key: Key, outcome: Outcome) -> float | None:
+        match outcome:
+            case Gone():
+                return None
+            case Failed():
+                return self._timing.retry(self._failures[key], self._random)
+            case After(seconds):
+                return min(seconds, self._timing.resync)
+            case Done():
+                # With jitter, so that a thousand objects created together do not stay together.
+                return self._timing.resync * self._random.uniform(0.9, 1.1)
+
+    def _schedule(self, key: Key, due: float) -> None:
+        self._due[key] = due
+        heapq.heappush(self._heap, (due, key))
+        if len(self._heap) > 2 * len(self._due) + 64:
+            # Most resyncs are overtaken by a change hours before they are due.
+            self._heap = [(due, key) for key, due in self._due.items()]
+            heapq.heapify(self._heap)

@@ -1,0 +1,75 @@
+"""The least that a manager has to be allowed, from what its reconcilers declare."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from capelin.api import Resource, Unstructured
+from capelin.controller.reconciler import Reconciler
+from capelin.controller.watches import For, Owns, Permission, Watch
+
+_LOOK = ("get", "list", "watch")
+
+
+def rbac(reconcilers: Iterable[Reconciler[Any]]) -> list[Unstructured]:
+    """The rules of a ClusterRole, or of a Role in each namespace that is served."""
+    wanted = [
+        *(
+            permission
+            for reconciler in reconcilers
+            for watch in reconciler.watches
+            for permission in _implied(watch)
+        ),
+        *(permission for reconciler in reconcilers for permission in reconciler.permissions),
+        Permission("events.k8s.io", ("events",), ("create", "patch")),
+    ]
+    return _rules(wanted)
+
+
+def lease_rules(name: str) -> list[Unstructured]:
+    """The rules of a Role in the namespace of the lease, for leader election."""
+    return _rules(
+        [
+            # What does not exist yet has no name to be granted by.
+            Permission("coordination.k8s.io", ("leases",), ("create",)),
+            Permission("coordination.k8s.io", ("leases",), ("get", "patch", "update"), (name,)),
+        ]
+    )
+
+
+def _implied(watch: Watch) -> Iterable[Permission]:
+    resource: Resource = watch.kind.resource
+    group, plural = resource.group, resource.plural
+    yield Permission(group, (plural,), _LOOK)
+    match watch:
+        case For():
+            # Metadata and finalizers; the status; and being the owner of something with
+            # blockOwnerDeletion where OwnerReferencesPermissionEnforcement is on.
+            yield Permission(group, (plural,), ("patch",))
+            yield Permission(group, (f"{plural}/status",), ("patch",))
+            yield Permission(group, (f"{plural}/finalizers",), ("update",))
+        case Owns():
+            yield Permission(group, (plural,), ("create", "delete", "patch"))
+        case _:
+            pass
+
+
+def _rules(wanted: Sequence[Permission]) -> list[Unstructured]:
+    """Each resource once, and resources of a group with the same verbs together."""
+    verbs: defaultdict[tuple[str, str, tuple[str, ...]], set[str]] = defaultdict(set)
+    for permission in wanted:
+        for resource in permission.resources:
+            verbs[permission.group, resource, permission.names] |= set(permission.verbs)
+    resources: defaultdict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]]
+    resources = defaultdict(list)
+    for (group, resource, names), allowed in sorted(verbs.items()):
+        resources[group, names, tuple(sorted(allowed))].append(resource)
+    return [
+        {
+            "apiGroups": [group],
+            "resources": together,
+            **({"resourceNames": list(names)} if names else {}),
+            "verbs": list(allowed),
+        }
+        for (group, names, allowed), together in resources.items()
+    ]

@@ -1,0 +1,147 @@
+"""Runs a reconciler over its queue: the tasks, the clock and the outcome of each run."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar
+
+from capelin.api import BaseObject
+from capelin.client.errors import ClientError, Conflict
+from capelin.controller.context import Context
+from capelin.controller.logs import Subject, about, explained
+from capelin.controller.metrics import Metrics
+from capelin.controller.queue import Failed, Gone, Outcome, Queue
+from capelin.controller.reconciler import Reconciler
+from capelin.controller.results import After, Done, Key
+from capelin.controller.watches import Labels, selects
+
+log = logging.getLogger(__name__)
+
+ObjectT = TypeVar("ObjectT", bound=BaseObject)
+
+
+class Runner(Generic[ObjectT]):
+    """One reconciler at work on at most `concurrency` objects at a time."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler[ObjectT],
+        queue: Queue,
+        context: Context,
+        metrics: Metrics,
+        *,
+        concurrency: int,
+        labels: Labels,
+        clock: Callable[[], float],
+    ) -> None:
+        self.reconciler = reconciler
+        self.queue = queue
+        self._context = context
+        self._metrics = metrics
+        self._concurrency = concurrency
+        self._labels = labels
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._open = False
+        metrics.watch_queue(reconciler.name, queue, concurrency, clock)
+
+    def start(self) -> None:
+        """Take work from now on."""
+        self._open = True
+        self._pump()
+
+    def add(self, key: Key) -> None:
+        """Something changed about this key."""
+        self.queue.add(key, self._clock())
+        self._pump()
+
+    def add_all(self) -> None:
+        """Anything may have changed."""
+        self.queue.add_all(self._clock())
+        self._pump()
+
+    def retry_soon(self) -> None:
+        """What made reconciles fail is over."""
+        self.queue.retry_soon(self._clock(), within=2.0)
+        self._pump()
+
+    async def stop(self, grace: float) -> None:
+        """Take no more work, and let what runs end by itself, or else make it end."""
+        self._open = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=grace)
+            for task in late:
+                log.warning("%s did not end within %g s", task.get_name(), grace)
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _pump(self) -> None:
+        """Start what can be started, and come back when more is due."""
+        if not self._open:
+            return
+        while len(self._tasks) < self._concurrency:
+            taken = self.queue.take(self._clock())
+            if taken is None:
+                break
+            self._metrics.taken(self.reconciler.name, taken.waited)
+            task = asyncio.create_task(
+                self._run(taken.key), name=f"{self.reconciler.name} {taken.key}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        due = self.queue.next_due()
+        if due is not None and len(self._tasks) < self._concurrency:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(max(0.0, due - self._clock()), self._pump)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._pump()
+
+    async def _run(self, key: Key) -> None:
+        name = self.reconciler.name
+        started = self._clock()
+        outcome: Outcome = Failed()
+        with about(Subject(name, key, uuid.uuid4().hex[:8])):
+            try:
+                outcome = await self._step(key)
+            except Conflict as error:
+                log.info("%s; trying again", explained(error))
+            except ClientError as error:
+                log.error("%s", explained(error))  # noqa: TRY400 - it says all there is to know
+            except Exception:
+                log.exception("The reconcile failed")
+            finally:
+                now = self._clock()
+                self.queue.finish(key, outcome, now)
+                self._metrics.reconciled(name, _result(outcome), now - started)
+
+    async def _step(self, key: Key) -> Outcome:
+        kind = self.reconciler.main_watch.kind
+        obj: Any = await self._context.client.find(kind, key.name, key.namespace or None)
+        if obj is None or not selects(self._labels, obj.metadata.labels):
+            return Gone()
+        result = await self.reconciler.reconcile(obj, self._context)
+        if not isinstance(result, Done | After):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+            raise TypeError(
+                f"{type(self.reconciler).__name__}.reconcile returned {result}; "
+                f"it has to return Done() or After(seconds)"
+            )
+        return result
+
+
+def _result(outcome: Outcome) -> Literal["success", "requeue_after", "error"]:
+    match outcome:
+        case Failed():
+            return "error"
+        case After():
+            return "requeue_after"
+        case _:
+            return "success"

@@ -1,0 +1,177 @@
+import io
+import json
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+import pytest
+from capelin.api.views.core import ConfigMap, Secret
+from capelin.controller.logs import Subject, about, configure, explained
+from capelin.controller.results import Key
+from pydantic import BaseModel, ValidationError
+
+PASSWORD = "hunter2-and-then-some"
+PEM = f"-----BEGIN EC PRIVATE KEY-----\n{PASSWORD}\n-----END EC PRIVATE KEY-----\n"
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl"
+
+Start = Callable[[Literal["text", "json"], int], io.StringIO]
+log = logging.getLogger("capelin.test")
+
+
+@pytest.fixture
+def start() -> Generator[Start]:
+    root = logging.getLogger()
+    names = (None, "kopf", "aiohttp", "asyncio")
+    levels = {name: logging.getLogger(name).level for name in names}
+    handlers = list(root.handlers)
+
+    def begin(form: Literal["text", "json"], verbosity: int) -> io.StringIO:
+        stream = io.StringIO()
+        configure(form, verbosity, stream)
+        return stream
+
+    yield begin
+    root.handlers[:] = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def fail(why: str) -> None:
+    raise RuntimeError(why)
+
+
+def secret() -> Secret:
+    return Secret.of("ca", "default", data={"tls.key": PASSWORD.encode()})
+
+
+def test_a_line_for_people_says_what_it_is_about(start: Start) -> None:
+    stream = start("text", 0)
+    with about(Subject("shoal", Key("sea", "herring"), "1f2e3d4c")):
+        log.info("Moved %d fish", 3)
+    line = stream.getvalue()
+    assert line.endswith("Z INFO    shoal sea/herring [1f2e3d4c]: Moved 3 fish\n")
+
+
+def test_a_json_line_says_the_same_in_fields(start: Start) -> None:
+    stream = start("json", 0)
+    with about(Subject("shoal", Key("sea", "herring"), "1f2e3d4c")):
+        log.warning("Moved %d fish", 3)
+    line = json.loads(stream.getvalue())
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "warning",
+        "logger": "capelin.test",
+        "message": "Moved 3 fish",
+        "controller": "shoal",
+        "namespace": "sea",
+        "name": "herring",
+        "reconcileID": "1f2e3d4c",
+    }
+
+
+def test_a_line_outside_of_a_reconcile_has_no_object(start: Start) -> None:
+    stream = start("json", 0)
+    log.info("Started")
+    assert json.loads(stream.getvalue()).keys() == {"time", "level", "logger", "message"}
+
+
+def test_a_message_may_name_its_values(start: Start) -> None:
+    stream = start("text", 0)
+    log.info("%(count)d %(what)s", {"count": 3, "what": "fish"})
+    assert stream.getvalue().endswith("3 fish\n")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_failure_shows_where_it_happened_and_why(
+    start: Start, form: Literal["text", "json"]
+) -> None:
+    stream = start(form, 0)
+    try:
+        try:
+            fail("no herring")
+        except RuntimeError:
+            fail("no fish")
+    except RuntimeError:
+        log.exception("Failed")
+    told = stream.getvalue() if form == "text" else json.loads(stream.getvalue())["error"]
+    assert "test_logs.py" in told
+    assert "RuntimeError: no fish\ncaused by\n" in told
+    assert told.strip().endswith("RuntimeError: no herring")
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "heard"), [(0, "info"), (1, "info debug"), (2, "info debug kopf aiohttp")]
+)
+def test_more_is_said_when_asked_for(start: Start, verbosity: int, heard: str) -> None:
+    stream = start("text", verbosity)
+    log.info("info")
+    log.debug("debug")
+    logging.getLogger("kopf.objects").info("kopf")
+    logging.getLogger("aiohttp.client").debug("aiohttp")
+    said = [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()]
+    assert " ".join(said) == heard
+
+
+SECRETIVE: list[tuple[str, Any]] = [
+    ("an object", secret()),
+    ("an object as JSON", secret().dump()),
+    ("objects in a list", [secret()]),
+    ("objects deep inside", {"found": ({"here": secret().dump()},)}),
+    ("only its data", {"data": {"tls.key": PASSWORD}}),
+    ("only its data as text", {"stringData": {"tls.key": PASSWORD}}),
+    ("bytes", PASSWORD.encode()),
+    ("bytes in a list", [PASSWORD.encode()]),
+    ("a private key", PEM),
+    ("half a private key", PEM[:60]),
+    ("a header", f"Authorization: Bearer {PASSWORD}"),
+    ("an exception", RuntimeError(PEM)),
+]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(("what", "value"), SECRETIVE, ids=[what for what, _ in SECRETIVE])
+def test_no_line_holds_a_secret(
+    start: Start, form: Literal["text", "json"], what: str, value: Any
+) -> None:
+    stream = start(form, 2)
+    log.debug("Look at %s: %s", what, value)
+    log.debug("%s", value)
+    log.debug("%(value)s", {"value": value})
+    try:
+        fail(value if isinstance(value, str) else "")
+    except RuntimeError:
+        log.exception("%r", value)
+    assert "hunter2" not in stream.getvalue()
+    assert stream.getvalue().count("\n") >= 4
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (secret(), "Secret default/ca"),
+        (secret().dump(), "Secret default/ca"),
+        ([ConfigMap.of("a")], "['ConfigMap a']"),
+        (b"12345", "(5 bytes)"),
+        ({"a": 1, "data": {"b": "c"}}, "{'a': 1, 'data': '(hidden)'}"),
+        (f"token {TOKEN}.", "token (hidden)."),
+        ("key LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0tLS0t", "key (hidden)"),
+    ],
+)
+def test_values_are_shown_by_name_or_size(start: Start, value: Any, shown: str) -> None:
+    stream = start("text", 0)
+    log.info("Value: %s", value)
+    assert stream.getvalue().rstrip("\n").endswith(f"Value: {shown}")
+
+
+class Locked(BaseModel):
+    door: int
+
+
+def test_what_a_model_does_not_take_is_explained_without_quoting_it(start: Start) -> None:
+    stream = start("text", 0)
+    with pytest.raises(ValidationError) as caught:
+        Locked.model_validate({"door": PASSWORD})
+    assert "hunter2" in str(caught.value)
+    log.error("Refused: %s", caught.value)
+    assert "hunter2" not in stream.getvalue()
+    assert explained(caught.value).startswith("door: Input should be a valid integer")

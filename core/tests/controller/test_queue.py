@@ -1,0 +1,304 @@
+from random import Random
+
+import pytest
+from capelin.controller.queue import Failed, Gone, Outcome, Queue, Taken, Timing
+from capelin.controller.results import After, Done, Key
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+A, B, C = Key("default", "a"), Key("default", "b"), Key("default", "c")
+
+
+def queue(timing: Timing | None = None) -> Queue:
+    return Queue(timing or Timing(), Random(0))  # noqa: S311 - the same jitter every time
+
+
+def taken_keys(work: Queue, now: float) -> list[Key]:
+    keys: list[Key] = []
+    while (taken := work.take(now)) is not None:
+        keys.append(taken.key)
+    return keys
+
+
+def test_what_came_first_runs_first() -> None:
+    work = queue()
+    for key in (B, A, C):
+        work.add(key, 0)
+    assert taken_keys(work, 0) == [B, A, C]
+
+
+def test_requests_for_a_key_that_waits_are_one_request() -> None:
+    work = queue()
+    work.add(A, 1)
+    work.add(A, 2)
+    assert (work.take(5), work.take(5)) == (Taken(A, 4), None)
+    assert work.adds == 1
+
+
+def test_a_key_that_changes_while_it_runs_runs_once_more_and_not_at_once() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.add(A, 1)
+    work.add(A, 2)
+    assert work.take(2) is None
+    work.finish(A, Done(), 3)
+    assert work.take(4) == Taken(A, 1)
+    work.finish(A, Done(), 5)
+    assert work.take(6) is None
+
+
+def test_a_key_that_changes_while_it_runs_goes_behind_those_that_wait() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.add(B, 1)
+    work.add(A, 1)
+    work.finish(A, Done(), 2)
+    assert taken_keys(work, 2) == [B, A]
+
+
+def test_a_key_asked_for_later_runs_then_and_not_before() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.finish(A, After(30), 10)
+    assert work.next_due() == 40
+    assert work.take(39.9) is None
+    assert work.take(41) == Taken(A, 1)
+
+
+def test_a_change_overtakes_a_later_turn() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.finish(A, After(30), 0)
+    work.add(A, 5)
+    assert taken_keys(work, 5) == [A]
+    work.finish(A, Gone(), 6)
+    assert work.next_due() is None
+    assert work.take(1000) is None
+
+
+def test_nobody_waits_longer_than_until_the_next_resync() -> None:
+    work = queue(Timing(resync=100))
+    work.add(A, 0)
+    work.take(0)
+    work.finish(A, After(1e9), 0)
+    assert work.next_due() == 100
+
+
+def test_a_finished_key_comes_again_at_its_resync_with_jitter() -> None:
+    work = queue(Timing(resync=100))
+    for key in (A, B):
+        work.add(key, 0)
+        work.take(0)
+        work.finish(key, Done(), 0)
+    first = work.next_due()
+    assert first is not None
+    assert 90 <= first < 110
+    (early,) = taken_keys(work, first)
+    assert work.next_due() != first
+    assert {early, *taken_keys(work, 110)} == {A, B}
+
+
+def test_a_key_whose_object_is_gone_is_forgotten() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.finish(A, Gone(), 0)
+    assert work.keys == set()
+    assert work.next_due() is None
+
+
+def test_an_object_that_comes_back_while_its_end_is_noticed_is_not_forgotten() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.add(A, 0)
+    work.finish(A, Gone(), 0)
+    assert taken_keys(work, 0) == [A]
+
+
+def test_failures_wait_twice_as_long_each_time_until_the_longest_wait() -> None:
+    timing = Timing(first_retry=1, longest_retry=10)
+    work = queue(timing)
+    work.add(A, 0)
+    waits: list[float] = []
+    for _ in range(6):
+        now = work.next_due() or 0.0
+        assert work.take(now) is not None
+        work.finish(A, Failed(), now)
+        waits.append((work.next_due() or 0.0) - now)
+    for waited, expected in zip(waits, [1, 2, 4, 8, 10, 10], strict=True):
+        assert 0.8 * expected <= waited <= 1.2 * expected
+    assert work.retries == 6
+
+
+def test_a_success_forgives_earlier_failures() -> None:
+    work = queue(Timing(first_retry=1))
+    work.add(A, 0)
+    for outcome in (Failed(), Failed(), Failed(), Done(), Failed()):
+        work.add(A, 0)
+        work.take(0)
+        work.finish(A, outcome, 0)
+    assert (work.next_due() or 0) <= 1.2
+
+
+def test_running_keys_say_how_long_they_have_been_running() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.add(B, 0)
+    work.take(1)
+    work.take(3)
+    assert work.running_for(5) == [4, 2]
+    assert work.depth == 0
+
+
+def test_a_million_failures_are_no_overflow() -> None:
+    assert Timing().retry(1_000_000, Random(0)) <= 1.2 * Timing().longest_retry  # noqa: S311
+
+
+def test_a_change_during_a_failing_run_is_not_held_back_by_the_failure() -> None:
+    work = queue()
+    work.add(A, 0)
+    work.take(0)
+    work.add(A, 0)
+    work.finish(A, Failed(), 1)
+    assert work.take(1) == Taken(A, 0)
+
+
+def test_when_the_cause_of_failures_is_over_only_failed_keys_are_tried_soon() -> None:
+    work = queue(Timing(first_retry=1000, longest_retry=1000))
+    outcomes: list[tuple[Key, Outcome]] = [(A, Failed()), (B, Done())]
+    for key, outcome in outcomes:
+        work.add(key, 0)
+        work.take(0)
+        work.finish(key, outcome, 0)
+    work.retry_soon(10, within=2)
+    assert taken_keys(work, 12) == [A]
+
+
+def test_after_a_gap_in_a_watch_every_known_key_is_looked_at() -> None:
+    work = queue()
+    for key in (A, B, C):
+        work.add(key, 0)
+    work.take(0)
+    work.take(0)
+    work.finish(A, Done(), 0)
+    work.add_all(1)
+    work.finish(B, Done(), 2)
+    assert taken_keys(work, 2) == [C, A, B]
+
+
+def test_turns_that_were_overtaken_do_not_pile_up() -> None:
+    work = queue()
+    work.add(B, 0)
+    work.take(0)
+    work.finish(B, After(20_000), 0)
+    for now in range(10_000):
+        work.add(A, now)
+        work.take(now)
+        work.finish(A, Done(), now)
+    assert len(work._heap) < 100  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_after_takes_only_times_that_can_be_waited_for(seconds: float) -> None:
+    with pytest.raises(ValueError, match="is not a time to wait"):
+        After(seconds)
+
+
+class AnyOrderOfEvents(RuleBasedStateMachine):
+    """The queue against a model that knows only what is owed to whom, and until when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.work = queue(Timing(first_retry=0.5, longest_retry=8, resync=50))
+        self.running: set[Key] = set()
+        self.owed: set[Key] = set()
+        """Something changed and no run has started since."""
+        self.latest: dict[Key, float] = {}
+        """When a key's next turn has to have come, if nothing changes."""
+
+    @rule(key=st.sampled_from([A, B, C]))
+    def change(self, key: Key) -> None:
+        self.work.add(key, self.now)
+        self.owed.add(key)
+
+    @rule()
+    def take(self) -> None:
+        taken = self.work.take(self.now)
+        overdue = {key for key, by in self.latest.items() if by <= self.now}
+        if taken is None:
+            assert not (self.owed | overdue) - self.running
+            return
+        assert taken.key not in self.running, "two at once"
+        assert taken.waited >= 0
+        self.running.add(taken.key)
+        self.owed.discard(taken.key)
+        self.latest.pop(taken.key, None)
+
+    @precondition(lambda self: self.running)
+    @rule(
+        data=st.data(),
+        outcome=st.one_of(
+            st.just(Done()),
+            st.just(Failed()),
+            st.just(Gone()),
+            st.floats(0.1, 200).map(After),
+        ),
+    )
+    def finish(self, data: st.DataObject, outcome: Outcome) -> None:
+        key = data.draw(st.sampled_from(sorted(self.running)))
+        self.work.finish(key, outcome, self.now)
+        self.running.remove(key)
+        if key in self.owed or isinstance(outcome, Gone):
+            return
+        match outcome:
+            case After(seconds):
+                longest = min(seconds, 50.0)
+            case Failed():
+                longest = 9.6
+            case _:
+                longest = 55.0
+        self.latest[key] = self.now + longest
+
+    @rule(seconds=st.floats(0, 100))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def lose_events(self) -> None:
+        self.work.add_all(self.now)
+        self.owed |= self.running | self.latest.keys()
+
+    @rule()
+    def recover(self) -> None:
+        self.work.retry_soon(self.now, within=2)
+
+    @invariant()
+    def nobody_is_forgotten(self) -> None:
+        assert self.running | self.owed | self.latest.keys() == self.work.keys
+
+    @invariant()
+    def whoever_waits_for_a_later_turn_has_an_alarm(self) -> None:
+        waiting = self.latest.keys() - self.owed - self.running
+        due = self.work.next_due()
+        for key in waiting:
+            ready = self.work.depth > 0
+            assert ready or (due is not None and due <= self.latest[key])
+
+
+TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(st.integers(1, 10_000), st.integers(0, 2**32))
+def test_a_retry_is_never_sooner_than_the_first_nor_later_than_the_longest(
+    failures: int, seed: int
+) -> None:
+    wait = Timing().retry(failures, Random(seed))  # noqa: S311
+    assert 0.8 * 0.005 <= wait <= 1.2 * 300

@@ -1,0 +1,98 @@
+from typing import Any
+
+import pytest
+from capelin.api import Object, kind
+from capelin.api.views.core import ConfigMap, Node, Secret
+from capelin.controller import (
+    Context,
+    Done,
+    For,
+    Owns,
+    Permission,
+    Reconciler,
+    Result,
+    Watches,
+    lease_rules,
+    rbac,
+)
+from inline_snapshot import snapshot
+
+
+@kind(group="example.io", version="v1")
+class Reef(Object[dict[str, Any], dict[str, Any]]):
+    """A kind."""
+
+
+class Reefs(Reconciler[Reef]):
+    watches = (
+        For(Reef),
+        Owns(Secret),
+        Owns(ConfigMap),
+        Watches(Node, lambda _: ()),
+    )
+    permissions = (
+        Permission("", ("pods",), ("get", "list")),
+        Permission("", ("pods/eviction",), ("create",)),
+        Permission("", ("nodes",), ("patch",)),
+        Permission("", ("configmaps",), ("get",), names=("cluster-info",)),
+    )
+
+    async def reconcile(self, _: Reef, __: Context, /) -> Result:
+        return Done()
+
+
+def test_rules_are_the_least_that_the_declarations_need() -> None:
+    assert rbac([Reefs()]) == snapshot(
+        [
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps", "secrets"],
+                "verbs": ["create", "delete", "get", "list", "patch", "watch"],
+            },
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "resourceNames": ["cluster-info"],
+                "verbs": ["get"],
+            },
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch", "watch"]},
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+            {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+            {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+            {
+                "apiGroups": ["example.io"],
+                "resources": ["reefs"],
+                "verbs": ["get", "list", "patch", "watch"],
+            },
+            {"apiGroups": ["example.io"], "resources": ["reefs/finalizers"], "verbs": ["update"]},
+            {"apiGroups": ["example.io"], "resources": ["reefs/status"], "verbs": ["patch"]},
+        ]
+    )
+
+
+def test_two_reconcilers_of_the_same_kinds_need_no_more_than_one() -> None:
+    assert rbac([Reefs(), Reefs()]) == rbac([Reefs()])
+
+
+def test_leader_election_may_touch_one_lease() -> None:
+    assert lease_rules("capelin-reef") == snapshot(
+        [
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+            {
+                "apiGroups": ["coordination.k8s.io"],
+                "resources": ["leases"],
+                "resourceNames": ["capelin-reef"],
+                "verbs": ["get", "patch", "update"],
+            },
+        ]
+    )
+
+
+@pytest.mark.parametrize("watches", [(Owns(Secret),), (For(Reef), For(Reef))])
+def test_a_reconciler_is_for_exactly_one_kind(watches: Any) -> None:
+    with pytest.raises(TypeError, match=r"Reefless\.watches has to name its own kind"):
+        type("Reefless", (Reefs,), {"watches": watches})
+
+
+def test_a_reconciler_is_called_after_its_kind() -> None:
+    assert Reefs().name == "reef"

@@ -1,0 +1,18 @@
+from datetime import timedelta
+
+import pytest
+from capelin.controller.results import After, Key, patience
+
+
+@pytest.mark.parametrize(("waited", "next_look"), [(0, 1), (5, 1), (50, 5), (600, 60), (86400, 60)])
+def test_patience_grows_with_the_wait(waited: float, next_look: float) -> None:
+    assert patience(timedelta(seconds=waited)) == After(next_look)
+
+
+def test_patience_takes_limits() -> None:
+    assert patience(timedelta(0), least=3, most=9) == After(3)
+    assert patience(timedelta(hours=1), least=3, most=9) == After(9)
+
+
+def test_keys_read_as_kubectl_writes_them() -> None:
+    assert [str(Key("default", "a")), str(Key("", "a"))] == ["default/a", "a"]
