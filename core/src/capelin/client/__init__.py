@@ -4,6 +4,7 @@ from capelin.client.access import ExecPlugin, Impersonation, Server, User
 from capelin.client.applying import needs_apply
 from capelin.client.client import Client, Token
 from capelin.client.config import Config
+from capelin.client.election import LeaderElection, LeadershipLost, Timing
 from capelin.client.errors import (
     AlreadyExists,
     ApiError,
@@ -26,6 +27,7 @@ from capelin.client.paths import Selector
 from capelin.client.shapes import Listing
 from capelin.client.transport import Options
 from capelin.client.watch import Event
+from capelin.client.workloads import WorkloadClients
 
 __all__ = [
     "AlreadyExists",
@@ -43,11 +45,14 @@ __all__ = [
     "Forbidden",
     "Impersonation",
     "Invalid",
+    "LeaderElection",
+    "LeadershipLost",
     "Listing",
     "NotFound",
     "Options",
     "Selector",
     "Server",
+    "Timing",
     "Token",
     "TooManyRequests",
     "Unauthorized",
@@ -55,5 +60,6 @@ __all__ = [
     "Unreachable",
     "Unreadable",
     "User",
+    "WorkloadClients",
     "needs_apply",
 ]
