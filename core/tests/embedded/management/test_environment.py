@@ -20,7 +20,6 @@ from capelin.embedded.management.problems import ProblemError
 SETTINGS = Settings(
     kubernetes_version="v1.34.4",
     providers=["kubeadm"],
-    address="127.64.0.9",
     ports={"cluster-api/health": 31000},
 )
 
@@ -57,7 +56,7 @@ def test_settings_are_kept(environment: Environment) -> None:
 
 def test_settings_that_make_no_sense_are_reported_with_a_way_out(environment: Environment) -> None:
     environment.make_folders()
-    environment.settings_file.write_text('{"kubernetesVersion": 5, "address": "x"}')
+    environment.settings_file.write_text('{"kubernetesVersion": 5, "ports": {"a": 0}}')
     with pytest.raises(ProblemError, match="capelin down --name demo"):
         environment.settings()
 

@@ -38,7 +38,9 @@ DEPLOYMENT: dict[str, Any] = {
         }
     },
 }
+EXTENSION: dict[str, Any] = {"kind": "ExtensionConfig", "metadata": {"name": "mine"}}
 FOLDER = Path("/state/cluster-api")
+WORKLOADS = Path("/state/workloads")
 
 
 def core() -> Component:
@@ -56,12 +58,13 @@ def mine(*, serves: bool = False) -> Component:
             module="mine",
             arguments=["--concurrency=5"],
             serves=serves,
+            objects=[EXTENSION],
         )
     )
 
 
 def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod() -> None:
-    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER)
+    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS)
     assert command(core(), place).arguments == (
         "/cache/core",
         "--feature-gates=ClusterTopology=true",
@@ -74,7 +77,7 @@ def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod(
 
 
 def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
-    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER)
+    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS)
     environment = command(core(), place).environment
     assert dict(environment) | {"POD_UID": "?"} == {
         "DOCKER_HOST": "",
@@ -87,7 +90,7 @@ def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
 
 
 def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
-    place = Place("127.64.0.9", {"health": 31000}, FOLDER)
+    place = Place("127.64.0.9", {"health": 31000}, FOLDER, WORKLOADS)
     assert command(mine(), place).arguments == (
         sys.executable,
         "-m",
@@ -97,6 +100,11 @@ def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
         "--health-address=127.64.0.9:31000",
         "--metrics-address=0",
     )
+
+
+def test_what_needs_cluster_api_to_answer_is_sent_late() -> None:
+    assert mine(serves=True).late == [EXTENSION]
+    assert EXTENSION not in mine(serves=True).manifests
 
 
 def test_what_is_called_gets_a_port_and_what_is_not_gets_none() -> None:

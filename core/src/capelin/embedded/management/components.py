@@ -1,46 +1,71 @@
-"""The components of Cluster API's own providers, rendered from the pinned Go module once."""
+"""What an environment is made of, with Cluster API's own providers rendered from its Go module."""
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import yaml
 
 from capelin.api import Unstructured
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.management.plan import VARIABLES
+from capelin.embedded.binaries.catalogue import CLUSTER_API
+from capelin.embedded.management.plan import (
+    VARIABLES,
+    Component,
+    python_component,
+    upstream_component,
+)
 from capelin.embedded.management.problems import ProblemError
-from capelin.embedded.management.providers import Upstream
+from capelin.embedded.management.providers import Upstream, discover, upstream
 from capelin.embedded.management.substitution import substitute
 from capelin.embedded.processes import private_folder, write_private
+
+CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
 
 # Ten times as fast where PyYAML was built with libyaml, as its wheels are.
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-async def components_of(provider: Upstream, version: str, binaries: Binaries) -> list[Unstructured]:
-    """What clusterctl would install for a provider, with our feature gates, from the cache.
+async def gather(requested: Iterable[str], binaries: Binaries) -> list[Component]:
+    """Everything that an environment is made of, Cluster API's core first.
 
     Raises:
-        ProblemError: if the kustomization of the module cannot be rendered.
+        ProblemError: if the components of a provider cannot be rendered.
     """
-    cached = binaries.cache.root / "components" / version / f"{provider.label}.json"
-    if (found := _read(cached)) is not None:
-        return found
-    source = await binaries.source(provider.source, version)
-    text = await _kustomize(await binaries.path("kubectl"), source / provider.kustomization)
-    rendered = parse(text, VARIABLES)
-    private_folder(cached.parent)
-    write_private(cached, json.dumps(rendered).encode())
-    return rendered
+    asked = upstream(requested)
+    found = await binaries.fetch(each.program for each in asked)
+    ours = [
+        upstream_component(
+            each,
+            version=CLUSTER_API_VERSION,
+            program=found[each.program].path,
+            manifests=await _manifests(each, binaries),
+        )
+        for each in asked
+    ]
+    return [*ours, *map(python_component, discover())]
 
 
 def parse(text: str, variables: Mapping[str, str]) -> list[Unstructured]:
     """The objects of a YAML template."""
     documents = yaml.load_all(substitute(text, variables), Loader=_Loader)
     return [cast("Unstructured", each) for each in documents if each]
+
+
+async def _manifests(provider: Upstream, binaries: Binaries) -> list[Unstructured]:
+    """What clusterctl would install for a provider, with our feature gates."""
+    folder = binaries.cache.root / "components" / CLUSTER_API_VERSION
+    cached = folder / f"{provider.label}.json"
+    if (found := _read(cached)) is not None:
+        return found
+    source = await binaries.module_dir(provider.source, CLUSTER_API_VERSION)
+    text = await _kustomize(await binaries.path("kubectl"), source / provider.kustomization)
+    rendered = parse(text, VARIABLES)
+    private_folder(folder)
+    write_private(cached, json.dumps(rendered).encode())
+    return rendered
 
 
 def _read(path: Path) -> list[Unstructured] | None:
@@ -63,6 +88,6 @@ async def _kustomize(kubectl: Path, folder: Path) -> str:
         raise ProblemError(
             f"The components in {folder} cannot be rendered.",
             f"kubectl kustomize says: {err.decode(errors='replace').strip()}",
-            "Remove the folder, so that it is unpacked anew, and try again.",
+            "Remove that folder, so that it is unpacked anew, and try again.",
         )
     return out.decode()

@@ -13,7 +13,7 @@ from typing import Final
 
 from capelin.api import Model, Time
 from capelin.embedded.processes import private_folder, write_private
-from capelin.pki import KeyPair, issue, reissue_reason
+from capelin.pki import KeyPair, issue, new_ca, read_ca, reissue_reason
 
 TOKEN_VALIDITY: Final = timedelta(hours=24)
 
@@ -49,6 +49,21 @@ class Account:
             "contexts": [{"name": "management", "context": context}],
         }
         return json.dumps(content, indent=2).encode()
+
+
+def keep_ca(folder: Path, now: datetime) -> KeyPair:
+    """The authority that vouches for webhooks, and for Cluster API towards extensions.
+
+    It is not the API server's: no certificate of a webhook is anybody's way into that.
+    """
+    certificate, key = folder / "ca.crt", folder / "ca.key"
+    if certificate.exists():
+        return read_ca(certificate.read_bytes(), key.read_bytes(), now)
+    ca = new_ca("capelin-webhooks", now=now)
+    # The certificate last: where it is, both are.
+    write_private(key, ca.private_key_pem)
+    write_private(certificate, ca.certificate_pem)
+    return ca
 
 
 def token_due(issued: datetime | None, now: datetime) -> bool:

@@ -21,15 +21,19 @@ _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
 
 
 class Settings(Model):
-    """What an environment was asked to be, and what was chosen for it at its first start."""
+    """What an environment was asked to be, and the ports that were chosen for it."""
 
     kubernetes_version: str
     providers: list[str] = []
     """The names given to `--with`."""
-    address: str
-    """Its own loopback address."""
+    durable: bool = True
+    """False may lose the last writes when the machine goes down, and is faster: for tests."""
     ports: dict[str, Annotated[int, Field(gt=0, lt=65536)]] = {}
     """A port for each that listens: the component's name, and what it listens for."""
+
+    def ports_of(self, label: str) -> list[int]:
+        """The ports of one component."""
+        return [port for name, port in self.ports.items() if name.startswith(f"{label}/")]
 
 
 class BusyError(ProblemError):
@@ -58,29 +62,19 @@ class Environment:
         return self.folder / "status.json"
 
     @property
-    def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
-        return self.folder / "kubeconfig"
-
-    @property
-    def keys(self) -> Path:
-        """Certificates and private keys."""
-        return self.folder / "pki"
-
-    @property
     def credentials(self) -> Path:
         """A folder for each process: its kubeconfig, its token, its serving certificate."""
         return self.folder / "credentials"
 
     @property
-    def processes(self) -> Path:
-        """What runs, and the logs of it."""
-        return self.folder / "processes"
-
-    @property
     def supervisor(self) -> Path:
         """The supervisor's own process record and log."""
         return self.folder / "supervisor"
+
+    @property
+    def workloads(self) -> Path:
+        """Where providers keep what they run on this machine, so that it ends with the rest."""
+        return self.folder / "workloads"
 
     @property
     def exists(self) -> bool:
@@ -111,7 +105,7 @@ class Environment:
 
     def make_folders(self) -> None:
         """Create what is missing, for the owner's eyes only."""
-        for folder in (self.folder, self.keys, self.credentials, self.processes, self.supervisor):
+        for folder in (self.folder, self.credentials, self.supervisor, self.workloads):
             private_folder(folder)
 
     @contextmanager

@@ -81,6 +81,53 @@ def launch(components: Iterable[Unstructured]) -> Launch:
     )
 
 
+INVENTORY: Final[Unstructured] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "providers.clusterctl.cluster.x-k8s.io",
+        "labels": {CLUSTERCTL_LABEL: "", f"{CLUSTERCTL_LABEL}/core": "inventory"},
+    },
+    "spec": {
+        "group": "clusterctl.cluster.x-k8s.io",
+        "names": {
+            "categories": ["cluster-api"],
+            "kind": "Provider",
+            "listKind": "ProviderList",
+            "plural": "providers",
+            "singular": "provider",
+        },
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1alpha3",
+                "served": True,
+                "storage": True,
+                "subresources": {},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "providerName": {"type": "string"},
+                            "type": {"type": "string"},
+                            "version": {"type": "string"},
+                            "watchedNamespace": {"type": "string"},
+                        },
+                    }
+                },
+                "additionalPrinterColumns": [
+                    {"name": "Type", "type": "string", "jsonPath": ".type"},
+                    {"name": "Provider", "type": "string", "jsonPath": ".providerName"},
+                    {"name": "Version", "type": "string", "jsonPath": ".version"},
+                    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+                ],
+            }
+        ],
+    },
+}
+"""The kind that clusterctl keeps its inventory in. It makes it itself where it runs `init`."""
+
+
 def inventory(*, name: str, kind: str, label: str, version: str, namespace: str) -> Unstructured:
     """The entry in clusterctl's inventory that says that a provider is installed."""
     return {

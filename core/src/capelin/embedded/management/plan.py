@@ -1,5 +1,6 @@
 """How a provider's manager runs as a local process: its ports, flags and environment."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,17 @@ VARIABLES: Final = {
 
 Purpose = Literal["health", "webhooks"]
 
+_PASSED_ON: Final = frozenset(
+    {
+        "CAPELIN_BINARIES",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "KUBEBUILDER_ASSETS",
+        "NO_PROXY",
+        "SSL_CERT_FILE",
+        "XDG_CACHE_HOME",
+    }
+)
 _LEADER_ELECTION: Final = re.compile(r"--leader-elect(=.*)?")
 
 
@@ -41,6 +53,8 @@ class Component:
     launch: Launch
     manifests: Sequence[Unstructured]
     listens_for: tuple[Purpose, ...]
+    late: Sequence[Unstructured] = ()
+    """What can only be sent when Cluster API's own webhooks answer."""
 
     @property
     def inventory(self) -> Unstructured:
@@ -62,6 +76,8 @@ class Place:
     ports: Mapping[Purpose, int]
     folder: Path
     """With its `kubeconfig`, and its certificate as `tls.crt` and `tls.key`."""
+    workloads: Path
+    """Where it keeps what it runs on this machine."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -98,6 +114,7 @@ def python_component(provider: Provider) -> Component:
         launch=provider.launch,
         manifests=provider.components(),
         listens_for=("health", "webhooks") if provider.serves else ("health",),
+        late=provider.objects,
     )
 
 
@@ -113,8 +130,17 @@ def command(component: Component, place: Place) -> Command:
     flags = [f"--{name}={value}" for name, value in ours.items()]
     return Command(
         arguments=(*component.program, *kept, *flags),
-        environment={**component.launch.environment, **_pod(component, place)},
+        environment={**component.launch.environment, **_environment(component, place)},
     )
+
+
+def passed_on(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that say where programs are to be had from, for processes that get some."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name in _PASSED_ON or name.startswith("GO")
+    }
 
 
 def choose_ports(
@@ -166,8 +192,10 @@ def _flags(component: Component, place: Place) -> dict[str, str]:
     return flags
 
 
-def _pod(component: Component, place: Place) -> dict[str, str]:
-    """What a manager in a pod learns from the downward API."""
+def _environment(component: Component, place: Place) -> dict[str, str]:
+    if component.dialect == "python":
+        return {"CAPELIN_DATA_FOLDER": str(place.workloads), **passed_on(os.environ)}
+    # What a manager in a pod learns from the downward API.
     return {
         "POD_IP": place.address,
         "POD_NAME": component.label,

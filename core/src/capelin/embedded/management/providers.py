@@ -148,7 +148,6 @@ class Provider:
                 },
                 "subjects": [account],
             },
-            *self.objects,
         ]
 
 

@@ -1,0 +1,26 @@
+"""The background process: `python -m capelin.embedded.management FOLDER`."""
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from capelin.embedded.management.environment import Environment
+from capelin.embedded.management.supervision import supervise
+
+
+async def main(folder: Path) -> None:
+    """Supervise the environment in a folder until told to leave it."""
+    task = asyncio.ensure_future(supervise(Environment(folder)))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        logging.getLogger("capelin").info("told to leave; what runs runs on")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,121 @@
+"""Starting, following and removing an environment, from whatever process a user sits at."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncGenerator, Iterable
+from pathlib import Path
+from typing import Final
+
+from capelin.embedded.management.environment import Environment, Settings
+from capelin.embedded.management.plan import passed_on
+from capelin.embedded.management.problems import ProblemError
+from capelin.embedded.management.status import Status, read_status
+from capelin.embedded.processes import Command, Declared, Process, Supervisor
+
+_SUPERVISOR: Final = "supervisor"
+_LOOK_SECONDS: Final = 0.05
+
+
+class NotUpError(ProblemError):
+    """An environment did not come up."""
+
+
+def wanted(
+    environment: Environment, *, kubernetes_version: str, providers: Iterable[str], durable: bool
+) -> Settings:
+    """What an environment is to be from now on: as it was, and the providers asked for now.
+
+    Raises:
+        ProblemError: if it runs another version of Kubernetes.
+    """
+    before = environment.settings()
+    if before is None:
+        return Settings(
+            kubernetes_version=kubernetes_version,
+            providers=sorted(set(providers)),
+            durable=durable,
+        )
+    if before.kubernetes_version != kubernetes_version:
+        raise ProblemError(
+            f"Environment {environment.name} runs Kubernetes {before.kubernetes_version}.",
+            "A management cluster keeps the version that it was started with.",
+            f"Choose another --name, or remove it first: capelin down --name {environment.name}.",
+        )
+    return before.model_copy(update={"providers": sorted({*before.providers, *providers})})
+
+
+async def start(environment: Environment, settings: Settings) -> None:
+    """Have an environment's supervisor work by these settings; what runs already runs on."""
+    environment.make_folders()
+    environment.write_settings(settings)
+    async with Supervisor(environment.supervisor) as keeper:
+        # A new one each time: it reads its settings, and the code that it runs, when it starts.
+        await keeper.stop()
+        keeper.declare(
+            Declared(
+                name=_SUPERVISOR,
+                command=Command(
+                    arguments=(
+                        sys.executable,
+                        "-m",
+                        "capelin.embedded.management",
+                        str(environment.folder),
+                    ),
+                    environment=passed_on(os.environ),
+                ),
+            )
+        )
+        await keeper.ready()
+
+
+def supervisor(environment: Environment) -> Process | None:
+    """The supervisor of an environment, if it runs."""
+    return Process.adopt(environment.supervisor, _SUPERVISOR)
+
+
+async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
+    """What the supervisor says, whenever it says something else, until the environment is up.
+
+    Raises:
+        NotUpError: if the supervisor ends.
+    """
+    process = supervisor(environment)
+    last: Status | None = None
+    while process is not None:
+        # First whether it runs, then what it says: so that its last word is not missed.
+        runs = process.is_running
+        status = read_status(environment.status_file)
+        if status is not None and status.supervisor_pid == process.pid and status != last:
+            last = status
+            yield status
+            if status.is_up:
+                return
+        if not runs:
+            break
+        await asyncio.sleep(_LOOK_SECONDS)
+    reason = "does not run" if process is None else (await process.wait()).reason
+    raise NotUpError(
+        f"Environment {environment.name} did not come up.",
+        f"Its supervisor {reason}.",
+        f"Read {environment.supervisor / 'supervisor.log'}, then try again.",
+    )
+
+
+async def remove(environment: Environment) -> None:
+    """End every process of an environment, and leave nothing of it behind."""
+    # The supervisor first, for it would start again what ends; then the managers, for they
+    # would start again what they look after.
+    async with Supervisor(environment.supervisor) as keeper:
+        await keeper.stop()
+    folders = sorted(_process_folders(environment), key=lambda folder: len(folder.parts))
+    for folder in folders:
+        async with Supervisor(folder) as running:
+            await running.stop()
+    await asyncio.to_thread(shutil.rmtree, environment.folder)
+
+
+def _process_folders(environment: Environment) -> set[Path]:
+    found = {path.parent for path in environment.folder.rglob("*.process")}
+    return {environment.folder / "processes", *found} - {environment.supervisor}
