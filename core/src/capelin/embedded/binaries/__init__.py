@@ -8,6 +8,7 @@ from capelin.embedded.binaries.catalogue import (
     check_kubernetes_version,
 )
 from capelin.embedded.binaries.errors import BinariesError, NotObtainableError, UnknownProgramError
+from capelin.embedded.binaries.live import LiveProgress, progress_here
 from capelin.embedded.binaries.progress import PlainProgress, Progress
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "Binary",
     "Cache",
     "Entry",
+    "LiveProgress",
     "NotObtainableError",
     "PlainProgress",
     "Progress",
     "UnknownProgramError",
     "check_kubernetes_version",
+    "progress_here",
 ]

@@ -12,7 +12,8 @@ from capelin.embedded.binaries.cache import Cache, Entry
 from capelin.embedded.binaries.catalogue import Platform, Wanted, wanted
 from capelin.embedded.binaries.errors import NotObtainableError, WayFailedError
 from capelin.embedded.binaries.go import needed_go
-from capelin.embedded.binaries.progress import PlainProgress, Progress
+from capelin.embedded.binaries.live import progress_here
+from capelin.embedded.binaries.progress import Progress
 from capelin.embedded.binaries.source import module_dir
 from capelin.embedded.binaries.ways import Arrival, GoBuild, Images, Journal, title
 
@@ -46,7 +47,7 @@ class Binaries:
     ) -> None:
         self.cache = Cache(cache or default_cache(environment))
         self._folders = folder.named_folders(folders, environment)
-        self._progress = progress or PlainProgress()
+        self._progress = progress or progress_here()
         self._mirrors = mirrors or {}
         self._environment = environment
         self._platform = Platform.here()

@@ -18,8 +18,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -28,8 +28,10 @@ from pydantic import ConfigDict, ValidationError
 
 from capelin.api.model import Model
 from capelin.embedded.binaries.catalogue import Platform, Wanted
-from capelin.embedded.binaries.errors import BinariesError
+from capelin.embedded.binaries.errors import BinariesError, WayFailedError
 from capelin.embedded.binaries.locks import holding, try_exclusive
+
+_KEPT = ("blobs", "images", "index", "locks")
 
 
 class _Seen(Model):
@@ -83,7 +85,7 @@ class Cache:
 
         Size and modification time decide; where those differ, the content does.
         """
-        entry = self._read(self._index_file(wanted.component.name, wanted.version, str(platform)))
+        entry = self._read(self._index(wanted.component.name, wanted.version, str(platform)))
         if entry is None:
             return None
         try:
@@ -94,7 +96,11 @@ class Cache:
             return entry
         if stat.st_size != entry.size or _digest(self.path(entry)) != entry.digest:
             return None
-        return self._write(entry.model_copy(update={"modified": stat.st_mtime_ns}))
+        entry = entry.model_copy(update={"modified": stat.st_mtime_ns})
+        # A cache that may only be read is hashed each time.
+        with suppress(OSError):
+            self._write(entry)
+        return entry
 
     def add(self, file: Path, wanted: Wanted, platform: Platform, source: str) -> Entry:
         """Move a program that lies in a workplace into the cache."""
@@ -121,6 +127,7 @@ class Cache:
 
         What builders that were killed left behind is removed first.
         """
+        self._check_writable()
         async with (
             holding(self._lock(), shared=True),
             holding(self._lock(key), waiting=waiting) as lock,
@@ -129,8 +136,12 @@ class Cache:
                 shutil.rmtree(stale, ignore_errors=True)
             partial = self.root / "partial" / key
             partial.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._scratch(key) as folder:
-                yield Workplace(folder, partial, lock)
+            try:
+                with self._scratch(key) as folder:
+                    yield Workplace(folder, partial, lock)
+            finally:
+                with suppress(OSError):
+                    partial.rmdir()
 
     def seen(self, image: str) -> str | None:
         """The digest that an image had when it was first pulled."""
@@ -140,7 +151,7 @@ class Cache:
             return None
         except ValidationError as error:
             # To pull without it would mean to trust whatever the registry says now.
-            raise BinariesError(f"{self.seen_file(image)} is damaged; remove it") from error
+            raise WayFailedError(f"{self.seen_file(image)} is damaged; remove it") from error
 
     def remember(self, image: str, digest: str) -> None:
         """Record the digest of an image that has been pulled."""
@@ -171,16 +182,44 @@ class Cache:
 
     def verify(self) -> list[Entry]:
         """Hash everything; what is not what was put here is removed and returned."""
-        damaged = [entry for entry in self.entries() if not self._intact(entry)]
-        for entry in damaged:
-            self._remove(entry)
-        return damaged
+        with self._alone():
+            damaged = [entry for entry in self.entries() if not self._intact(entry)]
+            for entry in damaged:
+                self._index_file(entry).unlink()
+                self.path(entry).unlink(missing_ok=True)
+            return damaged
 
-    def prune(self, keep: Collection[Entry] = ()) -> int:
-        """Remove all but `keep`, with everything half done; returns the bytes that this freed.
+    def prune(self, keep: Iterable[Entry] = ()) -> int:
+        """Remove all but `keep`; returns the bytes that this freed.
 
+        What was half done or can be made again at once goes, whoever put it into the cache.
         Digests of images stay: forgetting them would mean to trust the next answer blindly.
         """
+        with self._alone():
+            before = _size(self.root)
+            kept = {self._index_file(entry) for entry in keep}
+            for entry in self.entries():
+                if self._index_file(entry) not in kept:
+                    self._index_file(entry).unlink()
+            used = {entry.digest for entry in self.entries()}
+            for blob in _children(self.root / "blobs"):
+                if blob.name not in used:
+                    shutil.rmtree(blob)
+            for child in _children(self.root):
+                if child.name not in _KEPT:
+                    shutil.rmtree(child)
+            return before - _size(self.root)
+
+    def _check_writable(self) -> None:
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(self.root, os.W_OK):
+            raise BinariesError(
+                f"The cache {self.root} cannot be written to; make it writable, or set"
+                " XDG_CACHE_HOME to a folder that is"
+            )
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
         lock = try_exclusive(self._lock())
         if lock is None:
             raise BinariesError(
@@ -188,17 +227,7 @@ class Cache:
                 " it now; try again when that has ended"
             )
         try:
-            before = _size(self.root)
-            for entry in self.entries():
-                if entry not in keep:
-                    self._index_file(entry.component, entry.version, entry.platform).unlink()
-            used = {entry.digest for entry in self.entries()}
-            for blob in _children(self.root / "blobs"):
-                if blob.name not in used:
-                    shutil.rmtree(blob)
-            for rest in ("sources", "partial", "work"):
-                shutil.rmtree(self.root / rest, ignore_errors=True)
-            return before - _size(self.root)
+            yield
         finally:
             os.close(lock)
 
@@ -208,14 +237,13 @@ class Cache:
         except FileNotFoundError:
             return False
 
-    def _remove(self, entry: Entry) -> None:
-        self._index_file(entry.component, entry.version, entry.platform).unlink(missing_ok=True)
-        self.path(entry).unlink(missing_ok=True)
-
     def _lock(self, key: str = "cache") -> Path:
         return self.root / "locks" / f"{key}.lock"
 
-    def _index_file(self, component: str, version: str, platform: str) -> Path:
+    def _index_file(self, entry: Entry) -> Path:
+        return self._index(entry.component, entry.version, entry.platform)
+
+    def _index(self, component: str, version: str, platform: str) -> Path:
         name = f"{component}@{version}@{platform.replace('/', '-')}.json"
         return self.root / "index" / name
 
@@ -235,8 +263,7 @@ class Cache:
             return None
 
     def _write(self, entry: Entry) -> Entry:
-        file = self._index_file(entry.component, entry.version, entry.platform)
-        self._replace(file, entry.model_dump_json(indent=2))
+        self._replace(self._index_file(entry), entry.model_dump_json(indent=2))
         return entry
 
     def _replace(self, file: Path, text: str) -> None:

@@ -52,7 +52,11 @@ async def look(folders: Sequence[Path], wanted: Wanted, environment: Mapping[str
         if not file.is_file() or not os.access(file, os.X_OK):
             reasons.append(f"{folder} has no program {wanted.component.name}")
             continue
-        version = await _version(file, wanted, environment) if wanted.asked else None
+        try:
+            version = await _version(file, wanted, environment) if wanted.asked else None
+        except WayFailedError as error:
+            reasons.append(str(error))
+            continue
         if version is None or version == wanted.version:
             return Found(file, version)
         reasons.append(f"{file} is {version}")
@@ -84,5 +88,7 @@ async def _version(file: Path, wanted: Wanted, environment: Mapping[str, str]) -
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if process.returncode != 0:
+        raise WayFailedError(f"{file} does not run (exit status {process.returncode})")
     told = _VERSION.search(output.decode(errors="replace"))
     return f"v{told[1]}" if told else None

@@ -74,12 +74,12 @@ async def find_go(
         "GOWORK": "off",
     }
     local = {**settings, "GOTOOLCHAIN": "local"}
-    told = await _run(command, "env", "GOVERSION", env=local, folder=module_files)
+    told = await _run(command, "env", "GOVERSION", env=local, folder=Path("/"))
     version = told.strip().removeprefix("go")
     if _parts(version) >= _parts(needed):
         return Go(command, version, local)
     choice = await _run(command, "env", "GOTOOLCHAIN", env=settings, folder=Path("/"))
-    if choice.strip() in {"", "local"} or _parts(version) < (1, 21):
+    if not choice.strip().endswith(("auto", "path")):
         raise WayFailedError(
             f"{command} is Go {version}, and {what} needs Go {needed} or later"
             " (GOTOOLCHAIN=auto would let Go 1.21 and later fetch that itself)"

@@ -45,6 +45,13 @@ class Journal:
         except WayFailedError as error:
             self.progress.failed(what, way, str(error))
             self.add(way, str(error))
+        except OSError as error:
+            reason = f"{error.filename or 'the cache'}: {error.strerror}"
+            self.progress.failed(what, way, reason)
+            self.add(way, reason)
+        except BaseException:
+            self.progress.failed(what, way, "stopped")
+            raise
         else:
             self.progress.finished(what, way)
 

@@ -169,5 +169,4 @@ require (
 replace (
 	sigs.k8s.io/cluster-api => sigs.k8s.io/cluster-api v1.14.0
 	sigs.k8s.io/cluster-api/api => sigs.k8s.io/cluster-api/api v1.14.0
-	sigs.k8s.io/cluster-api/test => sigs.k8s.io/cluster-api/test v1.14.0
 )

@@ -1,10 +1,11 @@
 module capelin/etcd
 
-go 1.24.0
+go 1.24
 
-require go.etcd.io/etcd/server/v3 v3.6.5
-
-require go.etcd.io/etcd/etcdctl/v3 v3.6.5
+require (
+	go.etcd.io/etcd/etcdctl/v3 v3.6.5
+	go.etcd.io/etcd/server/v3 v3.6.5
+)
 
 require (
 	github.com/VividCortex/ewma v1.2.0 // indirect

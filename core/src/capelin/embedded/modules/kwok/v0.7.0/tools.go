@@ -2,4 +2,6 @@
 
 package tools
 
-import _ "sigs.k8s.io/kwok/cmd/kwok"
+import (
+	_ "sigs.k8s.io/kwok/cmd/kwok"
+)

@@ -1,0 +1,130 @@
+"""Writes the Go module files of a version: `python -m capelin.embedded.binaries.pin etcd v3.6.5`.
+
+Needs Go and a module proxy; the checksum database says whether what comes is what everyone gets.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.embedded.binaries.catalogue import COMPONENTS, MODULES, PROJECTS, Platform
+from capelin.embedded.binaries.errors import BinariesError
+from capelin.embedded.binaries.go import Go, find_go, needed_go
+
+_LOCAL = re.compile(r"^\s*(?:replace )?(\S+) => \.\.?/", re.MULTILINE)
+_FILES = ("go.mod", "go.sum", "tools.go")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Which modules a project's programs are in."""
+
+    modules: tuple[str, ...]
+    siblings: str | None = None
+    """The version of those modules that the project itself takes from folders beside it."""
+
+
+RECIPES = {
+    "kubernetes": Recipe(("k8s.io/kubernetes",), siblings="v0.{minor}.{patch}"),
+    "etcd": Recipe(("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3")),
+    "cluster-api": Recipe(
+        ("sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/test"),
+        siblings="v{major}.{minor}.{patch}",
+    ),
+    "kwok": Recipe(("sigs.k8s.io/kwok",)),
+}
+
+
+async def pin(project: str, version: str, modules: Path, environment: Mapping[str, str]) -> Path:
+    """Write the module files of one version; returns their folder."""
+    recipe = RECIPES[project]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        _start(folder, project)
+        go = await _go(folder, environment)
+        upstream = [await _go_mod(go, module, version, folder) for module in recipe.modules]
+        (folder / "go.mod").write_text(go_mod(project, version, recipe, upstream))
+        (folder / "tools.go").write_text(tools_go(project))
+        # It may need a newer Go than the one that downloaded its go.mod.
+        go = await _go(folder, environment)
+        await go.run("mod", "tidy", folder=folder, environment={"GOFLAGS": "-mod=mod"})
+        into = modules / project / version
+        into.mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            shutil.copy(folder / name, into)
+        return into
+
+
+def go_mod(project: str, version: str, recipe: Recipe, upstream: Sequence[str]) -> str:
+    """A `go.mod` that requires a project's modules as its own `go.mod` files have them."""
+    major, minor, patch = version.removeprefix("v").split(".")
+    go = max((_go_line(text) for text in upstream), key=lambda text: [*map(int, text.split("."))])
+    lines = [f"module capelin/{project}", "", f"go {go}", "", "require ("]
+    lines += [f"\t{module} {version}" for module in recipe.modules]
+    lines.append(")")
+    if recipe.siblings is not None:
+        sibling = recipe.siblings.format(major=major, minor=minor, patch=patch)
+        local = sorted({module for text in upstream for module in _LOCAL.findall(text)})
+        lines += ["", "replace ("]
+        lines += [f"\t{module} => {module} {sibling}" for module in local]
+        lines.append(")")
+    return "\n".join(lines) + "\n"
+
+
+def tools_go(project: str) -> str:
+    """A Go file that imports a project's programs, so that `go mod tidy` keeps what they need."""
+    packages = sorted(
+        component.package for component in COMPONENTS.values() if component.project.name == project
+    )
+    imports = "".join(f'\t_ "{package}"\n' for package in packages)
+    return f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n"
+
+
+def _start(folder: Path, project: str) -> None:
+    """A module to ask questions from."""
+    (folder / "go.mod").write_text(f"module capelin/{project}\n\ngo 1.21\n")
+
+
+async def _go(folder: Path, environment: Mapping[str, str]) -> Go:
+    return await find_go(
+        folder,
+        what="this version",
+        environment=environment,
+        platform=Platform.here(),
+        noted=lambda message: sys.stderr.writelines([message, "\n"]),
+    )
+
+
+async def _go_mod(go: Go, module: str, version: str, folder: Path) -> str:
+    answer = await go.run("mod", "download", "-json", f"{module}@{version}", folder=folder)
+    return await asyncio.to_thread(Path(json.loads(answer)["GoMod"]).read_text)
+
+
+def _go_line(text: str) -> str:
+    found = re.search(r"^go (\S+)$", text, re.MULTILINE)
+    return found[1] if found else "1.21"
+
+
+def main() -> None:
+    """Pin what the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m capelin.embedded.binaries.pin")
+    parser.add_argument("project", choices=sorted(PROJECTS))
+    parser.add_argument("version", help="as in v1.35.4")
+    arguments = parser.parse_args()
+    try:
+        written = asyncio.run(pin(arguments.project, arguments.version, MODULES, os.environ))
+    except BinariesError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{written}: needs Go {needed_go(written)}\n")
+
+
+if __name__ == "__main__":
+    main()

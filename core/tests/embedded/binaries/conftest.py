@@ -1,0 +1,290 @@
+"""Stand-ins for what is outside: a `go` command, a registry, somebody who watches."""
+
+import asyncio
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries.catalogue import Platform
+
+HERE = Platform.here()
+
+GO = r"""#!/bin/sh
+fake={fake}
+echo "$*" >> $fake/calls
+env > $fake/environment
+case "$1 $2" in
+"env GOVERSION") cat $fake/version; exit;;
+"env GOTOOLCHAIN") cat $fake/toolchain; exit;;
+"mod "*) . $fake/mod; exit;;
+esac
+shift
+while [ $# -gt 0 ]; do
+    case "$1" in
+    -o) out=$2; shift 2;;
+    -ldflags) shift 2;;
+    -*) shift;;
+    *) packages="$packages $1"; shift;;
+    esac
+done
+echo $$ > $fake/pid
+while [ -e $fake/held ]; do sleep 0.01; done
+if [ -e $fake/trouble ]; then cat $fake/trouble >&2; exit 1; fi
+mkdir -p $out
+for package in $packages; do
+    echo $package >&2
+    name=${{package%/v[0-9]}}
+    printf "#!/bin/sh\necho $package\n" > $out/${{name##*/}}
+done
+"""
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process does; the test's time limit ends the wait."""
+    # Nothing in this process can set an event when another process has done something.
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+class FakeGo:
+    """A `go` that builds shell scripts, and does what a test tells it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.path = f"{folder / 'bin'}:/usr/bin:/bin"
+        (folder / "bin").mkdir(parents=True)
+        command = folder / "bin" / "go"
+        command.write_text(GO.format(fake=folder))
+        command.chmod(0o755)
+        self.is_version("go1.26.8")
+        self.has_toolchain_setting("auto")
+
+    def is_version(self, version: str) -> None:
+        (self._folder / "version").write_text(version)
+
+    def has_toolchain_setting(self, setting: str) -> None:
+        (self._folder / "toolchain").write_text(setting)
+
+    def answers_mod_with(self, script: str) -> None:
+        (self._folder / "mod").write_text(script)
+
+    def fails_with(self, words: str) -> None:
+        (self._folder / "trouble").write_text(words)
+
+    def hold(self) -> None:
+        """Let builds begin and not end."""
+        (self._folder / "held").touch()
+
+    def release(self) -> None:
+        (self._folder / "held").unlink()
+
+    def builds(self) -> list[str]:
+        """The command lines of the builds so far."""
+        file = self._folder / "calls"
+        calls = file.read_text().splitlines() if file.exists() else []
+        return [call for call in calls if call.startswith("build")]
+
+    def environment(self) -> dict[str, str]:
+        """What the last call was given."""
+        lines = (self._folder / "environment").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    async def pid(self) -> int:
+        """The process of a build, once it is under way."""
+        file = self._folder / "pid"
+        await eventually(lambda: file.exists() and file.read_text().endswith("\n"))
+        return int(file.read_text())
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def layer_of(files: Mapping[str, bytes]) -> bytes:
+    """A layer with some files, as registries keep it."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return gzip.compress(packed.getvalue(), mtime=0)
+
+
+@dataclass
+class Registry:
+    """An OCI registry with the faults that a test gives it."""
+
+    url: str = ""
+    documents: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Manifests and blobs by their path."""
+    requests: list[tuple[str, dict[str, str]]] = field(
+        default_factory=list[tuple[str, dict[str, str]]]
+    )
+    token: str | None = None
+    challenge: str | None = None
+    cuts: list[int] = field(default_factory=list[int])
+    """After how many bytes the next blobs' connections are dropped."""
+    stalls: int | None = None
+    """After how many bytes a blob stops coming."""
+    knows_ranges: bool = True
+    storage: str | None = None
+    """Where blobs are redirected to."""
+
+    def add(self, repository: str, content: bytes, kind: str = "blobs") -> dict[str, Any]:
+        """Keep a document under its digest; returns its descriptor."""
+        self.documents[f"/v2/{repository}/{kind}/{digest_of(content)}"] = content
+        return {"digest": digest_of(content), "size": len(content)}
+
+    def add_manifest(
+        self, repository: str, manifest: Any, tag: str | None = None
+    ) -> dict[str, Any]:
+        content = json.dumps(manifest).encode()
+        if tag is not None:
+            self.documents[f"/v2/{repository}/manifests/{tag}"] = content
+        return self.add(repository, content, "manifests")
+
+    def add_image(
+        self,
+        repository: str,
+        tag: str,
+        *layers: Mapping[str, bytes],
+        platform: Platform = HERE,
+    ) -> dict[str, Any]:
+        """An image for one platform, in a list, as the official ones are."""
+        image = self.add_manifest(
+            repository, {"layers": [self.add(repository, layer_of(files)) for files in layers]}
+        )
+        image["platform"] = {"os": platform.system, "architecture": platform.architecture}
+        unknown = {**image, "platform": {"os": "unknown", "architecture": "unknown"}}
+        return self.add_manifest(repository, {"manifests": [unknown, image]}, tag)
+
+    def blob_requests(self) -> list[dict[str, str]]:
+        """The headers of the requests for blobs so far."""
+        return [headers for path, headers in self.requests if "/blobs/" in path]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append((request.path, dict(request.headers)))
+        if request.path == "/token":
+            return web.json_response({"token": self.token, "asked": dict(request.query)})
+        if self.challenge is not None and request.headers.get("Authorization") != (
+            f"Bearer {self.token}"
+        ):
+            return web.Response(status=401, headers={"WWW-Authenticate": self.challenge})
+        if self.storage is not None and "/blobs/" in request.path:
+            raise web.HTTPTemporaryRedirect(self.storage + request.path)
+        content = self.documents.get(request.path)
+        if content is None:
+            return web.Response(status=404)
+        if "/blobs/" in request.path:
+            return await self._send(request, content)
+        return web.Response(body=content)
+
+    async def _send(self, request: web.Request, content: bytes) -> web.StreamResponse:
+        start = request.http_range.start or 0 if self.knows_ranges else 0
+        response = web.StreamResponse(status=206 if start else 200)
+        response.content_length = len(content) - start
+        await response.prepare(request)
+        end = self.cuts.pop(0) if self.cuts else self.stalls
+        await response.write(content[start:end])
+        if end is not None and end < len(content):
+            if self.stalls is not None:
+                await asyncio.Event().wait()
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+
+@dataclass
+class Told:
+    """A `Progress` that remembers."""
+
+    events: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    amounts: list[tuple[int, int | None, str]] = field(
+        default_factory=list[tuple[int, int | None, str]]
+    )
+
+    def started(self, what: str, way: str) -> None:
+        self.events.append(("started", what, way))
+
+    def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
+        assert ("started", what, way) in self.events
+        self.amounts.append((done, total, unit))
+
+    def noted(self, what: str, way: str, message: str) -> None:
+        self.events.append(("noted", what, way, message))
+
+    def finished(self, what: str, way: str) -> None:
+        self.events.append(("finished", what, way))
+
+    def failed(self, what: str, way: str, reason: str) -> None:
+        self.events.append(("failed", what, way, reason))
+
+
+Serve = Callable[[Registry], Any]
+
+
+@pytest.fixture
+async def serve() -> AsyncGenerator[Serve]:
+    runners: list[web.AppRunner] = []
+
+    async def start(registry: Registry) -> Registry:
+        application = web.Application()
+        application.router.add_get("/{path:.*}", registry.answer)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        runners.append(runner)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        registry.url = f"http://{host}:{port}"
+        return registry
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def registry(serve: Serve) -> Registry:
+    return await serve(Registry())
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> FakeGo:
+    return FakeGo(tmp_path / "go")
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+Making = Callable[..., Binaries]
+
+
+@pytest.fixture
+def binaries(tmp_path: Path, told: Told, registry: Registry) -> Making:
+    """Makes `Binaries` that know nothing of this machine: no Go, no registry but the test's."""
+
+    def make(
+        *, folders: tuple[Path, ...] = (), go: FakeGo | None = None, **variables: str
+    ) -> Binaries:
+        return Binaries(
+            folders=folders,
+            cache=tmp_path / "cache",
+            progress=told,
+            mirrors={"registry.k8s.io": registry.url, "gcr.io": registry.url},
+            environment={"PATH": go.path if go else "/nowhere", **variables},
+        )
+
+    return make

@@ -1,0 +1,227 @@
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from capelin.embedded.binaries import BinariesError, Cache, Entry
+from capelin.embedded.binaries.binaries import default_cache
+from capelin.embedded.binaries.catalogue import Platform, wanted
+from capelin.embedded.binaries.errors import WayFailedError
+
+LINUX = Platform("linux", "amd64")
+ETCD = wanted("etcd")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+async def put(cache: Cache, content: str = "a program", name: str = "etcd") -> Entry:
+    async with cache.building(name) as place:
+        file = place.folder / "made"
+        file.write_text(content)
+        return cache.add(file, wanted(name), LINUX, "a test")
+
+
+def content_of(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+async def test_what_was_put_in_is_found_again(cache: Cache) -> None:
+    assert cache.find(ETCD, LINUX) is None
+    entry = await put(cache)
+    found = Cache(cache.root).find(ETCD, LINUX)
+    assert found == entry
+    assert cache.path(entry).read_text() == "a program"
+    assert stat.S_IMODE(cache.path(entry).stat().st_mode) == 0o755
+    assert (entry.version, entry.platform, entry.source) == ("v3.6.5", "linux/amd64", "a test")
+
+
+async def test_a_program_is_for_its_platform_and_version_only(cache: Cache) -> None:
+    await put(cache)
+    assert cache.find(ETCD, Platform("linux", "arm64")) is None
+    assert cache.find(wanted("etcdctl"), LINUX) is None
+
+
+async def test_a_program_keeps_its_name_in_a_folder_named_by_its_content(cache: Cache) -> None:
+    entry = await put(cache)
+    assert cache.path(entry) == cache.root / "blobs" / entry.digest / "etcd"
+
+
+async def test_nobody_else_may_look_into_the_cache(cache: Cache) -> None:
+    await put(cache)
+    assert stat.S_IMODE(cache.root.stat().st_mode) == 0o700
+
+
+async def test_a_program_that_was_changed_is_not_used(cache: Cache) -> None:
+    file = cache.path(await put(cache, "a program"))
+    file.write_text("a viruss!")
+    assert cache.find(ETCD, LINUX) is None
+
+
+async def test_a_program_that_was_cut_is_not_used(cache: Cache) -> None:
+    entry = await put(cache, "a program")
+    cache.path(entry).write_text("a pro")
+    os.utime(cache.path(entry), ns=(entry.modified, entry.modified))
+    assert cache.find(ETCD, LINUX) is None
+
+
+async def test_a_program_that_is_gone_is_not_found(cache: Cache) -> None:
+    cache.path(await put(cache)).unlink()
+    assert cache.find(ETCD, LINUX) is None
+
+
+async def test_a_restored_cache_is_hashed_once(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = await put(cache)
+    os.utime(cache.path(entry), ns=(1, 1))
+    found = cache.find(ETCD, LINUX)
+    assert found is not None
+    assert found.digest == entry.digest
+
+    def never(file: Path) -> str:
+        raise AssertionError(file)
+
+    monkeypatch.setattr("capelin.embedded.binaries.cache._digest", never)
+    assert cache.find(ETCD, LINUX) == found
+
+
+async def test_a_record_that_cannot_be_read_counts_as_none(cache: Cache) -> None:
+    await put(cache)
+    (record,) = (cache.root / "index").iterdir()
+    record.write_text('{"component": "et')
+    assert cache.find(ETCD, LINUX) is None
+    assert cache.entries() == []
+
+
+async def test_entries_are_listed_by_name(cache: Cache) -> None:
+    second, first = await put(cache, "b", "kwok"), await put(cache, "a", "etcd")
+    assert cache.entries() == [first, second]
+    assert [str(entry) for entry in cache.entries()] == ["etcd v3.6.5", "kwok v0.7.0"]
+
+
+async def test_verify_finds_what_size_and_time_do_not_show_and_removes_it(cache: Cache) -> None:
+    damaged, whole = await put(cache, "a program"), await put(cache, "b", "kwok")
+    cache.path(damaged).write_text("a progrom")
+    os.utime(cache.path(damaged), ns=(damaged.modified, damaged.modified))
+    assert cache.find(ETCD, LINUX) == damaged
+    assert cache.verify() == [damaged]
+    assert cache.entries() == [whole]
+    assert not cache.path(damaged).exists()
+    assert cache.verify() == []
+
+
+async def test_prune_keeps_what_it_is_told_and_removes_the_rest(cache: Cache) -> None:
+    kept, gone = await put(cache, "a", "etcd"), await put(cache, "b" * 1000, "kwok")
+    (cache.root / "partial" / "x").mkdir(parents=True)
+    (cache.root / "partial" / "x" / "half").write_text("half")
+    (cache.root / "work" / "y").mkdir(parents=True)
+    (cache.root / "components" / "v1").mkdir(parents=True)
+    cache.remember("registry.k8s.io/a/b:c", "sha256:1")
+    freed = cache.prune(keep=[kept])
+    assert cache.entries() == [kept]
+    assert 1000 < freed < 2000
+    assert cache.path(kept).exists()
+    assert not cache.path(gone).exists()
+    assert {child.name for child in cache.root.iterdir()} == {"blobs", "images", "index", "locks"}
+    assert cache.seen("registry.k8s.io/a/b:c") == "sha256:1"
+
+
+async def test_prune_knows_what_to_keep_even_if_its_record_was_renewed(cache: Cache) -> None:
+    entry = await put(cache)
+    os.utime(cache.path(entry), ns=(1, 1))
+    cache.find(ETCD, LINUX)
+    cache.prune(keep=[entry])
+    assert cache.find(ETCD, LINUX) is not None
+
+
+async def test_two_programs_with_one_content_survive_each_other(cache: Cache) -> None:
+    one = await put(cache, "same", "etcd")
+    other = await put(cache, "same", "etcdctl")
+    cache.prune(keep=[other])
+    assert one.digest == other.digest
+    assert cache.find(wanted("etcdctl"), LINUX) == other
+
+
+@pytest.mark.parametrize("action", ["verify", "prune"])
+async def test_nothing_is_removed_while_somebody_builds(cache: Cache, action: str) -> None:
+    async with cache.building("etcd"):
+        with pytest.raises(BinariesError, match=r"is being filled by another process.*try again"):
+            getattr(cache, action)()
+    getattr(cache, action)()
+
+
+async def test_the_same_thing_is_built_by_one_at_a_time(cache: Cache) -> None:
+    waited = asyncio.Event()
+
+    async def second() -> None:
+        async with cache.building("etcd", waiting=waited.set):
+            assert not inside
+
+    async with cache.building("etcd"):
+        inside = True
+        task = asyncio.create_task(second())
+        await waited.wait()
+        inside = False
+    await task
+
+
+async def test_different_things_are_built_at_once(cache: Cache) -> None:
+    async with cache.building("etcd"), cache.building("kwok"):
+        pass
+
+
+async def test_what_a_killed_builder_left_is_removed_by_the_next(cache: Cache) -> None:
+    await put(cache)
+    left = cache.root / "work" / "etcd~killed"
+    other = cache.root / "work" / "kwok~busy"
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "half").write_text("half a pro")
+    async with cache.building("etcd") as place:
+        assert not left.exists()
+        assert place.folder.parent == left.parent
+    assert other.exists()
+
+
+async def test_a_builder_that_fails_leaves_nothing(cache: Cache) -> None:
+    with pytest.raises(RuntimeError):  # noqa: PT012
+        async with cache.building("etcd") as place:
+            (place.folder / "half").write_text("half")
+            raise RuntimeError
+    assert content_of(cache.root) == {"locks/cache.lock", "locks/etcd.lock"}
+    assert not list((cache.root / "partial").iterdir())
+
+
+async def test_the_digest_of_an_image_is_remembered(cache: Cache) -> None:
+    assert cache.seen("registry.k8s.io/etcd:3.6.5-0") is None
+    cache.remember("registry.k8s.io/etcd:3.6.5-0", "sha256:1")
+    assert Cache(cache.root).seen("registry.k8s.io/etcd:3.6.5-0") == "sha256:1"
+    assert cache.seen("registry.k8s.io/etcd:3.6.4-0") is None
+
+
+async def test_a_damaged_memory_is_not_taken_for_none(cache: Cache) -> None:
+    cache.remember("a/b:c", "sha256:1")
+    cache.seen_file("a/b:c").write_text("{")
+    with pytest.raises(WayFailedError, match=r"a%2Fb:c.json is damaged; remove it"):
+        cache.seen("a/b:c")
+
+
+async def test_a_cache_that_cannot_be_written_says_what_to_do(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(BinariesError, match=r"cache cannot be written to; .*XDG_CACHE_HOME"):
+        async with cache.building("etcd"):
+            pass
+
+
+def test_the_cache_is_where_xdg_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    home = Path("/home/somebody/.cache/capelin")
+    assert default_cache({"XDG_CACHE_HOME": "/there"}) == Path("/there/capelin")
+    assert default_cache({"XDG_CACHE_HOME": "relative"}) == home
+    assert default_cache({}) == home

@@ -1,0 +1,83 @@
+import re
+from pathlib import Path
+
+import pytest
+from capelin.embedded.binaries import (
+    COMPONENTS,
+    KNOWN_KUBERNETES,
+    BinariesError,
+    check_kubernetes_version,
+)
+from capelin.embedded.binaries.catalogue import PROJECTS, Platform, Project, wanted
+from capelin.embedded.binaries.go import needed_go
+
+
+def test_two_kubernetes_minors_are_known_oldest_first() -> None:
+    assert KNOWN_KUBERNETES == ("v1.33.13", "v1.34.4")
+
+
+def test_versions_are_ordered_by_number_not_by_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("v1.9.1", "v1.10.0", "v1.9.10"):
+        (tmp_path / "some" / version).mkdir(parents=True)
+    monkeypatch.setattr("capelin.embedded.binaries.catalogue.MODULES", tmp_path)
+    assert Project("some", "Some", sources={}, stamps={}).versions == (
+        "v1.9.1",
+        "v1.9.10",
+        "v1.10.0",
+    )
+
+
+def test_an_unknown_kubernetes_version_is_refused_with_those_that_are_known() -> None:
+    check_kubernetes_version("v1.34.4")
+    words = "v1.36.9 is not a Kubernetes version that Capelin can get; known: v1.33.13, v1.34.4"
+    with pytest.raises(BinariesError, match=f"^{re.escape(words)}$"):
+        check_kubernetes_version("v1.36.9")
+
+
+def test_a_name_without_a_version_means_the_newest() -> None:
+    newest, asked = wanted("kube-apiserver"), wanted("kube-apiserver@v1.33.13")
+    assert (newest.version, newest.asked) == ("v1.34.4", False)
+    assert (asked.version, asked.asked) == ("v1.33.13", True)
+
+
+def test_an_unknown_program_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(
+        BinariesError, match=r"'kubelet' is not a program .* known: .*etcd, etcdctl"
+    ):
+        wanted("kubelet")
+
+
+@pytest.mark.parametrize("project", PROJECTS.values(), ids=lambda project: project.name)
+def test_every_version_has_module_files_that_pin_it(project: Project) -> None:
+    assert project.versions
+    for version in project.versions:
+        files = project.module_files(version)
+        packages = [each.package for each in COMPONENTS.values() if each.project is project]
+        assert f" {version}\n" in (files / "go.mod").read_text()
+        assert all(f'"{package}"' in (files / "tools.go").read_text() for package in packages)
+        assert needed_go(files) >= "1.24"
+
+
+@pytest.mark.parametrize("project", PROJECTS.values(), ids=lambda project: project.name)
+def test_every_pinned_image_is_one_that_is_pulled(project: Project) -> None:
+    for version in project.versions:
+        pulled = {
+            each.image.reference_of(version)
+            for each in COMPONENTS.values()
+            if each.project is project and each.image is not None
+        }
+        pinned = project.image_digests(version)
+        assert pinned.keys() <= pulled
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in pinned.values())
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture"), [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")]
+)
+def test_a_processor_is_called_what_go_and_images_call_it(
+    machine: str, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert str(Platform.here()) == f"linux/{architecture}"
