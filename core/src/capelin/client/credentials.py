@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from capelin.client import exec_plugin, tls
@@ -114,7 +114,9 @@ class Credentials:
         )
 
     async def _ask(self, plugin: ExecPlugin, ca: bytes | None) -> Credential:
-        if self._handed_out is None or self._handed_out.is_over(self._now()):
+        if self._handed_out is None or self._handed_out.is_over(
+            self._now() + timedelta(seconds=_LOOK_AGAIN)
+        ):
             self._handed_out = await exec_plugin.run(plugin, self._config.server, ca)
         return self._handed_out
 
@@ -122,6 +124,11 @@ class Credentials:
         user, server = self._config.user, self._config.server
         headers: list[tuple[str, str]] = []
         if material.token:
+            if not (material.token.isascii() and material.token.isprintable()):
+                raise CredentialError(
+                    f"what should prove who we are to {server.address} is not a token: "
+                    f"it has characters that no token has"
+                )
             headers.append(("Authorization", f"Bearer {material.token}"))
         elif user.username:
             pair = f"{user.username}:{user.password or ''}".encode()

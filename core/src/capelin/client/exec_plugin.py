@@ -25,9 +25,9 @@ class Credential:
     key: bytes | None = field(repr=False)
     expires: datetime | None
 
-    def is_over(self, now: datetime) -> bool:
-        """Whether its time has passed."""
-        return self.expires is not None and now >= self.expires
+    def is_over(self, at: datetime) -> bool:
+        """Whether its time will have passed then."""
+        return self.expires is not None and at >= self.expires
 
 
 async def run(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Credential:

@@ -208,23 +208,34 @@ def _exec(entry: _Entry, at: str) -> ExecPlugin | None:
     return ExecPlugin(
         api_version=api_version,
         command=str(entry.folder / command) if beside else command,
-        arguments=tuple(str(argument) for argument in value.get("args") or ()),
-        environment={str(item["name"]): str(item["value"]) for item in value.get("env") or ()},
+        arguments=_texts(value, "args", at),
+        environment=_environment(value, at),
         provide_cluster_info=value.get("provideClusterInfo") is True,
         install_hint=_text(value, "installHint", at),
     )
+
+
+def _environment(value: Mapping[str, Any], at: str) -> dict[str, str]:
+    listed: Any = value.get("env") or []
+    try:
+        return {item["name"] + "": item["value"] + "" for item in listed}
+    except (TypeError, KeyError):
+        raise ConfigError(f"{at}: exec's env is not a list of names and values") from None
 
 
 def _impersonation(value: Mapping[str, Any], at: str) -> Impersonation | None:
     user = _text(value, "as", at)
     if not user:
         return None
-    extra = cast("Mapping[str, Iterable[Any]]", value.get("as-user-extra") or {})
+    extra: Any = value.get("as-user-extra") or {}
+    if not isinstance(extra, dict):
+        raise ConfigError(f"{at}: as-user-extra is not a mapping")
+    extra = cast("dict[str, Any]", extra)
     return Impersonation(
         user=user,
         uid=_text(value, "as-uid", at),
-        groups=tuple(str(group) for group in value.get("as-groups") or ()),
-        extra={key: tuple(str(one) for one in values) for key, values in extra.items()},
+        groups=_texts(value, "as-groups", at),
+        extra={key: _texts(extra, key, at) for key in extra},
     )
 
 
@@ -238,6 +249,13 @@ def _material(entry: _Entry, key: str, at: str) -> Material | None:
             raise ConfigError(f"{at}: {key}-data is not base64") from None
     path = _text(entry.value, key, at)
     return entry.folder / path if path else None
+
+
+def _texts(value: Mapping[str, Any], key: str, at: str) -> tuple[str, ...]:
+    listed: Any = value.get(key) or []
+    if not isinstance(listed, list):
+        raise ConfigError(f"{at}: {key} is not a list")
+    return tuple(str(one) for one in cast("list[Any]", listed))
 
 
 def _text(value: Mapping[str, Any], key: str, at: str) -> str:

@@ -1,0 +1,283 @@
+import base64
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from capelin.client import Config, ConfigError, ExecPlugin, Impersonation, Server, User
+
+
+def kubeconfig(
+    user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **extra: Any
+) -> bytes:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "one",
+            "clusters": [
+                {"name": "c", "cluster": {"server": "https://api:6443", **(cluster or {})}}
+            ],
+            "users": [{"name": "u", "user": user or {}}],
+            "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
+            **extra,
+        }
+    ).encode()
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def test_everything_about_a_server_is_read() -> None:
+    config = Config.from_kubeconfig(
+        kubeconfig(
+            cluster={
+                "server": "https://api:6443/prefix/",
+                "certificate-authority-data": encoded(b"CA"),
+                "tls-server-name": "kubernetes",
+                "proxy-url": "http://proxy:3128",
+            }
+        )
+    )
+    assert config.server == Server(
+        "https://api:6443/prefix", b"CA", True, "kubernetes", "http://proxy:3128"
+    )
+    assert config.namespace == "default"
+
+
+def test_everything_about_a_user_is_read() -> None:
+    config = Config.from_kubeconfig(
+        kubeconfig(
+            {
+                "client-certificate-data": encoded(b"CERTIFICATE"),
+                "client-key-data": encoded(b"KEY"),
+                "token": "T",
+                "username": "ann",
+                "password": "P",
+                "as": "bob",
+                "as-uid": "7",
+                "as-groups": ["g"],
+                "as-user-extra": {"scope": ["a", "b"]},
+            }
+        )
+    )
+    assert config.user == User(
+        certificate=b"CERTIFICATE",
+        key=b"KEY",
+        token="T",
+        username="ann",
+        password="P",
+        impersonate=Impersonation("bob", "7", ("g",), {"scope": ("a", "b")}),
+    )
+
+
+def test_nothing_secret_is_shown() -> None:
+    config = Config.from_kubeconfig(
+        kubeconfig(
+            {
+                "token": "geheim",
+                "password": "geheim",
+                "username": "u",
+                "client-certificate-data": encoded(b"geheim"),
+                "client-key-data": encoded(b"geheim"),
+            },
+            {"proxy-url": "http://u:geheim@proxy"},
+        )
+    )
+    assert "geheim" not in repr(config)
+
+
+def test_paths_are_relative_to_the_file_that_says_them(tmp_path: Path) -> None:
+    user = {"client-certificate": "pki/me.crt", "client-key": "/etc/me.key", "tokenFile": "token"}
+    file = tmp_path / "deep" / "config"
+    file.parent.mkdir()
+    file.write_bytes(kubeconfig(user, {"certificate-authority": "../ca.crt"}))
+    config = Config.from_kubeconfig(file)
+    assert config.server.ca == file.parent / "../ca.crt"
+    assert config.user.certificate == file.parent / "pki/me.crt"
+    assert config.user.key == Path("/etc/me.key")
+    assert config.user.token_file == file.parent / "token"
+
+
+def test_data_goes_before_a_file() -> None:
+    cluster = {"certificate-authority": "ca.crt", "certificate-authority-data": encoded(b"CA")}
+    assert Config.from_kubeconfig(kubeconfig(cluster=cluster)).server.ca == b"CA"
+
+
+def test_another_context_can_be_chosen() -> None:
+    content = kubeconfig(
+        contexts=[
+            {"name": "one", "context": {"cluster": "c", "user": "u"}},
+            {"name": "two", "context": {"cluster": "c", "namespace": "team"}},
+        ]
+    )
+    assert Config.from_kubeconfig(content).namespace == "default"
+    assert Config.from_kubeconfig(content, "two").namespace == "team"
+    with pytest.raises(ConfigError, match='has no context "three": there are one, two'):
+        Config.from_kubeconfig(content, "three")
+
+
+def test_the_only_context_need_not_be_named() -> None:
+    content = kubeconfig().replace(b"current-context: one\n", b"")
+    assert Config.from_kubeconfig(content).server.address == "https://api:6443"
+
+
+def test_files_are_merged_and_the_first_to_say_something_wins(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second" / "config"
+    second.parent.mkdir()
+    first.write_bytes(kubeconfig({"token": "first"}, contexts=[], clusters=[]))
+    second.write_bytes(kubeconfig({"token": "second"}, {"certificate-authority": "ca.crt"}))
+    listed = os.pathsep.join(str(path) for path in (tmp_path / "missing", first, second))
+    config = Config.find(environ={"KUBECONFIG": listed})
+    assert config.user.token == "first"
+    assert config.server.ca == second.parent / "ca.crt"
+
+
+def test_a_list_of_files_that_are_all_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file exists"):
+        Config.find(environ={"KUBECONFIG": str(tmp_path / "missing")})
+
+
+EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "login"}
+
+
+def test_a_credential_program_is_read(tmp_path: Path) -> None:
+    said = {
+        **EXEC,
+        "args": ["--for", "me"],
+        "env": [{"name": "A", "value": "B"}],
+        "provideClusterInfo": True,
+        "interactiveMode": "IfAvailable",
+        "installHint": "get it",
+    }
+    assert Config.from_kubeconfig(kubeconfig({"exec": said})).user.exec == ExecPlugin(
+        EXEC["apiVersion"], "login", ("--for", "me"), {"A": "B"}, True, "get it"
+    )
+    file = tmp_path / "config"
+    file.write_bytes(kubeconfig({"exec": {**EXEC, "command": "./bin/login"}}))
+    program = Config.from_kubeconfig(file).user.exec
+    assert program is not None
+    assert program.command == str(tmp_path / "bin/login")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x00", "is not YAML"),
+        (b"token: [geheim", "is not YAML"),
+        (b"- a", "is not a kubeconfig"),
+        (b"", "is not a kubeconfig"),
+        (b"clusters: 3\ncurrent-context: x", "clusters is not a list"),
+        (b"clusters: [{cluster: {}}]", "one of its clusters has no name"),
+        (b"users: [{name: a, user: [geheim]}]", 'user "a" is not a mapping'),
+        (b"current-context: a", 'has no context "a": there are none'),
+        (b"kind: Config", "has no current-context: there are none"),
+        (kubeconfig(cluster={"server": ""}), 'cluster "c" has no server'),
+        (kubeconfig(cluster={"server": "api:6443"}), '"api:6443" is not the address'),
+        (kubeconfig(cluster={"server": 3}), "server is not text"),
+        (kubeconfig(cluster={"proxy-url": "socks5://x"}), "has to start with http:// or https://"),
+        (kubeconfig(cluster={"certificate-authority-data": "?"}), "is not base64"),
+        (
+            kubeconfig(
+                cluster={"certificate-authority": "x", "insecure-skip-tls-verify": True},
+            ),
+            "remove certificate-authority or insecure-skip-tls-verify",
+        ),
+        (kubeconfig({"client-certificate": "a"}), "belong together"),
+        (kubeconfig({"auth-provider": {"name": "gcp"}}), "auth-provider, which Kubernetes removed"),
+        (kubeconfig({"exec": "x"}), "exec is not a mapping"),
+        (kubeconfig({"exec": {**EXEC, "command": ""}}), "exec has no command"),
+        (
+            kubeconfig({"exec": {**EXEC, "apiVersion": "v1alpha1"}}),
+            "exec has to have an api",
+        ),
+        (kubeconfig({"exec": {**EXEC, "interactiveMode": "Always"}}), "exec wants a terminal"),
+        (kubeconfig({"exec": {**EXEC, "env": ["A=B"]}}), "env is not a list of names and values"),
+        (kubeconfig({"exec": {**EXEC, "args": "x"}}), "args is not a list"),
+        (kubeconfig({"token": 123}), "token is not text"),
+    ],
+)
+def test_a_bad_kubeconfig_is_refused_in_words(content: bytes, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_kubeconfig(content)
+    assert message in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    with pytest.raises(ConfigError, match=f"kubeconfig {file} cannot be read: No such file"):
+        Config.from_kubeconfig(file)
+    with pytest.raises(ConfigError, match=f"kubeconfig {file} cannot be read: No such file"):
+        Config.find(file)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"exec": EXEC},
+        {"tokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token"},
+        {"client-certificate": "/a", "client-key-data": encoded(b"K")},
+        {"client-certificate-data": encoded(b"C"), "client-key": "/b"},
+        {"auth-provider": {"name": "gcp"}},
+    ],
+)
+def test_somebody_else_s_kubeconfig_does_not_reach_into_this_machine(user: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"would run a program or read a file|auth-provider"):
+        Config.from_secret(kubeconfig(user))
+    with pytest.raises(ConfigError, match="certificate-authority"):
+        Config.from_secret(kubeconfig(cluster={"certificate-authority": "/etc/shadow"}))
+
+
+def test_somebody_else_s_kubeconfig_may_hold_all_that_is_needed() -> None:
+    config = Config.from_secret(
+        kubeconfig(
+            {"client-certificate-data": encoded(b"C"), "client-key-data": encoded(b"K")},
+            {"certificate-authority-data": encoded(b"CA")},
+        )
+    )
+    assert (config.server.ca, config.user.certificate, config.user.key) == (b"CA", b"C", b"K")
+
+
+@pytest.fixture
+def service_account(tmp_path: Path) -> Path:
+    (tmp_path / "token").write_text("T")
+    (tmp_path / "ca.crt").write_text("CA")
+    (tmp_path / "namespace").write_text("capelin-system\n")
+    return tmp_path
+
+
+def test_a_pod_is_its_service_account(service_account: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    config = Config.in_cluster(environ, service_account)
+    assert config == Config(
+        Server("https://10.0.0.1:443", service_account / "ca.crt"),
+        User(token_file=service_account / "token"),
+        "capelin-system",
+    )
+
+
+def test_an_ipv6_service_is_put_in_brackets(service_account: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    config = Config.in_cluster(environ, service_account)
+    assert config.server.address == "https://[fd00::1]:443"
+
+
+def test_outside_of_a_cluster_there_is_no_service_account(tmp_path: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    for variables, folder in (({}, tmp_path), (environ, tmp_path / "nothing")):
+        with pytest.raises(ConfigError, match="does not run in a cluster"):
+            Config.in_cluster(variables, folder)
+
+
+def test_the_kubeconfig_at_home_is_the_last_resort(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no API server is known here: set KUBECONFIG"):
+        Config.find(environ={"HOME": str(tmp_path)})
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_bytes(kubeconfig())
+    config = Config.find(environ={"HOME": str(tmp_path)})
+    assert config.server.address == "https://api:6443"
+    with pytest.raises(ConfigError, match="does not run in a cluster"):
+        Config.find(environ={"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"})

@@ -1,0 +1,264 @@
+import json
+import logging
+import os
+import ssl
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from capelin.client import Config, CredentialError, ExecPlugin, Server, User, exec_plugin
+from capelin.client.credentials import Credentials
+from capelin.pki import KeyPair, issue, new_ca
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+V1 = "client.authentication.k8s.io/v1"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def time_of_day(self) -> datetime:
+        return NOW + timedelta(seconds=self.seconds)
+
+
+def credentials(user: User, clock: Clock | None = None, address: str = "http://api") -> Credentials:
+    clock = clock or Clock()
+    return Credentials(Config(Server(address), user), clock, clock.time_of_day)
+
+
+async def shown(by: Credentials) -> str:
+    return dict((await by.proof()).headers).get("Authorization", "")
+
+
+async def test_a_token_file_is_read_again_after_a_while(tmp_path: Path) -> None:
+    file, clock = tmp_path / "token", Clock()
+    file.write_text("old")
+    ours = credentials(User(token_file=file), clock)
+    assert await shown(ours) == "Bearer old"
+    file.write_text("new")
+    assert await shown(ours) == "Bearer old"
+    clock.seconds += 10
+    assert await shown(ours) == "Bearer new"
+
+
+async def test_the_proof_is_the_same_while_nothing_changes(tmp_path: Path) -> None:
+    file, clock = tmp_path / "token", Clock()
+    file.write_text("T")
+    ours = credentials(User(token_file=file), clock)
+    before = await ours.proof()
+    clock.seconds += 10
+    assert await ours.proof() is before
+    assert await ours.after_refusal(before) is None
+
+
+async def test_a_missing_file_is_an_error_at_first_and_a_warning_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, clock = tmp_path / "token", Clock()
+    ours = credentials(User(token_file=file), clock)
+    with pytest.raises(CredentialError, match=f"{file} cannot be read: No such file"):
+        await ours.proof()
+    file.write_text("T")
+    assert await shown(ours) == "Bearer T"
+    file.unlink()
+    clock.seconds += 10
+    with caplog.at_level(logging.WARNING):
+        assert await shown(ours) == "Bearer T"
+    assert "The credentials in use are kept" in caplog.text
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "smörgås"])
+async def test_a_token_that_cannot_travel_is_refused_without_being_shown(token: str) -> None:
+    with pytest.raises(CredentialError, match="is not a token") as caught:
+        await credentials(User(token=token)).proof()
+    assert token not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def authority() -> KeyPair:
+    return new_ca("test", now=datetime.now(UTC))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: KeyPair) -> KeyPair:
+    return issue(authority, common_name="me", usages=("client",), now=datetime.now(UTC))
+
+
+async def test_a_certificate_is_replaced_when_both_of_its_files_are(
+    tmp_path: Path, authority: KeyPair, certificate: KeyPair
+) -> None:
+    clock = Clock()
+    pem, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    pem.write_bytes(certificate.certificate_pem)
+    key.write_bytes(certificate.private_key_pem)
+    ours = credentials(User(certificate=pem, key=key), clock, "https://api")
+    first = await ours.proof()
+    assert first.tls is not None
+    renewed = issue(authority, common_name="me", usages=("client",), now=datetime.now(UTC))
+    pem.write_bytes(renewed.certificate_pem)
+    clock.seconds += 10
+    assert await ours.proof() is first
+    key.write_bytes(renewed.private_key_pem)
+    clock.seconds += 10
+    assert await ours.proof() is not first
+
+
+async def test_a_key_of_another_certificate_is_refused(
+    authority: KeyPair, certificate: KeyPair
+) -> None:
+    user = User(certificate=certificate.certificate_pem, key=authority.private_key_pem)
+    with pytest.raises(CredentialError, match="belong together"):
+        await credentials(user, address="https://api").proof()
+
+
+async def test_an_authority_that_is_no_pem_is_refused() -> None:
+    ours = Credentials(Config(Server("https://api", b"nonsense")))
+    with pytest.raises(CredentialError, match="certificate authority is not PEM"):
+        await ours.proof()
+
+
+async def test_verification_can_be_skipped() -> None:
+    proof = await Credentials(Config(Server("https://api", verify=False))).proof()
+    assert proof.tls is not None
+    assert proof.tls.verify_mode == ssl.CERT_NONE
+
+
+Program = Callable[[str], ExecPlugin]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Makes a credential program of some lines of Python."""
+
+    def make(source: str) -> ExecPlugin:
+        file = tmp_path / "program.py"
+        file.write_text(f"import json, os, sys, pathlib\nhere = {str(tmp_path)!r}\n{source}")
+        return ExecPlugin(V1, sys.executable, (str(file),), {"FLAVOUR": "salt"})
+
+    return make
+
+
+COUNTING = """
+count = pathlib.Path(here, "count")
+number = int(count.read_text()) + 1 if count.exists() else 1
+count.write_text(str(number))
+status = {"token": f"T{number}", "expirationTimestamp": EXPIRES}
+print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "status": status}))
+"""
+
+
+async def test_a_program_is_run_again_when_its_token_is_over(program: Program) -> None:
+    clock = Clock()
+    clock.seconds = 0
+    expires = (NOW + timedelta(seconds=100)).isoformat().replace("+00:00", "Z")
+    ours = credentials(User(exec=program(COUNTING.replace("EXPIRES", repr(expires)))), clock)
+    assert await shown(ours) == "Bearer T1"
+    clock.seconds = 80
+    assert await shown(ours) == "Bearer T1"
+    clock.seconds = 91
+    assert await shown(ours) == "Bearer T2"
+
+
+async def test_a_program_is_run_again_when_its_token_is_refused(program: Program) -> None:
+    ours = credentials(User(exec=program(COUNTING.replace("EXPIRES", "None"))))
+    refused = await ours.proof()
+    other = await ours.after_refusal(refused)
+    assert other is not None
+    assert dict(other.headers)["Authorization"] == "Bearer T2"
+
+
+async def test_a_program_is_told_who_asks(program: Program, tmp_path: Path) -> None:
+    source = """
+pathlib.Path(here, "told").write_text(os.environ["KUBERNETES_EXEC_INFO"])
+status = {"token": os.environ["FLAVOUR"] + os.environ["HOME"]}
+print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "status": status}))
+"""
+    plugin = program(source)
+    server = Server("https://api", b"CA", tls_server_name="kubernetes")
+    credential = await exec_plugin.run(plugin, server, b"CA")
+    assert credential.token == f"salt{os.environ['HOME']}"
+    assert json.loads((tmp_path / "told").read_text()) == {
+        "apiVersion": V1,
+        "kind": "ExecCredential",
+        "spec": {"interactive": False},
+    }
+
+
+def test_a_program_may_be_told_about_the_cluster() -> None:
+    plugin = ExecPlugin(V1, "login", provide_cluster_info=True)
+    server = Server("https://api", b"CA", tls_server_name="kubernetes", proxy="http://proxy")
+    assert exec_plugin.question(plugin, server, b"CA")["spec"] == {
+        "interactive": False,
+        "cluster": {
+            "server": "https://api",
+            "certificate-authority-data": "Q0E=",
+            "insecure-skip-tls-verify": False,
+            "tls-server-name": "kubernetes",
+            "proxy-url": "http://proxy",
+        },
+    }
+
+
+async def test_a_program_s_certificate_is_shown(program: Program, certificate: KeyPair) -> None:
+    status = {
+        "clientCertificateData": certificate.certificate_pem.decode(),
+        "clientKeyData": certificate.private_key_pem.decode(),
+    }
+    said = json.dumps({"apiVersion": V1, "status": status})
+    plugin = program(f"print({said!r})")
+    proof = await credentials(User(exec=plugin), address="https://api").proof()
+    assert proof.tls is not None
+    assert proof.headers == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("sys.exit(3)", "failed with exit code 3"),
+        ("print('no')", "not JSON"),
+        ("print('[]')", "not an ExecCredential"),
+        ("print(json.dumps({'apiVersion': 'v1', 'status': {'token': 'T'}}))", "another version"),
+        (f"print(json.dumps({{'apiVersion': '{V1}'}}))", "without a token"),
+        (
+            (
+                f"status = {{'token': 'T', 'expirationTimestamp': 'soon'}}\n"
+                f"print(json.dumps({{'apiVersion': '{V1}', 'status': status}}))"
+            ),
+            "no time",
+        ),
+    ],
+)
+async def test_a_program_that_does_not_do_its_work_is_an_error(
+    program: Program, source: str, message: str
+) -> None:
+    with pytest.raises(CredentialError, match=message):
+        await credentials(User(exec=program(source))).proof()
+
+
+async def test_a_program_that_is_not_there_is_named_with_its_hint() -> None:
+    plugin = ExecPlugin(V1, "/no/such/program", install_hint="Get it from example.com.")
+    with pytest.raises(CredentialError, match=r"No such file or directory\. Get it"):
+        await credentials(User(exec=plugin)).proof()
+
+
+async def test_a_program_that_hangs_is_killed(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_plugin, "_PATIENCE", 0.5)
+    program_source = """
+import time
+pathlib.Path(here, "pid").write_text(str(os.getpid()))
+time.sleep(99)
+"""
+    plugin = program(program_source)
+    with pytest.raises(CredentialError, match=r"gave no answer within 0\.5 s"):
+        await credentials(User(exec=plugin)).proof()
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
