@@ -15,6 +15,9 @@ from capelin.api.fields import Int32
 
 ModelT = TypeVar("ModelT", bound=Model)
 
+PLAIN_STRING = WithJsonSchema({"type": "string"})
+"""For values that Cluster API's document names only in words."""
+
 Status = Literal["Success", "Failure"]
 """How a call went. A failure never travels as an HTTP status."""
 

@@ -7,7 +7,7 @@ from pydantic import Field, PrivateAttr
 from capelin.api import Unstructured
 from capelin.api.views.capi import Cluster
 from capelin.runtime.catalog import Catalog
-from capelin.runtime.messages import Bytes, Go, Json, Part, Request
+from capelin.runtime.messages import PLAIN_STRING, Bytes, Go, Json, Part, Request
 
 GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 """Where Cluster API declares these types."""
@@ -17,7 +17,7 @@ API_VERSION = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 CLUSTER_API = Catalog()
 """The hooks that Cluster API calls."""
 
-PatchType = Literal["JSONPatch", "JSONMergePatch"]
+PatchType = Annotated[Literal["JSONPatch", "JSONMergePatch"], PLAIN_STRING]
 
 
 class Variable(Part):

@@ -1,15 +1,15 @@
 """The hook by which a server says what it answers."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from capelin.api.fields import Int32
 from capelin.runtime.catalog import Hook
-from capelin.runtime.messages import Message, Part, Response
+from capelin.runtime.messages import PLAIN_STRING, Message, Part, Response
 from capelin.runtime.v1alpha1.common import API_VERSION, CLUSTER_API
 
 GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 
-FailurePolicy = Literal["Fail", "Ignore"]
+FailurePolicy = Annotated[Literal["Fail", "Ignore"], PLAIN_STRING]
 """What the caller makes of a call that brings no answer. A `Failure` is never ignored."""
 
 

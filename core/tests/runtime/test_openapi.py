@@ -1,0 +1,143 @@
+import json
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from annotated_types import MaxLen
+from capelin.api import Time
+from capelin.api.fields import Int64
+from capelin.runtime.catalog import Catalog, Deprecation, Hook
+from capelin.runtime.messages import Json, Part, Request, Response
+from capelin.runtime.openapi import openapi
+from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
+
+GOLDEN = Path(__file__).with_name("openapi.golden.json")
+HOOKS = "sigs.k8s.io.cluster-api.api.runtime.hooks.v1alpha1"
+DOCUMENT = openapi(CLUSTER_API, title="Cluster API - Runtime SDK", version="golden")
+
+
+def text(document: dict[str, Any]) -> str:
+    """Paths and our own types, one a line, so that a difference is easy to read."""
+    types = document["components"]["schemas"].items()
+    ours = {name: schema for name, schema in types if name.startswith(HOOKS)}
+    lines = [f'"{key}": {json.dumps(value)}' for key, value in (document["paths"] | ours).items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def test_the_document_is_as_released() -> None:
+    """To accept a change: write what `text(DOCUMENT)` returns to the golden file."""
+    assert text(DOCUMENT) == GOLDEN.read_text()
+
+
+def references(part: object) -> Iterator[str]:
+    if isinstance(part, dict):
+        for key, value in cast("dict[str, object]", part).items():
+            if key == "$ref":
+                yield str(value)
+            else:
+                yield from references(value)
+    elif isinstance(part, list):
+        for item in cast("list[object]", part):
+            yield from references(item)
+
+
+def test_every_reference_leads_somewhere_and_every_type_is_used() -> None:
+    named = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+    assert set(references(DOCUMENT)) == named
+
+
+def test_hooks_are_where_cluster_api_calls_them() -> None:
+    base = "/hooks.runtime.cluster.x-k8s.io/v1alpha1"
+    assert len(DOCUMENT["paths"]) == 17
+    assert f"{base}/discovery" in DOCUMENT["paths"]
+    operation = DOCUMENT["paths"][f"{base}/beforeclusterupgrade/{{name}}"]["post"]
+    assert operation["operationId"] == "hooksRuntimeClusterV1alpha1BeforeClusterUpgrade"
+    assert [parameter["name"] for parameter in operation["parameters"]] == ["name"]
+
+
+def schema(name: str) -> dict[str, Any]:
+    return DOCUMENT["components"]["schemas"][f"{HOOKS}.{name}"]
+
+
+def test_types_are_those_of_go() -> None:
+    said = schema("BeforeClusterUpgradeResponse")
+    assert said["required"] == ["status", "retryAfterSeconds"]
+    assert said["properties"]["status"]["enum"] == ["Failure", "Success"]
+    assert said["properties"]["retryAfterSeconds"]["format"] == "int32"
+    patch = schema("GeneratePatchesResponseItem")["properties"]["patch"]
+    assert patch == {"type": "string", "format": "byte"}
+
+
+def test_objects_refer_to_cluster_apis_own_types() -> None:
+    cluster = schema("BeforeClusterUpgradeRequest")["properties"]["cluster"]
+    name = "sigs.k8s.io.cluster-api.api.core.v1beta2.Cluster"
+    assert cluster["allOf"] == [{"$ref": f"#/components/schemas/{name}"}]
+    assert DOCUMENT["components"]["schemas"][name]["required"] == ["spec"]
+
+
+def test_a_document_has_only_what_its_hooks_need() -> None:
+    document = openapi([Discovery], title="mine", version="2")
+    assert {name.rpartition(".")[2] for name in document["components"]["schemas"]} == {
+        "DiscoveryRequest",
+        "DiscoveryResponse",
+        "ExtensionHandler",
+        "GroupVersionHook",
+    }
+    assert document["info"]["title"] == "mine"
+
+
+class Node(Part):
+    """Refers to itself."""
+
+    children: list["Node"] = []
+
+
+class TryRequest(Request):
+    name: Annotated[str, MaxLen(5)]
+    """What it is called."""
+    since: Time | None = None
+    count: Int64 | None = None
+    limit: int | str = 0
+    labels: dict[str, Node] = {}
+    anything: Json = None
+
+
+class TryResponse(Response):
+    """An answer."""
+
+
+def test_hooks_of_others_are_described_as_well() -> None:
+    catalog = Catalog()
+
+    @catalog.hook(
+        "hooks.example.com/v1beta1",
+        summary="Tries",
+        tag="Trials",
+        deprecated=Deprecation("1.2", date(2026, 1, 2), replaced_by="v1"),
+    )
+    class Try(Hook[TryRequest, TryResponse]):
+        """Tried at times."""
+
+    document = openapi(catalog, title="mine", version="1")
+    operation = document["paths"]["/hooks.example.com/v1beta1/try/{name}"]["post"]
+    assert operation["operationId"] == "hooksExampleComV1beta1Try"
+    assert operation["deprecated"]
+    assert operation["x-deprecation"] == {
+        "release": "1.2",
+        "on": "2026-01-02",
+        "replacedBy": "v1",
+    }
+    types = document["components"]["schemas"]
+    fields = types[f"{TryRequest.__module__}.TryRequest"]["properties"]
+    node = {"$ref": f"#/components/schemas/{Node.__module__}.Node"}
+    assert fields["name"] == {
+        "type": "string",
+        "maxLength": 5,
+        "description": "What it is called.",
+    }
+    assert fields["since"] == {"type": "string", "format": "date-time"}
+    assert fields["count"] == {"type": "integer", "format": "int64"}
+    assert fields["limit"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert fields["labels"] == {"type": "object", "additionalProperties": node}
+    assert types[f"{Node.__module__}.Node"]["properties"]["children"]["items"] == node
