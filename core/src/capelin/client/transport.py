@@ -151,6 +151,11 @@ class Transport:
                     raise failure
         except aiohttp.ClientError as error:
             raise self._unreachable(_why(error)) from None
+        except RuntimeError:
+            # Also what aiohttp raises where a connection was closed on this side while reading.
+            if not self._closed:
+                raise
+            raise self._unreachable("this client is closed") from None
 
     async def _answer(self, call: Call, deadline: float) -> Reply:
         refused: Proof | None = None
