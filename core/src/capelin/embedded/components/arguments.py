@@ -58,11 +58,6 @@ def feature_gates(text: str) -> dict[str, str]:
     return gates
 
 
-def minor(version: str) -> int:
-    """The minor of a Kubernetes version: 34 for v1.34.4."""
-    return int(version.removeprefix("v").split(".")[1])
-
-
 def _text(value: Value) -> str | None:
     match value:
         case None:

@@ -29,6 +29,15 @@ class Limits:
     memory_bytes: int | None = None
     cpus: float | None = None
     nice: int = 0
+    """How readily it gives way to others, from 0 to 19."""
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes is not None and self.memory_bytes <= 0:
+            raise ValueError(f"a process needs memory; {self.memory_bytes} bytes are no limit")
+        if self.cpus is not None and self.cpus <= 0:
+            raise ValueError(f"a process needs time to run; {self.cpus} CPUs are no limit")
+        if not 0 <= self.nice <= 19:
+            raise ValueError(f"nice goes from 0 to 19, not {self.nice}")
 
     def environment(self) -> dict[str, str]:
         """What tells the Go runtime to stay within the limits."""

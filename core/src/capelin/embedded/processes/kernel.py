@@ -138,6 +138,24 @@ class Handle:
         return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
+def renice(pid: int, nice: int) -> None:
+    """Make all threads of a process give way to others."""
+    changed = True
+    while changed:
+        changed = False
+        # What one of its threads starts meanwhile has the priority of that thread: look again.
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(ProcessLookupError):
+                thread = int(task.name)
+                if os.getpriority(os.PRIO_PROCESS, thread) < nice:
+                    os.setpriority(os.PRIO_PROCESS, thread, nice)
+                    changed = True
+    # Where sessions are scheduled as groups, threads of different sessions do not compete by their
+    # own priority but by their session's.
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+
+
 async def end(identity: Identity) -> None:
     """SIGKILL a process, if the pid still means that one, and wait until it is gone."""
     handle = Handle.open(identity)

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.processes import kernel, logs, records
+from capelin.embedded.processes import cgroups, kernel, logs, records
 from capelin.embedded.processes.command import Command, Declared
 from capelin.embedded.processes.kernel import MARKER, Handle
 
@@ -88,8 +88,9 @@ class Process:
         if identity is None or handle is None:
             # Dead or alive, a child keeps its pid until it is collected, and only we collect it.
             raise ChildProcessError(f"{name} was collected by somebody else as soon as it started")
+        groups = _confine(folder, declared, child.pid)
         record = records.Record(
-            name, identity, command.hash, log_start, declared.after, declared.grace
+            name, identity, command.hash, log_start, declared.after, declared.grace, groups
         )
         records.write(folder, record)
         return cls(folder, record, handle)
@@ -134,6 +135,8 @@ class Process:
         if self._exit is None:
             status = self._handle.collect()
             said = logs.complaint(logs.tail(self.log, self._record.log_start))
+            if any(cgroups.ran_out_of_memory(Path(group)) for group in self._record.groups):
+                said = "it needed more memory than its limit"
             self._exit = Exit(status, said)
         return self._exit
 
@@ -169,6 +172,15 @@ async def kill_all(folder: Path) -> None:
 def log_path(folder: Path, name: str) -> Path:
     """Where the output of a process goes."""
     return folder / f"{name}.log"
+
+
+def _confine(folder: Path, declared: Declared, pid: int) -> tuple[str, ...]:
+    limits = declared.command.limits
+    if limits.nice:
+        kernel.renice(pid, limits.nice)
+    name = cgroups.group_name(folder, declared.name)
+    wanted = cgroups.groups(limits, name, cgroups.own_groups())
+    return tuple(str(group.folder) for group in wanted if cgroups.confine(pid, group))
 
 
 def _environment(folder: Path, name: str, command: Command) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from capelin.embedded.processes import cgroups
 from capelin.embedded.processes.kernel import Identity
 
 _SUFFIX = ".process"
@@ -22,6 +23,8 @@ class Record:
     log_start: int
     after: tuple[str, ...]
     grace: float
+    groups: tuple[str, ...] = ()
+    """The folders of its control groups."""
 
 
 def private_folder(path: Path) -> Path:
@@ -53,7 +56,10 @@ def write(folder: Path, record: Record) -> None:
 
 
 def forget(folder: Path, name: str) -> None:
-    """Remember a process no more."""
+    """Remember a process no more, now that it is gone."""
+    record = read(folder, name)
+    for group in () if record is None else record.groups:
+        cgroups.remove(Path(group))
     (folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
 
 
@@ -72,6 +78,7 @@ def read(folder: Path, name: str) -> Record | None:
             log_start=data["log_start"],
             after=tuple(data["after"]),
             grace=data["grace"],
+            groups=tuple(data["groups"]),
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

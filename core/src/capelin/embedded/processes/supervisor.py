@@ -4,7 +4,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,6 @@ from capelin.embedded.processes.process import Process, log_path
 
 LOG_BYTES = 16 * 1024 * 1024
 """A log longer than this moves to `<name>.log.1`."""
-
-_LOG_CHECK_SECONDS = 5.0
 
 
 class AlreadySupervisedError(RuntimeError):
@@ -83,11 +81,17 @@ class Supervisor:
     """
 
     def __init__(
-        self, folder: Path, *, backoff: Backoff | None = None, log_bytes: int = LOG_BYTES
+        self,
+        folder: Path,
+        *,
+        backoff: Backoff | None = None,
+        log_bytes: int = LOG_BYTES,
+        log_check_seconds: float = 5.0,
     ) -> None:
         self._folder = folder
         self._backoff = backoff or Backoff()
         self._log_bytes = log_bytes
+        self._log_check_seconds = log_check_seconds
         self._declared: dict[str, Declared] | None = None
         self._lives: dict[str, _Life] = {}
         self._wake = asyncio.Event()
@@ -142,7 +146,7 @@ class Supervisor:
             )
         return states
 
-    async def changes(self) -> AsyncIterator[Mapping[str, State]]:
+    async def changes(self) -> AsyncGenerator[Mapping[str, State], None]:
         """The states now, and again whenever one of them changed."""
         last: Mapping[str, State] = {}
 
@@ -303,7 +307,7 @@ class Supervisor:
         while True:
             for name in list(self._lives):
                 await asyncio.to_thread(logs.rotate, log_path(self._folder, name), self._log_bytes)
-            await asyncio.sleep(_LOG_CHECK_SECONDS)
+            await asyncio.sleep(self._log_check_seconds)
 
 
 def _why(name: str, state: State) -> str:

@@ -1,0 +1,118 @@
+"""Hard limits by control group, version 1 or 2, where this user may make one."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.embedded.processes.command import Limits
+
+ROOT = Path("/sys/fs/cgroup")
+
+_PERIOD_MICROSECONDS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group to be made: its folder and what is written into its files."""
+
+    folder: Path
+    settings: Mapping[str, str]
+
+
+def groups(limits: Limits, name: str, own: Mapping[str, str], root: Path = ROOT) -> Iterator[Group]:
+    """The control groups that enforce limits; none where there are no hard limits or no rights.
+
+    `own` is where this process is, by controller as in `/proc/self/cgroup`; the empty controller
+    is version 2.
+    """
+    if (root / "cgroup.controllers").exists():
+        yield from _version_2(limits, name, root, own.get("", "/"))
+    else:
+        yield from _version_1(limits, name, root, own)
+
+
+def own_groups() -> dict[str, str]:
+    """Where this process is, by controller."""
+    own: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            own[controller] = path
+    return own
+
+
+def group_name(folder: Path, name: str) -> str:
+    """A name for the control group of a process that no other state folder has."""
+    digest = hashlib.sha256(f"{folder}/{name}".encode()).hexdigest()
+    return f"capelin-{digest[:16]}"
+
+
+def confine(pid: int, group: Group) -> bool:
+    """Put a process into its group; False where the kernel does not let us."""
+    try:
+        group.folder.mkdir(exist_ok=True)
+        for file, value in group.settings.items():
+            (group.folder / file).write_text(value)
+        (group.folder / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        remove(group.folder)
+        return False
+    return True
+
+
+def ran_out_of_memory(folder: Path) -> bool:
+    """Whether the kernel killed somebody in this group for its memory limit."""
+    for file in ("memory.events", "memory.oom_control"):
+        with suppress(OSError):
+            for line in (folder / file).read_text().splitlines():
+                key, _, count = line.partition(" ")
+                if key == "oom_kill":
+                    return count != "0"
+    return False
+
+
+def remove(folder: Path) -> None:
+    """Remove the group of a process that is gone."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _version_2(limits: Limits, name: str, root: Path, own: str) -> Iterator[Group]:
+    settings: dict[str, str] = {}
+    if limits.memory_bytes is not None:
+        settings["memory.max"] = str(limits.memory_bytes)
+    if limits.cpus is not None:
+        settings["cpu.max"] = f"{_quota(limits.cpus)} {_PERIOD_MICROSECONDS}"
+    if not settings:
+        return
+    needed = {file.partition(".")[0] for file in settings}
+    place = root / own.lstrip("/")
+    # Groups with processes in them cannot pass controllers on, so ours is a sister or an aunt.
+    for parent in (place, *place.parents):
+        passed_on = parent / "cgroup.subtree_control"
+        if passed_on.exists() and needed <= {*passed_on.read_text().split()}:
+            if os.access(parent, os.W_OK):
+                yield Group(parent / name, settings)
+            return
+
+
+def _version_1(limits: Limits, name: str, root: Path, own: Mapping[str, str]) -> Iterator[Group]:
+    wanted: dict[str, dict[str, str]] = {}
+    if limits.memory_bytes is not None:
+        wanted["memory"] = {"memory.limit_in_bytes": str(limits.memory_bytes)}
+    if limits.cpus is not None:
+        wanted["cpu"] = {
+            "cpu.cfs_period_us": str(_PERIOD_MICROSECONDS),
+            "cpu.cfs_quota_us": str(_quota(limits.cpus)),
+        }
+    for controller, settings in wanted.items():
+        parent = root / controller / own.get(controller, "/").lstrip("/")
+        if os.access(parent, os.W_OK):
+            yield Group(parent / name, settings)
+
+
+def _quota(cpus: float) -> int:
+    return max(1000, int(cpus * _PERIOD_MICROSECONDS))

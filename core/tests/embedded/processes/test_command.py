@@ -1,0 +1,74 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+from capelin.embedded.processes import Command, Declared, Limits
+from capelin.embedded.processes.command import check_declared
+
+BASE = Command(("/bin/sleep", "9"), {"A": "1", "B": "2"}, Path("/srv"), Limits(nice=3))
+
+
+def declared(name: str, *after: str) -> Declared:
+    return Declared(name=name, command=BASE, after=after)
+
+
+def test_the_hash_does_not_depend_on_the_order_of_the_environment() -> None:
+    turned = dataclasses.replace(BASE, environment={"B": "2", "A": "1"})
+    assert turned.hash == BASE.hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dataclasses.replace(BASE, arguments=("/bin/sleep", "10")),
+        dataclasses.replace(BASE, arguments=("/bin/sleep 9",)),
+        dataclasses.replace(BASE, environment={"A": "1", "B": "3"}),
+        dataclasses.replace(BASE, environment={"A": "1"}),
+        dataclasses.replace(BASE, directory=None),
+        dataclasses.replace(BASE, limits=Limits(nice=4)),
+    ],
+)
+def test_the_hash_changes_with_everything_that_decides_how_a_process_behaves(
+    other: Command,
+) -> None:
+    assert other.hash != BASE.hash
+
+
+def test_limits_tell_go_to_stay_below_them() -> None:
+    limits = Limits(memory_bytes=100_000_000, cpus=1.5)
+    assert limits.environment() == {"GOMEMLIMIT": "90000000B", "GOMAXPROCS": "2"}
+    assert Limits().environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"memory_bytes": 0}, "needs memory"),
+        ({"cpus": -1.0}, "needs time"),
+        ({"nice": 20}, "from 0 to 19"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Limits(**limits)
+
+
+@pytest.mark.parametrize("name", ["", "../etcd", "a/b", ".hidden", "Etcd", "a" * 101, "a-"])
+def test_a_name_that_cannot_be_a_file_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a process"):
+        declared(name)
+
+
+def test_two_processes_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two processes are called 'a'"):
+        check_declared([declared("a"), declared("a")])
+
+
+def test_waiting_for_an_undeclared_process_is_refused() -> None:
+    with pytest.raises(ValueError, match="'a' starts after 'b', which is not declared"):
+        check_declared([declared("a", "b")])
+
+
+def test_waiting_in_a_circle_is_refused() -> None:
+    with pytest.raises(ValueError, match="processes wait for each other"):
+        check_declared([declared("a", "b"), declared("b", "a")])

@@ -1,0 +1,193 @@
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+from capelin.embedded.processes import Backoff, Command, Declared, Phase
+from capelin.embedded.processes.decisions import (
+    Seen,
+    Steps,
+    next_steps,
+    phase,
+    poll_pause,
+    strays,
+)
+from capelin.embedded.processes.kernel import Identity, Marked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+OLD, NEW = Command(("old",)), Command(("new",))
+
+
+def wanted(*names: str, command: Command = NEW, **after: str) -> dict[str, Declared]:
+    return {
+        name: Declared(name=name, command=command, after=tuple(after.get(name, "").split()))
+        for name in names
+    }
+
+
+def running(*, ready: bool = True, after: str = "", command: Command = NEW) -> Seen:
+    return Seen(alive=True, hash=command.hash, after=tuple(after.split()), ready=ready)
+
+
+class TestNextSteps:
+    def test_what_waits_for_nothing_starts(self) -> None:
+        assert next_steps(wanted("a", "b"), {}, 0) == Steps(start=("a", "b"))
+
+    def test_what_waits_for_another_starts_when_that_is_ready(self) -> None:
+        both = wanted("a", "b", b="a")
+        assert next_steps(both, {}, 0) == Steps(start=("a",))
+        assert next_steps(both, {"a": running(ready=False)}, 0) == Steps()
+        assert next_steps(both, {"a": running()}, 0) == Steps(start=("b",))
+
+    def test_what_is_about_to_be_replaced_is_not_waited_for(self) -> None:
+        seen = {"a": running(command=OLD)}
+        assert next_steps(wanted("a", "b", b="a"), seen, 0) == Steps(stop=("a",))
+
+    def test_what_is_stopping_is_not_waited_for_and_not_stopped_again(self) -> None:
+        seen = {"a": replace(running(), stopping=True)}
+        assert next_steps(wanted("a", "b", b="a"), seen, 0) == Steps()
+        assert next_steps({}, seen, 0) == Steps()
+
+    def test_what_runs_as_declared_is_left_alone(self) -> None:
+        assert next_steps(wanted("a"), {"a": running()}, 0) == Steps()
+
+    def test_users_stop_before_what_they_use(self) -> None:
+        seen = {"etcd": running(), "api": running(after="etcd"), "manager": running(after="api")}
+        assert next_steps({}, seen, 0) == Steps(stop=("manager",))
+        del seen["manager"]
+        assert next_steps({}, seen, 0) == Steps(stop=("api",))
+        del seen["api"]
+        assert next_steps({}, seen, 0) == Steps(stop=("etcd",))
+
+    def test_a_user_that_stays_does_not_keep_what_is_no_longer_declared(self) -> None:
+        seen = {"a": running(), "b": running(after="a")}
+        assert next_steps(wanted("b"), seen, 0) == Steps(stop=("a",))
+
+    def test_what_ended_waits_for_its_time(self) -> None:
+        seen = {"a": Seen(alive=False, failures=2, retry_at=5.0)}
+        assert next_steps(wanted("a"), seen, 4.0) == Steps(look_again_at=5.0)
+        assert next_steps(wanted("a"), seen, 5.0) == Steps(start=("a",))
+
+    def test_what_ended_is_not_looked_at_again_before_what_it_waits_for_is_ready(self) -> None:
+        seen = {"b": Seen(alive=False, failures=2, retry_at=5.0), "a": running(ready=False)}
+        assert next_steps(wanted("a", "b", b="a"), seen, 4.0) == Steps()
+
+
+@pytest.mark.parametrize(
+    ("declared", "seen", "expected"),
+    [
+        (True, None, Phase.WAITING),
+        (True, Seen(alive=False), Phase.WAITING),
+        (True, running(ready=False), Phase.STARTING),
+        (True, running(), Phase.RUNNING),
+        (True, running(command=OLD), Phase.STOPPING),
+        (False, running(), Phase.STOPPING),
+        (True, replace(running(), stopping=True), Phase.STOPPING),
+        (True, Seen(alive=False, failures=1), Phase.BACKING_OFF),
+        (True, Seen(alive=False, failures=3), Phase.FAILED),
+    ],
+)
+def test_a_phase_says_what_a_process_is_doing(
+    declared: bool, seen: Seen | None, expected: Phase
+) -> None:
+    assert phase(wanted("a")["a"] if declared else None, seen) is expected
+
+
+class TestBackoff:
+    @given(failures=st.integers(1, 100_000))
+    def test_it_grows_and_never_passes_the_longest(self, failures: int) -> None:
+        backoff = Backoff()
+        assert backoff.delay(failures) <= backoff.delay(failures + 1) <= backoff.longest
+
+    @given(failures=st.integers(1, 8))
+    def test_it_doubles_until_the_longest(self, failures: int) -> None:
+        backoff = Backoff(first=0.1, factor=2.0, longest=30.0)
+        assert math.isclose(backoff.delay(failures), 0.1 * 2.0 ** (failures - 1))
+
+    @given(failures=st.integers(10, 100_000))
+    def test_it_reaches_the_longest(self, failures: int) -> None:
+        assert Backoff(first=0.1, factor=2.0, longest=30.0).delay(failures) == 30.0
+
+    @given(before=st.integers(0, 1000), ran_for=st.floats(0, 59.9))
+    def test_a_short_run_adds_to_the_count(self, before: int, ran_for: float) -> None:
+        assert Backoff(steady_after=60.0).failures(before, ran_for) == before + 1
+
+    @given(before=st.integers(0, 1000), ran_for=st.floats(60.0, 1e9))
+    def test_a_long_run_starts_the_count_anew(self, before: int, ran_for: float) -> None:
+        assert Backoff(steady_after=60.0).failures(before, ran_for) == 1
+
+
+def test_polls_are_fine_at_first_and_sparse_later() -> None:
+    assert poll_pause(0) == 0.015
+    assert poll_pause(2) == 0.02
+    assert poll_pause(3600) == 0.5
+
+
+def test_a_stray_belongs_to_no_remembered_session() -> None:
+    def marked(pid: int, session: int) -> Marked:
+        return Marked(Identity(pid, 7, "boot"), session, "a")
+
+    remembered, its_child, stray = marked(10, 10), marked(11, 10), marked(20, 20)
+    assert strays([remembered, its_child, stray], {10}) == [stray.identity]
+
+
+@dataclass
+class World:
+    """Processes that do at once what they are told, for playing decisions through."""
+
+    seen: dict[str, Seen] = field(default_factory=dict[str, Seen])
+    now: float = 0.0
+
+    def play(self, declared: Mapping[str, Declared], rounds: int) -> int:
+        """Follow the decisions until there is nothing to do; how many rounds that took."""
+        for count in range(rounds):
+            steps = next_steps(declared, self.seen, self.now)
+            if steps == Steps():
+                return count
+            for name in steps.stop:
+                still = {n for n, one in self.seen.items() if one.alive and n not in declared}
+                users = {n for n in still if name in self.seen[n].after}
+                assert name in declared or not users, f"{name} stopped before {users}"
+                self.seen[name] = Seen(alive=False)
+            for name in steps.start:
+                for other in declared[name].after:
+                    assert self.seen[other].ready, f"{name} started before {other} was ready"
+                command = declared[name].command
+                self.seen[name] = Seen(
+                    alive=True, hash=command.hash, after=declared[name].after, ready=False
+                )
+            if steps.look_again_at is not None and not steps.start and not steps.stop:
+                self.now = steps.look_again_at
+            for name, one in self.seen.items():
+                if one.alive and name not in steps.start:
+                    self.seen[name] = replace(one, ready=True)
+            if steps.start:
+                self.seen |= {n: replace(self.seen[n], ready=True) for n in steps.start}
+        raise AssertionError("the decisions never come to rest")
+
+
+@st.composite
+def declarations(draw: st.DrawFn) -> dict[str, Declared]:
+    names = draw(st.lists(st.sampled_from("abcd"), unique=True))
+    declared: dict[str, Declared] = {}
+    for index, name in enumerate(names):
+        after = draw(st.lists(st.sampled_from(names[:index]), unique=True)) if index else []
+        command = draw(st.sampled_from([OLD, NEW]))
+        declared[name] = Declared(name=name, command=command, after=tuple(after))
+    return declared
+
+
+@settings(max_examples=50)
+@given(changes=st.lists(st.tuples(declarations(), st.sets(st.sampled_from("abcd"))), max_size=4))
+def test_whatever_is_declared_and_whatever_dies_the_declared_processes_end_up_running(
+    changes: list[tuple[dict[str, Declared], set[str]]],
+) -> None:
+    world = World()
+    for declared, dying in changes:
+        for name in dying & world.seen.keys():
+            failures = world.seen[name].failures + 1
+            world.seen[name] = Seen(alive=False, failures=failures, retry_at=world.now + 1)
+        world.play(declared, rounds=50)
+        alive = {name: one.hash for name, one in world.seen.items() if one.alive}
+        assert alive == {name: one.command.hash for name, one in declared.items()}

@@ -1,0 +1,106 @@
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from capelin.embedded.processes.logs import complaint, open_log, rotate, tail
+
+
+def test_a_long_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    descriptor = open_log(log)
+    writer = subprocess.Popen(
+        ["/bin/sh", "-c", "echo before; read line; echo after"],
+        stdin=subprocess.PIPE,
+        stdout=descriptor,
+    )
+    os.write(descriptor, b"x" * 100 + b"\n")
+    assert rotate(log, longest=50)
+    writer.communicate(b"go\n")
+    os.close(descriptor)
+    # What was written before the cut may be on either side of it; what comes after it is not lost.
+    assert log.read_text().endswith("after\n")
+    assert b"\0" not in log.read_bytes()
+    assert "x" * 100 in (tmp_path / "a.log.1").read_text()
+    assert stat.S_IMODE((tmp_path / "a.log.1").stat().st_mode) == 0o600
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_a_second_rotation_replaces_what_was_moved_aside(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    for text in ("first", "second"):
+        log.write_text(text)
+        assert rotate(log, longest=1)
+    assert (tmp_path / "a.log.1").read_text() == "second"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
+
+
+def test_a_short_log_and_a_missing_one_stay_as_they_are(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert not rotate(log, longest=5)
+    log.write_text("short")
+    assert not rotate(log, longest=5)
+    assert log.read_text() == "short"
+
+
+def test_the_tail_starts_where_the_process_did(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("an earlier life\nnow\n")
+    assert tail(log, len("an earlier life\n")) == ["now"]
+
+
+def test_the_tail_of_a_log_that_was_cut_short_is_all_of_it(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("now\n")
+    assert tail(log, 1000) == ["now"]
+
+
+def test_the_tail_of_a_long_log_holds_whole_lines(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number:06}\n" for number in range(10_000)))
+    lines = tail(log, 0)
+    assert lines[-1] == "line 009999"
+    assert all(len(line) == len("line 000000") for line in lines)
+    assert len(lines) < 2000
+
+
+def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
+    assert tail(tmp_path / "a.log", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], ""),
+        (["", "  "], ""),
+        (["a", "b"], "b"),
+        (
+            [
+                'E1121 01:29:48.644418    6943 run.go:72] "command failed" err="no etcd"',
+                'I1121 01:29:48.644420    6943 stop.go:1] "Shutting down"',
+            ],
+            '"command failed" err="no etcd"',
+        ),
+        (
+            [
+                '{"level":"fatal","ts":"2026-11","msg":"discovery failed","error":"cannot listen"}',
+                '{"level":"info","ts":"2026-11","msg":"bye"}',
+            ],
+            "discovery failed: cannot listen",
+        ),
+        (['{"level":"info","msg":"nothing to complain about"}'], ""),
+        (["{not json"], "{not json"),
+        (
+            ["Error: unknown flag: --no-such", "Usage:", "  kube-apiserver [flags]"],
+            "Error: unknown flag: --no-such",
+        ),
+        (
+            ["panic: runtime error", "", "goroutine 1 [running]:", "main.main()", "\t/a/b.go:1"],
+            "panic: runtime error",
+        ),
+        (["ERROR: " + "x" * 1000], "ERROR: " + "x" * 293),
+    ],
+)
+def test_the_complaint_is_the_line_that_says_why(lines: list[str], expected: str) -> None:
+    assert complaint(lines) == expected

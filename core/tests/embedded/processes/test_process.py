@@ -1,0 +1,226 @@
+"""Processes are started, found again and ended; strangers are never touched."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from capelin.embedded.processes import Command, Declared, Limits, Process, kill_all, records
+from capelin.embedded.processes.kernel import identify
+
+SLEEP = ("/bin/sleep", "1000")
+
+
+def shell(script: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", script)
+
+
+def declared(
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    limits: Limits | None = None,
+    grace: float = 10.0,
+) -> Declared:
+    command = Command(arguments, environment or {}, limits=limits or Limits())
+    return Declared(name="a", command=command, grace=grace)
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+async def first_line(process: Process) -> str:
+    """Wait until a process has written a line."""
+    async with asyncio.timeout(10):
+        while not (said := lines(process.log)):  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.005)
+    return said[0]
+
+
+def link(pid: int, what: str) -> Path:
+    return Path(f"/proc/{pid}/{what}").readlink()
+
+
+def modes(folder: Path) -> list[int]:
+    return [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()]
+
+
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+def is_dead(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def test_a_process_runs_in_a_session_of_its_own_with_nothing_to_read(folder: Path) -> None:
+    process = await Process.start(folder, declared(*SLEEP))
+    assert process.is_running
+    assert os.getsid(process.pid) == process.pid
+    assert link(process.pid, "fd/0") == Path("/dev/null")
+    assert link(process.pid, "cwd") == folder
+    assert modes(folder) == [0o600, 0o600]
+    await process.stop()
+    assert not process.is_running
+
+
+async def test_its_output_goes_to_its_log(folder: Path) -> None:
+    process = await Process.start(folder, declared(*shell("echo out; echo err >&2")))
+    await process.wait()
+    assert lines(process.log) == ["out", "err"]
+
+
+async def test_it_sees_its_own_environment_and_little_of_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/ours")
+    limits = Limits(memory_bytes=1_000_000_000)
+    wanted = declared("/usr/bin/env", environment={"GIVEN": "1"}, limits=limits)
+    process = await Process.start(folder, wanted)
+    await process.wait()
+    environment = dict(line.split("=", 1) for line in lines(process.log))
+    assert (
+        environment.items()
+        >= {
+            "GIVEN": "1",
+            "GOMEMLIMIT": "900000000B",
+            "PATH": os.environ["PATH"],
+            "CAPELIN_PROCESS": f"{folder}/a",
+        }.items()
+    )
+    assert "KUBECONFIG" not in environment
+
+
+async def test_it_is_found_again_by_its_name(folder: Path) -> None:
+    started = await Process.start(folder, declared(*SLEEP))
+    found = Process.adopt(folder, "a")
+    assert found is not None
+    assert (found.pid, found.hash) == (started.pid, declared(*SLEEP).command.hash)
+    await found.stop()
+    assert not started.is_running
+    assert Process.adopt(folder, "a") is None
+
+
+async def test_who_was_never_started_is_not_found(folder: Path) -> None:
+    assert Process.adopt(folder, "a") is None
+
+
+async def test_it_outlives_the_python_process_that_started_it(folder: Path) -> None:
+    script = f"""
+import asyncio, os, pathlib, signal
+from capelin.embedded.processes import Command, Declared, Process
+async def main():
+    a = Declared(name="a", command=Command({SLEEP!r}))
+    await Process.start(pathlib.Path({str(folder)!r}), a)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+    assert await parent.wait() == -signal.SIGKILL
+    process = Process.adopt(folder, "a")
+    assert process is not None
+    assert process.is_running
+    ended = await process.stop()
+    assert ended.status is None
+    assert ended.reason == "ended"
+
+
+async def test_a_record_whose_pid_came_to_mean_another_process_leads_to_nobody(
+    folder: Path,
+) -> None:
+    stranger = subprocess.Popen(SLEEP)  # noqa: ASYNC220 - a stranger is no child of the loop
+    try:
+        await (await Process.start(folder, declared(*SLEEP))).stop()
+        identity = identify(stranger.pid)
+        assert identity is not None
+        earlier = dataclasses.replace(identity, start_time=identity.start_time - 1)
+        records.write(folder, records.Record("a", earlier, "hash", 0, (), 1.0))
+        assert Process.adopt(folder, "a") is None
+        await kill_all(folder)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+async def test_it_is_asked_to_end(folder: Path) -> None:
+    script = "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.01; done"
+    process = await Process.start(folder, declared(*shell(script)))
+    await first_line(process)
+    ended = await process.stop()
+    assert ended.status == 0
+    assert lines(process.log) == ["hello", "bye"]
+
+
+async def test_it_is_killed_when_it_does_not_end_within_its_grace(folder: Path) -> None:
+    script = "trap '' TERM; echo hello; while :; do sleep 0.01; done"
+    process = await Process.start(folder, declared(*shell(script), grace=0.05))
+    await first_line(process)
+    began = time.monotonic()
+    ended = await process.stop()
+    assert time.monotonic() - began >= 0.05
+    assert ended.reason == "was killed by SIGKILL: hello"
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+async def test_what_it_started_itself_ends_with_it(folder: Path, adopted: bool) -> None:
+    process = await Process.start(folder, declared(*shell("sleep 1000 & echo $!; wait")))
+    child = int(await first_line(process))
+    assert not is_dead(child)
+    if adopted:
+        process = Process.adopt(folder, "a") or process
+    await process.stop()
+    assert is_dead(child)
+
+
+async def test_the_reason_of_an_end_is_what_it_said_last(folder: Path) -> None:
+    process = await Process.start(folder, declared(*shell("echo Error: no disk; exit 3")))
+    ended = await process.wait()
+    assert (ended.status, ended.reason) == (3, "exited with code 3: Error: no disk")
+    again = await Process.start(folder, declared(*shell("exit 4")))
+    assert (await again.wait()).reason == "exited with code 4"
+
+
+async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await Process.start(folder, declared("/no/such/program"))
+    assert Process.adopt(folder, "a") is None
+
+
+async def test_it_gives_way_to_others_when_asked(folder: Path) -> None:
+    process = await Process.start(folder, declared(*SLEEP, limits=Limits(nice=7)))
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
+
+
+async def test_a_memory_limit_is_enforced_where_control_groups_can_be_made(folder: Path) -> None:
+    limits = Limits(memory_bytes=50_000_000)
+    greedy = shell(f"sleep 0.2; exec {sys.executable} -c 'x = b\"x\" * 10**9; input()'")
+    process = await Process.start(folder, declared(*greedy, limits=limits))
+    record = records.read(folder, "a")
+    assert record is not None
+    if not record.groups:
+        await process.stop()
+        pytest.skip("this user cannot make control groups here")
+    ended = await process.wait()
+    assert ended.reason == "was killed by SIGKILL: it needed more memory than its limit"
+    assert all(exists(group) for group in record.groups)
+    records.forget(folder, "a")
+    assert not any(exists(group) for group in record.groups)
+
+
+async def test_all_processes_of_a_folder_can_be_killed_at_once(folder: Path) -> None:
+    names = ("a", "b", "c")
+    command = Command(SLEEP)
+    started = [await Process.start(folder, Declared(name=n, command=command)) for n in names]
+    records.forget(folder, "b")
+    await kill_all(folder)
+    assert not any(process.is_running for process in started)

@@ -1,0 +1,347 @@
+"""A supervisor keeps what is declared running, over crashes of anybody, its own included."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from capelin.embedded.processes import (
+    AlreadySupervisedError,
+    Backoff,
+    Command,
+    Declared,
+    NotReadyError,
+    Phase,
+    Probe,
+    Process,
+    Supervisor,
+    records,
+)
+
+SLEEP = ("/bin/sleep", "1000")
+QUICK = Backoff(first=0.001, longest=0.002)
+
+
+def declared(
+    name: str, *after: str, arguments: tuple[str, ...] = SLEEP, ready: Probe | None = None
+) -> Declared:
+    return Declared(name=name, command=Command(arguments), after=after, ready=ready)
+
+
+def telling(journal: Path, name: str) -> tuple[str, ...]:
+    """A program that writes down when it is started and when it is told to stop."""
+    say = f"echo {{}} {name} >> {journal}"
+    script = f"trap '{say.format('stop')}; exit 0' TERM; {say.format('start')}; sleep 1000 & wait"
+    return ("/bin/sh", "-c", script)
+
+
+def told(journal: Path) -> list[str]:
+    return journal.read_text().splitlines() if journal.exists() else []
+
+
+async def when(happens: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not happens():  # noqa: ASYNC110 - neither the kernel nor a file tells us
+            await asyncio.sleep(0.005)
+
+
+async def has_started(journal: Path, name: str) -> AsyncGenerator[str, None]:
+    while True:
+        yield "" if f"start {name}" in told(journal) else "it has not said that it started"
+
+
+def pid_of(supervisor: Supervisor, name: str) -> int:
+    pid = supervisor.states[name].pid
+    assert pid is not None
+    return pid
+
+
+async def replaced(supervisor: Supervisor, pid: int) -> int:
+    """Kill the process `a` and wait for the next one."""
+    os.kill(pid, signal.SIGKILL)
+    await when(lambda: supervisor.states["a"].pid not in {None, pid})
+    return pid_of(supervisor, "a")
+
+
+def arguments_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+async def test_what_is_declared_runs(folder: Path) -> None:
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        assert {name: state.phase for name, state in supervisor.states.items()} == {
+            "a": Phase.RUNNING,
+            "b": Phase.RUNNING,
+        }
+
+
+async def test_processes_start_in_order_and_stop_in_reverse(folder: Path) -> None:
+    journal = folder / "journal"
+    names = ("etcd", "api", "manager")
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(
+            *(
+                declared(
+                    name,
+                    *names[max(0, index - 1) : index],
+                    arguments=telling(journal, name),
+                    ready=partial(has_started, journal, name),
+                )
+                for index, name in enumerate(names)
+            )
+        )
+        await supervisor.ready()
+        await supervisor.stop()
+        assert supervisor.states == {}
+    assert told(journal) == [
+        "start etcd",
+        "start api",
+        "start manager",
+        "stop manager",
+        "stop api",
+        "stop etcd",
+    ]
+    assert list(records.names(folder)) == []
+
+
+async def test_another_supervisor_stops_in_order_what_it_never_declared(folder: Path) -> None:
+    journal = folder / "journal"
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(
+            *(
+                declared(
+                    name,
+                    *after,
+                    arguments=telling(journal, name),
+                    ready=partial(has_started, journal, name),
+                )
+                for name, after in (("api", ("etcd",)), ("etcd", ()))
+            )
+        )
+        await supervisor.ready()
+    async with Supervisor(folder) as supervisor:
+        await supervisor.stop()
+    assert told(journal)[2:] == ["stop api", "stop etcd"]
+
+
+async def test_a_killed_process_is_started_again(folder: Path) -> None:
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        first = await replaced(supervisor, pid_of(supervisor, "a"))
+        await replaced(supervisor, first)
+        await supervisor.ready()
+
+
+async def test_a_process_that_keeps_ending_is_reported_as_failed_with_its_reason(
+    folder: Path,
+) -> None:
+    failing = declared("a", arguments=("/bin/sh", "-c", "echo Error: no disk; exit 3"))
+
+    async def never() -> AsyncGenerator[str, None]:
+        while True:
+            yield "no answer"
+
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(Declared(name="a", command=failing.command, ready=never))
+        with pytest.raises(NotReadyError) as error:
+            await supervisor.ready()
+        assert str(error.value) == (
+            "a is not ready (Failed): exited with code 3: Error: no disk; "
+            f"its log is {folder}/a.log"
+        )
+
+
+async def test_a_new_command_is_tried_at_once_after_the_old_one_failed(folder: Path) -> None:
+    async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:
+        supervisor.declare(declared("a", arguments=("/no/such/program",)))
+        await when(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
+        assert supervisor.states["a"].reason == (
+            "cannot be started: No such file or directory: /no/such/program"
+        )
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+
+
+async def test_who_is_not_ready_in_time_is_named_with_what_is_missing(folder: Path) -> None:
+    async def never() -> AsyncGenerator[str, None]:
+        while True:
+            yield "no answer"
+
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a", ready=never), declared("b", "a"))
+        with pytest.raises(NotReadyError) as error:
+            await supervisor.ready(within=0.05)
+        assert str(error.value) == (
+            f"a is not ready (Starting): no answer; its log is {folder}/a.log; "
+            f"b is not ready (Waiting); its log is {folder}/b.log"
+        )
+
+
+async def test_leaving_lets_everything_run_on_and_the_next_supervisor_takes_over(
+    folder: Path,
+) -> None:
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        assert pid_of(supervisor, "a") == pid
+        await replaced(supervisor, pid)
+
+
+async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        a, b = pid_of(supervisor, "a"), pid_of(supervisor, "b")
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a", arguments=("/bin/sleep", "1001")), declared("b"))
+        await supervisor.ready()
+        assert pid_of(supervisor, "a") != a
+        assert pid_of(supervisor, "b") == b
+        assert arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"]
+
+
+async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        supervisor.declare(declared("b"))
+        await when(lambda: list(supervisor.states) == ["b"])
+    assert list(records.names(folder)) == ["b"]
+
+
+async def test_a_supervisor_killed_at_any_moment_leaves_nothing_that_the_next_cannot_find(
+    folder: Path,
+) -> None:
+    script = f"""
+import asyncio, pathlib
+from capelin.embedded.processes import Command, Declared, Supervisor
+async def main():
+    async with Supervisor(pathlib.Path({str(folder)!r})) as supervisor:
+        supervisor.declare(*(
+            Declared(name=f"p{{n}}", command=Command({SLEEP!r})) for n in range(10)
+        ))
+        print("declared", flush=True)
+        await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    await parent.stdout.readline()
+    parent.kill()
+    await parent.wait()
+    adopted = {name: Process.adopt(folder, name) for name in records.names(folder)}
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(*(declared(f"p{n}") for n in range(10)))
+        await supervisor.ready()
+        states = supervisor.states
+        for name, process in adopted.items():
+            assert process is not None
+            assert states[name].pid == process.pid
+        await supervisor.stop()
+    assert running_in(folder) == []
+
+
+async def test_a_process_that_lost_its_state_file_is_reaped(folder: Path) -> None:
+    process = await Process.start(folder, declared("a"))
+    (folder / "a.process").unlink()
+    async with Supervisor(folder) as supervisor:
+        assert not process.is_running
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        assert pid_of(supervisor, "a") != process.pid
+
+
+async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
+    folder: Path,
+) -> None:
+    arguments = ("/bin/sh", "-c", "sleep 1000 & echo $!; wait")
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a", arguments=arguments))
+        await supervisor.ready()
+        await when(lambda: (folder / "a.log").read_text() != "")
+        left = int((folder / "a.log").read_text())
+        assert left in running_in(folder)
+        await replaced(supervisor, pid_of(supervisor, "a"))
+        assert left not in running_in(folder)
+
+
+async def test_two_supervisors_never_share_a_folder(folder: Path) -> None:
+    async with Supervisor(folder):
+        with pytest.raises(AlreadySupervisedError, match="another Capelin process looks after"):
+            async with Supervisor(folder):
+                pass
+    async with Supervisor(folder):
+        pass
+
+
+async def test_a_long_log_is_moved_aside_while_its_process_runs(folder: Path) -> None:
+    arguments = ("/bin/sh", "-c", "while :; do echo aaaaaaaaaaaaaaa; sleep 0.001; done")
+    async with Supervisor(folder, log_bytes=100, log_check_seconds=0.01) as supervisor:
+        supervisor.declare(declared("a", arguments=arguments))
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        await when((folder / "a.log.1").exists)
+        await when(lambda: "a" in (folder / "a.log").read_text())
+        assert pid_of(supervisor, "a") == pid
+
+
+async def test_changes_are_told_until_nobody_listens(folder: Path) -> None:
+    async with Supervisor(folder) as supervisor:
+        changes = supervisor.changes()
+        supervisor.declare(declared("a"))
+        seen: list[Phase] = []
+        async with asyncio.timeout(10):
+            async for states in changes:
+                seen.append(states["a"].phase)
+                if states["a"].phase is Phase.RUNNING:
+                    break
+        assert seen[-1] is Phase.RUNNING
+        await changes.aclose()
+
+
+async def test_a_broken_probe_is_not_hidden(folder: Path) -> None:
+    async def broken() -> AsyncGenerator[str, None]:
+        yield "not yet"
+        raise ZeroDivisionError
+
+    async def use() -> None:
+        async with Supervisor(folder) as supervisor:
+            supervisor.declare(declared("a", ready=broken))
+            await supervisor.ready()
+
+    with pytest.raises(ExceptionGroup) as error:
+        await use()
+    assert error.group_contains(ZeroDivisionError)
+
+
+async def test_nothing_is_started_before_something_is_declared(folder: Path) -> None:
+    process = await Process.start(folder, declared("a"))
+    async with Supervisor(folder) as supervisor:
+        assert supervisor.states["a"].pid == process.pid
+    assert process.is_running
+
+
+def running_in(folder: Path) -> list[int]:
+    """The pids of everything alive that carries the folder's marker."""
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"CAPELIN_PROCESS={folder}/".encode() in environment:
+            found.append(int(entry.name))
+    return found
