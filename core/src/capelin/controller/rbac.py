@@ -11,7 +11,7 @@ from capelin.controller.watches import For, Owns, Permission, Watch
 _LOOK = ("get", "list", "watch")
 
 
-def rbac(reconcilers: Iterable[Reconciler[Any]]) -> list[Unstructured]:
+def rbac(reconcilers: Iterable[Reconciler[Any] | type[Reconciler[Any]]]) -> list[Unstructured]:
     """The rules of a ClusterRole, or of a Role in each namespace that is served."""
     wanted = [
         *(

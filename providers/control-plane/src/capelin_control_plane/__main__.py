@@ -1,0 +1,53 @@
+"""The manager of the control plane provider."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capelin.controller import Key, Options, Reconciler, flag
+from capelin.controller import main as run
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries.progress import PlainProgress
+
+from capelin_control_plane.backends.processes import Processes
+from capelin_control_plane.reconciler import MANAGER, ControlPlanes
+
+
+def _default_state() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "capelin" / "control-planes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlaneOptions(Options):
+    """What the manager of the control plane provider can be told."""
+
+    state_folder: Path = flag(
+        _default_state(),
+        Path,
+        "Where control planes on processes live. Providers that share it can hand them over.",
+        shown="~/.local/state/capelin/control-planes",
+    )
+
+
+def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
+    """The reconcilers of the provider."""
+
+    def wake(key: Key) -> None:
+        control_planes.wake(key)
+
+    binaries = Binaries(progress=PlainProgress())
+    control_planes = ControlPlanes(Processes(options.state_folder, binaries, wake))
+    return [control_planes]
+
+
+def main() -> None:
+    """Run the manager."""
+    sys.exit(run(MANAGER, build, ControlPlaneOptions))
+
+
+if __name__ == "__main__":
+    main()

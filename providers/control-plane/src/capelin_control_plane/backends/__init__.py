@@ -1,0 +1,100 @@
+"""What a control plane is made of: one package a backend, behind one protocol."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from capelin.client import Config
+from capelin.controller import Key
+
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.plan import Component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One instance of a component, as it is now."""
+
+    name: str
+    component: Component
+    version: str
+    ready: bool
+    current: bool
+    """Whether it runs as it is wanted."""
+    reason: str = ""
+    """What is wrong with it, when something is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that keeps a control plane from what is wanted; what runs goes on."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A control plane as it is now."""
+
+    parts: tuple[Part, ...] = ()
+    complete: bool = False
+    """Whether exactly the wanted instances are there, ready or not."""
+    problem: Problem | None = None
+    renew_at: datetime | None = None
+    """When the first certificate has to be made anew."""
+
+    def of(self, component: Component) -> tuple[Part, ...]:
+        """The instances of a component."""
+        return tuple(part for part in self.parts if part.component == component)
+
+    @property
+    def answers(self) -> bool:
+        """Whether an API server is ready, and what stands in front of it too."""
+        return any(part.ready for part in self.of("kube-apiserver")) and all(
+            part.ready for part in self.of("relay")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a control plane is."""
+
+    address: str
+    """What it is known by in its backend; it stays, whatever else changes."""
+    host: str
+    port: int
+
+
+class Backend(Protocol):
+    """Makes control planes real."""
+
+    async def claim(
+        self, wanted: ControlPlane, authorities: Authorities, address: str | None
+    ) -> Site | Problem:
+        """Find the place of a control plane, or take one; `address` is from an earlier claim."""
+        ...
+
+    async def move(
+        self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
+    ) -> Observed:
+        """Take the next step towards what is wanted, and tell what there is."""
+        ...
+
+    def workload(self, site: Site) -> Config:
+        """How the provider itself talks to the API of a control plane."""
+        ...
+
+    async def release(self, key: Key) -> None:
+        """Stop looking after a control plane; it runs on."""
+        ...
+
+    async def remove(self, key: Key, address: str) -> None:
+        """Stop a control plane and remove all that there is of it."""
+        ...
+
+
+Wake = Callable[[Key], None]
+"""Tells the reconciler that something happened outside the management cluster."""

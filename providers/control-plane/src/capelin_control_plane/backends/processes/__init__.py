@@ -1,0 +1,5 @@
+"""Control planes as processes of the machine that the provider runs on."""
+
+from capelin_control_plane.backends.processes.backend import Processes
+
+__all__ = ["Processes"]

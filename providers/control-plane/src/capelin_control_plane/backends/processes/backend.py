@@ -1,0 +1,279 @@
+"""Control planes as processes: started, looked after, adopted again, stopped."""
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from capelin.client import Config
+from capelin.controller import Key
+from capelin.embedded.binaries import Binaries, BinariesError
+from capelin.embedded.processes import (
+    AlreadySupervisedError,
+    Declared,
+    Phase,
+    Probe,
+    State,
+    Supervisor,
+    answering,
+    listening,
+)
+from capelin.pki import KeyPair, kubeconfig
+
+from capelin_control_plane.backends import Observed, Part, Problem, Site, Wake
+from capelin_control_plane.backends.processes import files
+from capelin_control_plane.backends.processes.composition import (
+    CONTROLLER_MANAGER_PORT,
+    SCHEDULER_PORT,
+    api_server_port,
+    composition,
+    etcd_port,
+    relay_listens_at,
+)
+from capelin_control_plane.backends.processes.places import (
+    Place,
+    claim,
+    listen_host,
+    site_of,
+)
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import ControlPlane, Program
+from capelin_control_plane.plan import (
+    Composition,
+    Instance,
+    Plan,
+    is_complete,
+    is_current,
+    next_plan,
+)
+
+PROGRAMS: tuple[Program, ...] = (
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+)
+_AFTER_ETCD = ("kube-apiserver",)
+
+
+@dataclass(slots=True, eq=False)
+class _Care:
+    """A control plane that this provider looks after."""
+
+    place: Place
+    supervisor: Supervisor
+    watching: asyncio.Task[None]
+    plan: Plan = field(default_factory=Plan)
+
+
+class Processes:
+    """Control planes as processes of this machine. They outlive the provider."""
+
+    def __init__(self, state: Path, binaries: Binaries, wake: Wake) -> None:
+        self._state = state
+        self._binaries = binaries
+        self._wake = wake
+        self._cared_for: dict[Key, _Care] = {}
+        self._getting: dict[str, asyncio.Task[Mapping[Program, Path]]] = {}
+
+    async def claim(
+        self, wanted: ControlPlane, authorities: Authorities, address: str | None
+    ) -> Site | Problem:
+        """Find the place of a control plane, or take one."""
+        place = claim(self._state, wanted, authorities, address)
+        return place if isinstance(place, Problem) else site_of(place, wanted)
+
+    async def move(
+        self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
+    ) -> Observed:
+        """Take the next step towards what is wanted, and tell what there is."""
+        try:
+            care = await self._care_for(key, site)
+        except AlreadySupervisedError:
+            return Observed(
+                problem=Problem(
+                    "LookedAfterElsewhere",
+                    f"another provider on this machine looks after the control plane at"
+                    f" {site.address}; it lets go when its object there is paused or gone",
+                )
+            )
+        renew_at = files.write_certificates(care.place, wanted, authorities, site.host, now)
+        programs = self._programs(key, wanted.version)
+        if isinstance(programs, Problem):
+            return self._observed(care, None, programs, renew_at)
+        listen = listen_host(care.place, site.host)
+        files.write_kubeconfigs(care.place, f"https://{listen}:{site.port}")
+        goal = composition(wanted, care.place, listen, programs)
+        await self._step(care, goal)
+        return self._observed(care, goal, None, renew_at)
+
+    def workload(self, site: Site) -> Config:
+        """How the provider itself talks to the API of a control plane."""
+        place = Place(self._state / site.address, site.address)
+        content = place.leaf("admin").read_bytes()
+        certificate, mark, key = content.partition(b"-----BEGIN PRIVATE KEY-----")
+        server = f"https://{listen_host(place, site.host)}:{site.port}"
+        authority = place.authority("ca").read_bytes()
+        return Config.from_kubeconfig(
+            kubeconfig(server, authority, "capelin", KeyPair(certificate, mark + key))
+        )
+
+    async def release(self, key: Key) -> None:
+        """Stop looking after a control plane; it runs on."""
+        care = self._cared_for.pop(key, None)
+        if care is not None:
+            care.watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await care.watching
+            await care.supervisor.__aexit__(None, None, None)
+
+    async def remove(self, key: Key, address: str) -> None:
+        """Stop a control plane and remove all that there is of it."""
+        folder = self._state / address
+        if not folder.exists():
+            await self.release(key)
+            return
+        care = await self._care_for(key, Site(address, address, 0))
+        await care.supervisor.stop()
+        await self.release(key)
+        # Out of sight in one step, so that half a control plane is never found.
+        gone = self._state / f".{address}.gone"
+        folder.rename(gone)
+        await asyncio.to_thread(shutil.rmtree, gone)
+
+    async def _care_for(self, key: Key, site: Site) -> _Care:
+        if key not in self._cared_for:
+            place = Place((self._state / site.address).resolve(), site.address)
+            supervisor = Supervisor(place.processes)
+            await supervisor.__aenter__()
+            watching = asyncio.create_task(self._watch(key, supervisor))
+            care = _Care(place, supervisor, watching, files.read_plan(place))
+            self._cared_for[key] = care
+            if care.plan.instances:
+                self._declare(care)
+        return self._cared_for[key]
+
+    async def _watch(self, key: Key, supervisor: Supervisor) -> None:
+        async for _ in supervisor.changes():
+            self._wake(key)
+
+    def _programs(self, key: Key, version: str) -> Mapping[Program, Path] | Problem:
+        """The programs of a version; while they're being got, why there are none yet."""
+        task = self._getting.get(version)
+        if task is None:
+            task = self._getting[version] = asyncio.create_task(self._get(version))
+            task.add_done_callback(lambda _: self._wake(key))
+        if not task.done():
+            return Problem("GettingPrograms", f"getting the programs of Kubernetes {version}")
+        try:
+            return task.result()
+        except BinariesError as error:
+            # Tried again at the next reconcile: it may have been the network.
+            del self._getting[version]
+            return Problem("VersionNotAvailable", f"spec.version: {error}")
+
+    async def _get(self, version: str) -> Mapping[Program, Path]:
+        names: dict[Program, str] = {
+            program: program if program == "etcd" else f"{program}@{version}"
+            for program in PROGRAMS
+        }
+        found = await self._binaries.fetch(names.values())
+        return {program: found[name].path for program, name in names.items()}
+
+    async def _step(self, care: _Care, goal: Composition) -> None:
+        plan = next_plan(care.plan, goal, _ready(care))
+        targets = [
+            f"{care.place.address}:{api_server_port(one.slot)}"
+            for one in plan.of("kube-apiserver")
+            if one.name in _ready(care) and one in care.plan.instances
+        ]
+        if files.write_targets(care.place, targets):
+            await self._tell_relay(care.place)
+        if plan != care.plan:
+            care.plan = plan
+            files.write_plan(care.place, plan)
+            self._declare(care)
+
+    async def _tell_relay(self, place: Place) -> None:
+        """Have the relay read its targets; one that is not up yet reads them when it starts."""
+        with suppress(OSError):
+            reader, writer = await asyncio.open_unix_connection(str(place.relay))
+            writer.write(b"\n")
+            await reader.read()
+            writer.close()
+
+    def _declare(self, care: _Care) -> None:
+        members = tuple(one.name for one in care.plan.of("etcd"))
+        care.supervisor.declare(
+            *(
+                Declared(
+                    name=one.name,
+                    command=one.command,
+                    after=members if one.component in _AFTER_ETCD else (),
+                    ready=_probe(care.place, one),
+                )
+                for one in care.plan.instances
+            )
+        )
+
+    def _observed(
+        self,
+        care: _Care,
+        goal: Composition | None,
+        problem: Problem | None,
+        renew_at: datetime | None,
+    ) -> Observed:
+        states = care.supervisor.states
+        wanted = {} if goal is None else {one.name: one for one in (*goal.etcd, *goal.others)}
+        parts = tuple(_part(one, states.get(one.name), goal, wanted) for one in care.plan.instances)
+        complete = goal is not None and is_complete(care.plan, goal)
+        return Observed(parts=parts, complete=complete, problem=problem, renew_at=renew_at)
+
+
+def _ready(care: _Care) -> set[str]:
+    return {name for name, state in care.supervisor.states.items() if state.phase is Phase.RUNNING}
+
+
+def _part(
+    one: Instance, state: State | None, goal: Composition | None, wanted: Mapping[str, Instance]
+) -> Part:
+    if goal is None:
+        current = False
+    elif one.component == "kube-apiserver":
+        current = is_current(one, goal.api_server(one.slot))
+    elif one.component == "relay":
+        current = is_current(one, goal.relay)
+    else:
+        current = one.name in wanted and is_current(one, wanted[one.name])
+    return Part(
+        name=one.name,
+        component=one.component,
+        version=one.version,
+        ready=state is not None and state.phase is Phase.RUNNING,
+        current=current,
+        reason=state.reason if state is not None else "",
+    )
+
+
+def _probe(place: Place, one: Instance) -> Probe:
+    match one.component:
+        case "etcd":
+            return partial(listening, place.address, etcd_port(one.slot))
+        case "kube-apiserver":
+            return partial(
+                answering,
+                f"https://{place.address}:{api_server_port(one.slot)}/readyz",
+                ca=place.authority("ca"),
+                certificate=place.leaf("admin"),
+                key=place.leaf("admin"),
+            )
+        case "kube-controller-manager":
+            return partial(listening, place.address, CONTROLLER_MANAGER_PORT)
+        case "kube-scheduler":
+            return partial(listening, place.address, SCHEDULER_PORT)
+        case "relay":
+            return partial(listening, *relay_listens_at(one.command))

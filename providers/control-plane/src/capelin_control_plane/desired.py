@@ -1,0 +1,170 @@
+"""What a control plane is to be: from its spec and its Cluster's to plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import ip_network
+from typing import Literal
+
+from capelin.api.fields import amount
+from capelin.api.views.capi import Cluster
+from capelin.pki import Algorithm
+
+from capelin_control_plane.api import (
+    ApiServer,
+    CapelinControlPlane,
+    Certificates,
+    Component,
+    ControllerManager,
+    Etcd,
+    Scheduler,
+    Spec,
+)
+from capelin_control_plane.workload import Addon
+
+DEFAULT_PORT = 6443
+DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
+DEFAULT_SERVICE_DOMAIN = "cluster.local"
+RENEW_ANNOTATION = "controlplane.cluster.x-k8s.io/renew-certificates-before"
+"""Its value is a moment: every certificate that was made before it is made anew."""
+
+Program = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+
+
+class RefusedSpecError(ValueError):
+    """A spec asks for something that cannot be; names the field and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a user says about how one component runs."""
+
+    arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    memory_bytes: int | None = None
+    cpus: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """A control plane as it is wanted."""
+
+    namespace: str
+    cluster: str
+    version: str
+    replicas: int
+    etcd_replicas: int
+    host: str | None
+    """Where the API is to answer; none while nobody has said, and the backend chooses."""
+    port: int
+    service_cidrs: tuple[str, ...]
+    pod_cidrs: tuple[str, ...]
+    service_domain: str
+    cert_sans: tuple[str, ...]
+    algorithm: Algorithm
+    validity: timedelta
+    renew_before: timedelta
+    renew_made_before: datetime | None
+    rollout_after: datetime | None
+    tuning: Mapping[Program, Tuning]
+    coredns: Addon | None
+    kube_proxy: Addon | None
+
+    @property
+    def renewal_share(self) -> float:
+        """The share of a certificate's life after which it is renewed."""
+        return max(0.01, 1 - self.renew_before / self.validity)
+
+    @property
+    def first_service_address(self) -> str:
+        """The address of the service `kubernetes`."""
+        return str(ip_network(self.service_cidrs[0])[1])
+
+
+def desired(control_plane: CapelinControlPlane, cluster: Cluster, now: datetime) -> ControlPlane:
+    """What the control plane is to be now."""
+    spec = control_plane.spec
+    network = cluster.spec.cluster_network
+    host, port = _endpoint(spec, cluster)
+    after = spec.rollout.after
+    return ControlPlane(
+        namespace=control_plane.namespace or "",
+        cluster=cluster.name,
+        version=spec.version,
+        replicas=spec.replicas,
+        etcd_replicas=spec.etcd.replicas,
+        host=host,
+        port=port,
+        service_cidrs=_cidrs(network.services.cidr_blocks, "services") or (DEFAULT_SERVICE_CIDR,),
+        pod_cidrs=_cidrs(network.pods.cidr_blocks, "pods"),
+        service_domain=network.service_domain or DEFAULT_SERVICE_DOMAIN,
+        cert_sans=tuple(spec.api_server.cert_sans),
+        algorithm=_algorithm(spec.certificates),
+        validity=timedelta(days=spec.certificates.validity_days),
+        renew_before=timedelta(days=spec.certificates.renew_before_days),
+        renew_made_before=_renewal_asked_for(control_plane, now),
+        rollout_after=after if after is not None and after <= now else None,
+        tuning={
+            "etcd": _tuning(spec.etcd),
+            "kube-apiserver": _tuning(spec.api_server),
+            "kube-controller-manager": _tuning(spec.controller_manager),
+            "kube-scheduler": _tuning(spec.scheduler),
+        },
+        coredns=Addon(spec.addons.core_dns.image) if spec.addons.core_dns.enabled else None,
+        kube_proxy=Addon(spec.addons.kube_proxy.image) if spec.addons.kube_proxy.enabled else None,
+    )
+
+
+def _endpoint(spec: Spec, cluster: Cluster) -> tuple[str | None, int]:
+    """The control plane's own endpoint, else the Cluster's; a port of its own where one is said."""
+    own = spec.control_plane_endpoint
+    theirs = cluster.spec.control_plane_endpoint
+    host = (own.host if own else None) or theirs.host or None
+    port = (
+        (own.port if own else None)
+        or theirs.port
+        or cluster.spec.cluster_network.api_server_port
+        or DEFAULT_PORT
+    )
+    return host, port
+
+
+def _cidrs(blocks: list[str], what: str) -> tuple[str, ...]:
+    for block in blocks:
+        try:
+            ip_network(block)
+        except ValueError as error:
+            raise RefusedSpecError(
+                f"Cluster spec.clusterNetwork.{what}.cidrBlocks: {block!r} is not a network"
+                f" ({error}); write one such as {DEFAULT_SERVICE_CIDR}"
+            ) from error
+    return tuple(blocks)
+
+
+def _algorithm(certificates: Certificates) -> Algorithm:
+    return "rsa-2048" if certificates.key_algorithm == "RSA-2048" else "ecdsa-p256"
+
+
+def _renewal_asked_for(control_plane: CapelinControlPlane, now: datetime) -> datetime | None:
+    said = control_plane.metadata.annotations.get(RENEW_ANNOTATION)
+    if said is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(said)
+        # In the future, it would make every certificate anew again and again.
+        return min(moment, now)
+    except (ValueError, TypeError) as error:
+        raise RefusedSpecError(
+            f"metadata.annotations[{RENEW_ANNOTATION}]: {said!r} is not a moment; write one such as"
+            " 2026-01-31T12:00:00Z"
+        ) from error
+
+
+def _tuning(component: Component | ApiServer | ControllerManager | Scheduler | Etcd) -> Tuning:
+    memory, cpu = component.resources.memory, component.resources.cpu
+    return Tuning(
+        arguments=component.extra_args,
+        environment=component.extra_env,
+        memory_bytes=None if memory is None else int(amount(memory)),
+        cpus=None if cpu is None else float(amount(cpu)),
+    )

@@ -1,0 +1,158 @@
+"""Which instances of which component there are, and the next step from those to the wanted ones."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from capelin.embedded.processes import Command
+
+Component = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "relay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance of a component."""
+
+    component: Component
+    slot: int
+    version: str
+    command: Command
+
+    @property
+    def name(self) -> str:
+        """Unique in its control plane, and the name of its process and log."""
+        return f"{self.component}-{self.slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The instances that are to run now, old and new ones."""
+
+    instances: tuple[Instance, ...] = ()
+
+    def of(self, component: Component) -> tuple[Instance, ...]:
+        """The instances of a component."""
+        return tuple(one for one in self.instances if one.component == component)
+
+    def without(self, gone: Instance) -> "Plan":
+        """The plan less one instance."""
+        return Plan(tuple(one for one in self.instances if one.name != gone.name))
+
+    def including(self, *new: Instance) -> "Plan":
+        """The plan with these instances, in place of those of the same name."""
+        names = {one.name for one in new}
+        return Plan((*(one for one in self.instances if one.name not in names), *new))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """What a control plane is made of when nothing is left to do."""
+
+    etcd: tuple[Instance, ...]
+    relay: Instance
+    replicas: int
+    api_server: Callable[[int], Instance]
+    """The API server of a slot. There are more slots than replicas, for replacing one by one."""
+    others: tuple[Instance, ...]
+    """Controller manager and scheduler: they need an API server, and are never newer than it."""
+
+
+def is_current(instance: Instance, wanted: Instance) -> bool:
+    """Whether an instance runs as it is wanted."""
+    return instance.command.hash == wanted.command.hash
+
+
+def outdated_api_servers(plan: Plan, wanted: Composition) -> tuple[Instance, ...]:
+    """The API servers that do not run as they are wanted."""
+    return tuple(
+        one for one in plan.of("kube-apiserver") if not is_current(one, wanted.api_server(one.slot))
+    )
+
+
+def next_plan(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
+    """One step towards what is wanted, such that the API never stops answering.
+
+    Kubernetes' order: etcd, then API servers, then what talks to them. `ready` are the names of
+    the instances that are up. The same plan means that nothing can be done now: everything is as
+    wanted, or something has to become ready first.
+    """
+    plan = plan.including(wanted.relay)
+    after_etcd = _next_etcd(plan, wanted, ready)
+    if after_etcd != plan:
+        return after_etcd
+    if wanted.replicas == 0:
+        kept = {one.name for one in (*wanted.etcd, wanted.relay)}
+        return Plan(tuple(one for one in plan.instances if one.name in kept))
+    after_servers = _next_api_server(plan, wanted, ready)
+    if after_servers != plan:
+        return after_servers
+    return _next_other(plan, wanted, ready)
+
+
+def _next_etcd(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
+    members = plan.of("etcd")
+    if not members:
+        return plan.including(*wanted.etcd)
+    if any(one.name not in ready for one in members):
+        return plan
+    present = {one.name: one for one in members}
+    for one in wanted.etcd:
+        if one.name in present and not is_current(present[one.name], one):
+            return plan.including(one)
+    return plan
+
+
+def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
+    servers = plan.of("kube-apiserver")
+    outdated = outdated_api_servers(plan, wanted)
+    current = [one for one in servers if one not in outdated]
+    coming = [one for one in current if one.name not in ready]
+    serving = [one for one in servers if one.name in ready]
+    for one in outdated:
+        if one.name not in ready:
+            plan = plan.without(one)
+    missing = wanted.replicas - len(current)
+    if missing > 0 and not coming:
+        # All at once while nothing answers; one by one while clients depend on those that do.
+        count = 1 if outdated and serving else missing
+        return plan.including(*map(wanted.api_server, _free_slots(servers, count)))
+    if not coming and len(plan.of("kube-apiserver")) > wanted.replicas:
+        return plan.without(_least_needed(plan, outdated))
+    if missing < 0:
+        return plan.without(_least_needed(plan, coming))
+    return plan
+
+
+def _least_needed(plan: Plan, rather: Collection[Instance]) -> Instance:
+    servers = plan.of("kube-apiserver")
+    return max(servers, key=lambda one: (one in rather, one.slot))
+
+
+def _free_slots(servers: tuple[Instance, ...], count: int) -> list[int]:
+    taken = {one.slot for one in servers}
+    free = (slot for slot in range(len(taken) + count) if slot not in taken)
+    return [slot for slot, _ in zip(free, range(count), strict=False)]
+
+
+def _next_other(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
+    servers = plan.of("kube-apiserver")
+    answers = any(one.name in ready for one in servers)
+    all_current = not outdated_api_servers(plan, wanted)
+    present = {one.name: one for one in plan.instances}
+    for one in wanted.others:
+        if one.name not in present:
+            if answers:
+                plan = plan.including(one)
+        elif all_current and answers and not is_current(present[one.name], one):
+            plan = plan.including(one)
+    return plan
+
+
+def is_complete(plan: Plan, wanted: Composition) -> bool:
+    """Whether the plan is what is wanted, whatever is ready of it."""
+    servers = plan.of("kube-apiserver")
+    slots = [wanted.api_server(one.slot) for one in servers]
+    complete = Plan((*wanted.etcd, wanted.relay, *slots, *wanted.others))
+    return len(servers) == wanted.replicas and {
+        one.name: one.command.hash for one in plan.instances
+    } == {one.name: one.command.hash for one in complete.instances}

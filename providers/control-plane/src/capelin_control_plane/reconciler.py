@@ -1,0 +1,272 @@
+"""Moves control planes towards their specs: reads, decides, acts, tells."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from capelin.api import Unstructured, resource_of
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.core import Secret
+from capelin.client import Client, ClientError, needs_apply
+from capelin.contract.clusters import cluster_of, named_by
+from capelin.contract.conditions import Aspect
+from capelin.contract.pausing import paused
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    Key,
+    Owns,
+    Permission,
+    Reconciler,
+    Result,
+    Watches,
+)
+
+from capelin_control_plane import status as say
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backends import Backend, Observed, Problem, Site
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import ControlPlane, RefusedSpecError, desired
+from capelin_control_plane.secrets import authorities, ensure_kubeconfig
+from capelin_control_plane.workload import Facts, addons, join_objects
+
+FINALIZER = "capelincontrolplane.controlplane.cluster.x-k8s.io"
+ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
+"""What the backend knows the control plane by. It outlives a move to another management cluster."""
+MANAGER = "capelin-control-plane"
+
+_LOOK_AGAIN = timedelta(minutes=2)
+"""How soon something that was deleted from the workload cluster is put back."""
+_RETRY = 5.0
+
+
+def its_control_plane(cluster: Cluster) -> Iterable[Key]:
+    """The control plane that a Cluster's events concern."""
+    name = named_by(cluster.spec.control_plane_ref, CapelinControlPlane)
+    return [] if name is None else [Key(cluster.namespace or "", name)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was last seen to be in a workload cluster, and when."""
+
+    digest: str
+    at: datetime
+
+
+class ControlPlanes(Reconciler[CapelinControlPlane]):
+    """Moves a hosted control plane one step towards its spec."""
+
+    watches = (
+        For(CapelinControlPlane),
+        Owns(Secret, labels={CLUSTER_NAME_LABEL: None}),
+        Watches(Cluster, to=its_control_plane),
+    )
+    permissions = (
+        Permission("", ("secrets",), ("get", "create", "patch")),
+        Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),
+    )
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._kept: dict[Key, _Kept] = {}
+
+    async def reconcile(self, control_plane: CapelinControlPlane, at: Context) -> Result:
+        """Take one step."""
+        key = Key(control_plane.namespace or "", control_plane.name)
+        cluster = await cluster_of(at.client, control_plane)
+        pause = paused(control_plane, cluster)
+        if pause.status == "True":
+            await self._backend.release(key)
+            await at.publish(control_plane, say.paused_status(control_plane, pause, at.now()))
+            return Done()
+        if control_plane.metadata.deletion_timestamp is not None:
+            return await self._delete(key, control_plane, at)
+        if cluster is None:
+            problem = Problem(
+                say.WAITING_FOR_OWNER,
+                "no Cluster owns this control plane yet; name it in a Cluster's"
+                " spec.controlPlaneRef",
+            )
+            await at.publish(control_plane, say.waiting(control_plane, [pause], problem, at.now()))
+            return Done()
+        await at.add_finalizer(control_plane, FINALIZER)
+        return await self._keep(key, control_plane, cluster, pause, at)
+
+    async def _keep(
+        self,
+        key: Key,
+        control_plane: CapelinControlPlane,
+        cluster: Cluster,
+        pause: Aspect,
+        at: Context,
+    ) -> Result:
+        now = at.now()
+
+        async def blocked(problem: Problem, *aspects: Aspect) -> Result:
+            wait = say.waiting(control_plane, [*aspects, pause], problem, now)
+            await at.publish(control_plane, wait)
+            return After(_RETRY)
+
+        try:
+            wanted = desired(control_plane, cluster, now)
+        except RefusedSpecError as error:
+            return await blocked(Problem(say.INVALID_SPEC, str(error)))
+        keys = await authorities(at.client, control_plane, wanted, now)
+        if isinstance(keys, Problem):
+            refused = Aspect(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
+            return await blocked(keys, refused)
+        address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
+        site = await self._backend.claim(wanted, keys, address)
+        if isinstance(site, Problem):
+            return await blocked(site)
+        seen = await self._backend.move(key, site, wanted, keys, now)
+        await self._record(control_plane, wanted, site, keys, at)
+        certificates = Aspect(say.CERTIFICATES_AVAILABLE, "True", say.CERTIFICATES_AVAILABLE)
+
+        async def tell(workload: Aspect) -> None:
+            current = say.status(
+                control_plane,
+                wanted,
+                seen,
+                paused=pause,
+                certificates=certificates,
+                workload=workload,
+                now=now,
+            )
+            await at.publish(control_plane, current)
+
+        await tell(self._workload_before(key, seen))
+        if seen.answers:
+            await tell(await self._keep_workload(key, site, wanted, keys, now))
+        return _next_look(seen, now)
+
+    async def _record(
+        self,
+        control_plane: CapelinControlPlane,
+        wanted: ControlPlane,
+        site: Site,
+        keys: Authorities,
+        at: Context,
+    ) -> None:
+        """Write down where the control plane is, for core, for people and for later."""
+        await at.own_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
+        endpoint = control_plane.spec.control_plane_endpoint
+        if endpoint is None or (endpoint.host, endpoint.port) != (site.host, site.port):
+            resource = CapelinControlPlane.resource
+            await at.client.apply(
+                {
+                    "apiVersion": resource.api_version,
+                    "kind": resource.kind,
+                    "metadata": {
+                        "name": control_plane.name,
+                        "namespace": control_plane.namespace,
+                        "uid": control_plane.uid,
+                    },
+                    "spec": {"controlPlaneEndpoint": {"host": site.host, "port": site.port}},
+                },
+                resource=resource,
+                manager=f"{MANAGER}-endpoint",
+            )
+        await ensure_kubeconfig(
+            at.client, control_plane, wanted, site=site, keys=keys, now=at.now()
+        )
+
+    def _workload_before(self, key: Key, seen: Observed) -> Aspect:
+        type_ = say.WORKLOAD_OBJECTS_AVAILABLE
+        if key in self._kept:
+            return Aspect(type_, "True", type_)
+        if seen.answers:
+            return Aspect(type_, "Unknown", say.STARTING, "being applied")
+        return Aspect(type_, "False", say.WAITING_FOR_API_SERVER, "no API server is ready yet")
+
+    async def _keep_workload(
+        self, key: Key, site: Site, wanted: ControlPlane, keys: Authorities, now: datetime
+    ) -> Aspect:
+        """Have in the workload cluster what belongs there, looking now and then."""
+        type_ = say.WORKLOAD_OBJECTS_AVAILABLE
+        facts = Facts(
+            cluster_name=wanted.cluster,
+            version=wanted.version,
+            host=site.host,
+            port=site.port,
+            ca_pem=keys.ca.certificate_pem,
+            service_cidrs=wanted.service_cidrs,
+            pod_cidrs=wanted.pod_cidrs,
+            service_domain=wanted.service_domain,
+            encryption_algorithm=wanted.algorithm.upper(),
+            coredns=wanted.coredns,
+            kube_proxy=wanted.kube_proxy,
+        )
+        objects = [*join_objects(facts), *addons(facts)]
+        digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()
+        kept = self._kept.get(key)
+        if kept is not None and kept.digest == digest and now - kept.at < _LOOK_AGAIN:
+            return Aspect(type_, "True", type_)
+        try:
+            async with Client(self._backend.workload(site), manager=MANAGER) as workload:
+                for one in objects:
+                    await _ensure_object(workload, one)
+        except ClientError as error:
+            self._kept.pop(key, None)
+            return Aspect(type_, "False", "NotApplied", f"cannot apply them: {error}")
+        self._kept[key] = _Kept(digest, now)
+        return Aspect(type_, "True", type_)
+
+    async def _delete(self, key: Key, control_plane: CapelinControlPlane, at: Context) -> Result:
+        workers = await _workers(control_plane, at)
+        if workers:
+            message = f"{', '.join(workers)} still need the API; they're deleted first"
+            await at.publish(
+                control_plane,
+                say.deleting(control_plane, say.WORKERS_REMAIN, message, at.now()),
+            )
+            return After(_RETRY)
+        await at.publish(
+            control_plane,
+            say.deleting(control_plane, "Deleting", "being stopped and removed", at.now()),
+        )
+        address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
+        if address is not None:
+            await self._backend.remove(key, address)
+        self._kept.pop(key, None)
+        await at.remove_finalizer(control_plane, FINALIZER)
+        return Done()
+
+
+async def _ensure_object(workload: Client, wanted: Unstructured) -> None:
+    resource = resource_of(wanted)
+    metadata = wanted["metadata"]
+    live = await workload.find(resource, metadata["name"], metadata.get("namespace"))
+    if live is None or needs_apply(live, wanted, MANAGER):
+        await workload.apply(wanted, resource=resource)
+
+
+async def _workers(control_plane: CapelinControlPlane, at: Context) -> list[str]:
+    cluster = control_plane.metadata.labels.get(CLUSTER_NAME_LABEL)
+    if cluster is None:
+        return []
+    namespace = control_plane.namespace
+    labels = {CLUSTER_NAME_LABEL: cluster}
+    machines = await at.client.list(Machine, namespace, labels=labels)
+    pools = await at.client.list(MachinePool, namespace, labels=labels)
+    counts = {
+        "machines": sum(CONTROL_PLANE_LABEL not in one.metadata.labels for one in machines.items),
+        "machine pools": len(pools.items),
+    }
+    return [f"{count} {what}" for what, count in counts.items() if count]
+
+
+def _next_look(seen: Observed, now: datetime) -> Result:
+    """The backend tells of what happens to processes; what time brings has to be looked for."""
+    if seen.problem is not None:
+        return After(_RETRY)
+    wait = _LOOK_AGAIN
+    if seen.renew_at is not None:
+        wait = min(wait, max(seen.renew_at - now, timedelta(seconds=1)))
+    return After(wait.total_seconds())
