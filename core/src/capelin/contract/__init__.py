@@ -1,0 +1,40 @@
+"""Cluster API's contracts: their vocabulary, their rules as data, and the functions that keep them.
+
+Its modules are its public names: `conditions.update(...)`, `owners.ensure(...)`.
+"""
+
+from capelin.contract import (
+    clusters,
+    conditions,
+    failure_domains,
+    machine_pools,
+    metadata,
+    names,
+    owners,
+    pausing,
+    replicas,
+    rules,
+    secrets,
+    versions,
+    vocabulary,
+)
+from capelin.contract.conditions import Aspect
+from capelin.contract.versions import Version
+
+__all__ = [
+    "Aspect",
+    "Version",
+    "clusters",
+    "conditions",
+    "failure_domains",
+    "machine_pools",
+    "metadata",
+    "names",
+    "owners",
+    "pausing",
+    "replicas",
+    "rules",
+    "secrets",
+    "versions",
+    "vocabulary",
+]

@@ -1,0 +1,102 @@
+"""The secrets of a Cluster: their names, their shape, and whose they are.
+
+Rules `control-plane/kubeconfig`, `control-plane/certificates`. What a provider makes has the
+control plane as its controller. What a user brought has not: it is read, and never changed or
+removed.
+"""
+
+from typing import Literal
+
+from capelin.api import BaseObject, ObjectMeta
+from capelin.api.views.core import Secret
+from capelin.contract.owners import is_controlled_by, reference_to
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
+from capelin.pki import KeyPair, ServiceAccountKeys
+
+Purpose = Literal["kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client"]
+"""What a secret is for, as it stands at the end of its name.
+
+`ca` is the cluster's authority, `etcd` and `proxy` those of etcd and of the front proxy, `sa` the
+keys that sign service account tokens, `apiserver-etcd-client` how to speak with an etcd that is
+not the control plane's own.
+"""
+
+KUBECONFIG = "value"
+CERTIFICATE = "tls.crt"
+PRIVATE_KEY = "tls.key"
+BOOTSTRAP_DATA = "value"
+BOOTSTRAP_FORMAT = "format"
+
+
+def secret_name(cluster: str, purpose: Purpose) -> str:
+    """The name of a Cluster's secret."""
+    return f"{cluster}-{purpose}"
+
+
+def kubeconfig_secret(kubeconfig: bytes, *, cluster: str, owner: BaseObject) -> Secret:
+    """The secret through which core, and administrators, reach the workload cluster."""
+    return _secret(cluster, "kubeconfig", {KUBECONFIG: kubeconfig}, owner)
+
+
+def certificate_secret(
+    purpose: Purpose, pair: KeyPair, *, cluster: str, owner: BaseObject
+) -> Secret:
+    """A secret that holds a certificate and its key."""
+    data = {CERTIFICATE: pair.certificate_pem, PRIVATE_KEY: pair.private_key_pem}
+    return _secret(cluster, purpose, data, owner)
+
+
+def service_account_secret(keys: ServiceAccountKeys, *, cluster: str, owner: BaseObject) -> Secret:
+    """The secret that holds the service account keys, the public one in the certificate's place."""
+    data = {CERTIFICATE: keys.public_key_pem, PRIVATE_KEY: keys.private_key_pem}
+    return _secret(cluster, "sa", data, owner)
+
+
+def is_ours(secret: Secret, owner: BaseObject) -> bool:
+    """Whether `owner` made the secret, and may change and remove it."""
+    return is_controlled_by(secret, owner)
+
+
+def problem(
+    secret: Secret, purpose: Purpose, *, cluster: str, key_elsewhere: bool = False
+) -> str | None:
+    """What keeps a secret from being what a Cluster needs; nothing when its shape is right.
+
+    Args:
+        secret: The secret, which may be one that a user brought.
+        purpose: What it is for.
+        cluster: The Cluster's name.
+        key_elsewhere: Whether it may lack its private key.
+    """
+    if secret.metadata.labels.get(CLUSTER_NAME_LABEL) != cluster:
+        return (
+            f"Secret {secret.name} lacks the label {CLUSTER_NAME_LABEL}={cluster}, without which "
+            f"Cluster API does not see it; kubectl label --overwrite secret {secret.name} "
+            f"{CLUSTER_NAME_LABEL}={cluster}"
+        )
+    if purpose == "kubeconfig":
+        needed = [KUBECONFIG]
+    elif purpose == "sa":
+        needed = [PRIVATE_KEY]
+    else:
+        needed = [CERTIFICATE] if key_elsewhere else [CERTIFICATE, PRIVATE_KEY]
+    missing = [key for key in needed if not secret.data.get(key)]
+    if missing:
+        return (
+            f"Secret {secret.name} has nothing under {' and '.join(missing)}; "
+            "add it, or delete the secret so that it is made anew"
+        )
+    return None
+
+
+def _secret(cluster: str, purpose: Purpose, data: dict[str, bytes], owner: BaseObject) -> Secret:
+    return Secret(
+        metadata=ObjectMeta(
+            name=secret_name(cluster, purpose),
+            namespace=owner.namespace,
+            labels={CLUSTER_NAME_LABEL: cluster},
+            owner_references=[reference_to(owner, controller=True)],
+        ),
+        type=SECRET_TYPE,
+        data=data,
+    )
