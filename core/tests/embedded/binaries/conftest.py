@@ -37,7 +37,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 echo $$ > $fake/pid
-while [ -e $fake/held ]; do sleep 0.01; done
+while [ -e $fake/held ]; do sleep 0.05; done
 if [ -e $fake/trouble ]; then cat $fake/trouble >&2; exit 1; fi
 mkdir -p $out
 for package in $packages; do
@@ -130,8 +130,12 @@ class Registry:
     requests: list[tuple[str, dict[str, str]]] = field(
         default_factory=list[tuple[str, dict[str, str]]]
     )
-    token: str | None = None
+    broken: bool = False
     challenge: str | None = None
+    token: str | None = None
+    renews_before_blobs: str | None = None
+    """The token that is wanted from the first blob on."""
+    refuses: bool = False
     cuts: list[int] = field(default_factory=list[int])
     """After how many bytes the next blobs' connections are dropped."""
     stalls: int | None = None
@@ -176,8 +180,12 @@ class Registry:
         self.requests.append((request.path, dict(request.headers)))
         if request.path == "/token":
             return web.json_response({"token": self.token, "asked": dict(request.query)})
-        if self.challenge is not None and request.headers.get("Authorization") != (
-            f"Bearer {self.token}"
+        if self.broken:
+            return web.Response(status=503)
+        if self.renews_before_blobs is not None and "/blobs/" in request.path:
+            self.token, self.renews_before_blobs = self.renews_before_blobs, None
+        if self.challenge is not None and (
+            self.refuses or request.headers.get("Authorization") != f"Bearer {self.token}"
         ):
             return web.Response(status=401, headers={"WWW-Authenticate": self.challenge})
         if self.storage is not None and "/blobs/" in request.path:
@@ -213,12 +221,15 @@ class Told:
         default_factory=list[tuple[int, int | None, str]]
     )
 
+    moving: asyncio.Event = field(default_factory=asyncio.Event)
+
     def started(self, what: str, way: str) -> None:
         self.events.append(("started", what, way))
 
     def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
         assert ("started", what, way) in self.events
         self.amounts.append((done, total, unit))
+        self.moving.set()
 
     def noted(self, what: str, way: str, message: str) -> None:
         self.events.append(("noted", what, way, message))

@@ -213,7 +213,10 @@ async def test_a_damaged_memory_is_not_taken_for_none(cache: Cache) -> None:
 async def test_a_cache_that_cannot_be_written_says_what_to_do(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)
+    def nobody(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("os.access", nobody)
     with pytest.raises(BinariesError, match=r"cache cannot be written to; .*XDG_CACHE_HOME"):
         async with cache.building("etcd"):
             pass

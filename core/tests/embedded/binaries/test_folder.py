@@ -107,6 +107,15 @@ async def test_a_version_is_read_from_what_the_program_says(
     assert found[name].version == name.partition("@")[2]
 
 
+async def test_a_name_with_and_one_without_a_version_are_two_questions(
+    tmp_path: Path, binaries: "Making", go: "FakeGo"
+) -> None:
+    file = program(tmp_path / "mine", "etcd", "echo 3.5.0")
+    found = await binaries(folders=(tmp_path / "mine",), go=go).fetch(["etcd", "etcd@v3.6.5"])
+    assert found["etcd"].path == file
+    assert found["etcd@v3.6.5"].version == "v3.6.5"
+
+
 async def test_another_version_than_asked_for_is_told_and_passed_over(
     tmp_path: Path, binaries: "Making", go: "FakeGo", told: "Told"
 ) -> None:
@@ -122,7 +131,6 @@ async def test_another_version_than_asked_for_is_told_and_passed_over(
     ("script", "reason"),
     [
         ("echo Kubernetes v1.30.1", "mine/kube-apiserver is v1.30.1"),
-        ("exec /bin/sleep 60", "mine/kube-apiserver does not tell its version in 0 s"),
         ("exit 3", "mine/kube-apiserver does not run (exit status 3)"),
         (None, "mine has no program kube-apiserver"),
     ],
@@ -132,17 +140,23 @@ async def test_why_a_folder_did_not_do_is_part_of_the_error(
     reason: str,
     tmp_path: Path,
     binaries: "Making",
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "capelin.embedded.binaries.folder._PATIENCE", 0.1 if "sleep" in str(script) else 10
-    )
     (tmp_path / "mine").mkdir()
     if script is not None:
         program(tmp_path / "mine", "kube-apiserver", script)
     with pytest.raises(NotObtainableError) as failure:
         await binaries(folders=(tmp_path / "mine",)).path("kube-apiserver", NEWEST)
     assert ("folder", f"{tmp_path}/{reason}") in failure.value.attempts
+
+
+async def test_a_program_that_does_not_end_is_not_waited_for(
+    tmp_path: Path, binaries: "Making", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.embedded.binaries.folder._PATIENCE", 0.1)
+    file = program(tmp_path / "mine", "etcd", "exec /bin/sleep 60")
+    with pytest.raises(NotObtainableError) as failure:
+        await binaries(folders=(tmp_path / "mine",)).path("etcd", "v3.6.5")
+    assert ("folder", f"{file} does not tell its version in 0.1 s") in failure.value.attempts
 
 
 async def test_a_folder_whose_program_does_not_run_does_not_hide_the_next(

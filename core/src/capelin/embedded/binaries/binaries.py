@@ -64,14 +64,24 @@ class Binaries:
         after the other.
         """
         asked = {name: wanted(name) for name in names}
-        groups: dict[tuple[str, str], dict[Wanted, None]] = {}
-        for each in asked.values():
-            groups.setdefault((each.component.project.name, each.version), {})[each] = None
-        found: dict[Wanted, Binary] = {}
+        groups: dict[str, dict[str, Wanted]] = {}
+        for name, each in asked.items():
+            key = f"{each.component.project.name}-{each.version}"
+            groups.setdefault(key, {})[name] = each
+        found: dict[str, Binary] = {}
         images = Images(self.cache, self._platform, self._mirrors)
         for key, group in groups.items():
-            found |= await self._obtain("-".join(key), [*group], images)
-        return {name: found[each] for name, each in asked.items()}
+            journal = Journal(self._progress)
+            in_folders = {
+                name: binary
+                for name, each in group.items()
+                if (binary := await self._in_folder(each, journal)) is not None
+            }
+            rest = {name: each for name, each in group.items() if name not in in_folders}
+            obtained = await self._obtain(key, [*dict.fromkeys(rest.values())], images, journal)
+            found |= in_folders
+            found |= {name: obtained[each] for name, each in rest.items()}
+        return {name: found[name] for name in asked}
 
     async def module_dir(self, name: str, version: str | None = None) -> Path:
         """The source folder of `kubernetes`, `cluster-api`, `cluster-api/test` or `kwok`.
@@ -88,14 +98,9 @@ class Binaries:
         )
 
     async def _obtain(
-        self, key: str, group: Sequence[Wanted], images: Images
+        self, key: str, group: Sequence[Wanted], images: Images, journal: Journal
     ) -> dict[Wanted, Binary]:
-        journal = Journal(self._progress)
-        found: dict[Wanted, Binary] = {}
-        for each in group:
-            binary = await self._in_folder(each, journal) or await self._in_cache(each)
-            if binary is not None:
-                found[each] = binary
+        found = await self._in_cache(group)
         missing = [each for each in group if each not in found]
         if not missing:
             return found
@@ -103,10 +108,8 @@ class Binaries:
             self._progress.noted, title(missing), "cache", "another process is getting it"
         )
         async with self.cache.building(key, waiting) as place:
-            for each in missing:
-                # Whoever was waited for may have got it.
-                if (binary := await self._in_cache(each)) is not None:
-                    found[each] = binary
+            # Whoever was waited for may have got it.
+            found |= await self._in_cache(missing)
             journal.add("cache", f"{self.cache.root} does not hold it")
             for way in (images, GoBuild(self._environment, self._platform)):
                 missing = [each for each in group if each not in found]
@@ -128,9 +131,11 @@ class Binaries:
             return None
         return Binary(each.component.name, seen.version, seen.file)
 
-    async def _in_cache(self, each: Wanted) -> Binary | None:
-        entry = await asyncio.to_thread(self.cache.find, each, self._platform)
-        return None if entry is None else self._binary(entry)
+    async def _in_cache(self, group: Sequence[Wanted]) -> dict[Wanted, Binary]:
+        found = {
+            each: await asyncio.to_thread(self.cache.find, each, self._platform) for each in group
+        }
+        return {each: self._binary(entry) for each, entry in found.items() if entry is not None}
 
     async def _add(self, each: Wanted, arrival: Arrival) -> Binary:
         add = partial(self.cache.add, arrival.file, each, self._platform, arrival.source)

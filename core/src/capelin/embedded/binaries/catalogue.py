@@ -8,7 +8,7 @@ import json
 import platform as machine
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from capelin.embedded.binaries.errors import UnknownProgramError
@@ -77,7 +77,7 @@ class Wanted:
 
     component: Component
     version: str
-    asked: bool = False
+    asked: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         """As in `kube-apiserver v1.34.4`."""

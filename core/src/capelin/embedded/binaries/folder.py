@@ -83,7 +83,7 @@ async def _version(file: Path, wanted: Wanted, environment: Mapping[str, str]) -
     try:
         output, _ = await asyncio.wait_for(process.communicate(), _PATIENCE)
     except TimeoutError as error:
-        raise WayFailedError(f"{file} does not tell its version in {_PATIENCE:.0f} s") from error
+        raise WayFailedError(f"{file} does not tell its version in {_PATIENCE:g} s") from error
     finally:
         if process.returncode is None:
             process.kill()

@@ -79,7 +79,7 @@ async def find_go(
     if _parts(version) >= _parts(needed):
         return Go(command, version, local)
     choice = await _run(command, "env", "GOTOOLCHAIN", env=settings, folder=Path("/"))
-    if not choice.strip().endswith(("auto", "path")):
+    if not choice.strip().endswith(("auto", "path")) or _parts(version) < (1, 21):
         raise WayFailedError(
             f"{command} is Go {version}, and {what} needs Go {needed} or later"
             " (GOTOOLCHAIN=auto would let Go 1.21 and later fetch that itself)"

@@ -40,8 +40,10 @@ async def pull(
     for layer in reversed(manifest.layers):
         archive = place.partial / layer.sha256
         await repository.blob(layer, archive, lambda done, all_=layer.size: advanced(done, all_))
-        found |= await to_thread(extract, archive, missing, place.folder)
-        archive.unlink()
+        try:
+            found |= await to_thread(extract, archive, missing, place.folder)
+        finally:
+            archive.unlink()
         missing -= found.keys()
         if not missing:
             return found_digest, found

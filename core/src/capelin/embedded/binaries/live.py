@@ -15,7 +15,7 @@ class LiveProgress:
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[amount]}"),
             TimeElapsedColumn(),

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -109,6 +110,6 @@ def _why(error: Exception) -> str:
         case aiohttp.ClientConnectorCertificateError():
             return "its certificate is not trusted"
         case aiohttp.ClientConnectorError():
-            return (error.strerror or "connection failed").lower()
+            return os.strerror(error.errno).lower() if error.errno else "no connection"
         case _:
             return f"no connection within {_CONNECT} s"

@@ -1,0 +1,258 @@
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from capelin.embedded.binaries import COMPONENTS, Binaries, NotObtainableError
+from capelin.embedded.binaries.build import batches
+from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
+from capelin.embedded.binaries.source import Module, folder_hash
+
+if TYPE_CHECKING:
+    from conftest import FakeGo, Registry, Told
+
+    Making = Callable[..., Binaries]
+
+
+async def failure_of(made: Binaries, name: str = "etcd") -> str:
+    with pytest.raises(NotObtainableError) as failure:
+        await made.path(name)
+    return dict(failure.value.attempts)["go build"]
+
+
+async def test_a_program_is_built_once(binaries: "Making", go: "FakeGo", told: "Told") -> None:
+    made = binaries(go=go)
+    file = await made.path("etcd")
+    assert "echo go.etcd.io/etcd/server/v3" in file.read_text()
+    assert await binaries(go=go).path("etcd") == file
+    assert len(go.builds()) == 1
+    assert told.events[-2:] == [
+        ("started", "etcd v3.6.5", "go build"),
+        ("finished", "etcd v3.6.5", "go build"),
+    ]
+    assert told.amounts == [(1, None, "packages")]
+    (entry,) = made.cache.entries()
+    assert entry.source == "go.etcd.io/etcd/server/v3, Go 1.26.8"
+
+
+async def test_programs_of_one_version_are_built_in_one_go(
+    binaries: "Making", go: "FakeGo"
+) -> None:
+    names = [name for name, each in COMPONENTS.items() if each.project is KUBERNETES]
+    found = await binaries(go=go).fetch(names)
+    (build,) = go.builds()
+    assert all(f" k8s.io/kubernetes/cmd/{name}" in build for name in names)
+    for name, each in found.items():
+        assert each.path.name == name
+        assert each.version == "v1.34.4"
+        assert f"echo k8s.io/kubernetes/cmd/{name}\n" in each.path.read_text()
+
+
+async def test_two_versions_are_built_apart(binaries: "Making", go: "FakeGo") -> None:
+    await binaries(go=go).fetch(["kubectl", "kubectl@v1.33.13", "kubectl@v1.34.4"])
+    stamps = [re.findall(r"gitVersion=(\S+)", build) for build in go.builds()]
+    assert stamps == [["v1.34.4"], ["v1.33.13"]]
+
+
+async def test_only_what_is_missing_is_built(binaries: "Making", go: "FakeGo") -> None:
+    await binaries(go=go).path("etcd")
+    await binaries(go=go).fetch(["etcd", "etcdctl"])
+    assert [build.split()[-1] for build in go.builds()] == [
+        "go.etcd.io/etcd/server/v3",
+        "go.etcd.io/etcd/etcdctl/v3",
+    ]
+
+
+async def test_two_packages_of_one_name_do_not_overwrite_each_other(
+    binaries: "Making", go: "FakeGo"
+) -> None:
+    names = ["kubeadm-bootstrap-controller", "kubeadm-control-plane-controller", "clusterctl"]
+    found = await binaries(go=go).fetch(names)
+    packages = ["bootstrap/kubeadm", "controlplane/kubeadm", "cmd/clusterctl"]
+    for each, package in zip(found.values(), packages, strict=True):
+        assert f"echo sigs.k8s.io/cluster-api/{package}\n" in each.path.read_text()
+    assert len(go.builds()) == 2
+
+
+def test_batches_hold_each_name_once() -> None:
+    one, other = wanted("kubeadm-bootstrap-controller"), wanted("kubeadm-control-plane-controller")
+    assert batches([one, wanted("clusterctl"), other]) == [[one, wanted("clusterctl")], [other]]
+
+
+@pytest.mark.parametrize(
+    ("name", "stamps"),
+    [
+        (
+            "kube-apiserver@v1.33.13",
+            (
+                "-X k8s.io/component-base/version.gitVersion=v1.33.13"
+                " -X k8s.io/component-base/version.gitMajor=1"
+                " -X k8s.io/component-base/version.gitMinor=33"
+            ),
+        ),
+        (
+            "clusterctl",
+            (
+                "-X sigs.k8s.io/cluster-api/version.gitVersion=v1.14.0"
+                " -X sigs.k8s.io/cluster-api/version.gitMajor=1"
+                " -X sigs.k8s.io/cluster-api/version.gitMinor=14"
+            ),
+        ),
+        ("etcd", ""),
+    ],
+)
+async def test_a_program_is_stamped_with_its_version(
+    name: str, stamps: str, binaries: "Making", go: "FakeGo"
+) -> None:
+    await binaries(go=go).fetch([name])
+    (build,) = go.builds()
+    flags = f"-ldflags -s -w {stamps}".rstrip()
+    assert build.startswith(f"build -v -mod=readonly -trimpath -buildvcs=false {flags} -o /")
+
+
+async def test_what_users_set_for_their_own_work_does_not_reach_the_build(
+    binaries: "Making", go: "FakeGo"
+) -> None:
+    theirs = {
+        "GOFLAGS": "-mod=vendor",
+        "GOOS": "windows",
+        "GOARCH": "arm",
+        "GOWORK": "/their/go.work",
+        "GO111MODULE": "off",
+        "CGO_ENABLED": "1",
+        "GOPROXY": "https://proxy.example",
+        "GOTMPDIR": "/full",
+    }
+    await binaries(go=go, **theirs).path("etcd")
+    seen = go.environment()
+    assert seen["GOFLAGS"] == "-mod=readonly"
+    assert (seen["GOOS"], seen["GO111MODULE"], seen["GOWORK"]) == ("linux", "on", "off")
+    assert (seen["GOARCH"] != "arm", seen["CGO_ENABLED"]) == (True, "0")
+    assert seen["GOPROXY"] == "https://proxy.example"
+    assert "/cache/work/etcd-v3.6.5~" in seen["GOTMPDIR"]
+
+
+async def test_a_go_that_is_new_enough_is_not_replaced(binaries: "Making", go: "FakeGo") -> None:
+    await binaries(go=go, GOTOOLCHAIN="go1.99.0").path("etcd")
+    assert go.environment()["GOTOOLCHAIN"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("version", "setting"),
+    [("go1.23.4", "local"), ("go1.20.14", "auto"), ("go1.23.4", "go1.22.0")],
+)
+async def test_a_go_that_is_too_old_is_told_with_what_is_needed(
+    version: str, setting: str, binaries: "Making", go: "FakeGo", tmp_path: Path
+) -> None:
+    go.is_version(version)
+    go.has_toolchain_setting(setting)
+    assert await failure_of(binaries(go=go)) == (
+        f"{tmp_path}/go/bin/go is Go {version[2:]}, and etcd v3.6.5 needs Go 1.24 or later"
+        " (GOTOOLCHAIN=auto would let Go 1.21 and later fetch that itself)"
+    )
+    assert not go.builds()
+
+
+@pytest.mark.parametrize("setting", ["auto", "go1.23.4+auto", "path"])
+async def test_an_old_go_that_may_renew_itself_does_so_and_that_is_told(
+    setting: str, binaries: "Making", go: "FakeGo", told: "Told"
+) -> None:
+    go.is_version("go1.23.4")
+    go.has_toolchain_setting(setting)
+    await binaries(go=go, GOTOOLCHAIN=setting).path("etcd")
+    assert go.environment()["GOTOOLCHAIN"] == setting
+    ((_, what, way, message),) = [event for event in told.events if event[0] == "noted"]
+    assert (what, way) == ("etcd v3.6.5", "go build")
+    assert message.endswith("go is Go 1.23.4; it fetches the Go 1.24 that etcd v3.6.5 needs")
+
+
+@pytest.mark.parametrize("version", ["go1.24", "go1.26rc1", "go1.27.0 X:nodwarf5", "go1.100.0"])
+async def test_versions_of_go_are_compared_by_number(
+    version: str, binaries: "Making", go: "FakeGo"
+) -> None:
+    go.is_version(version)
+    go.has_toolchain_setting("local")
+    assert (await binaries(go=go).path("etcd")).exists()
+
+
+async def test_what_go_complains_of_is_told_without_its_chatter(
+    binaries: "Making", go: "FakeGo", told: "Told"
+) -> None:
+    go.fails_with(
+        "go: downloading go.etcd.io/etcd/server/v3 v3.6.5\n"
+        "golang.org/x/sys/unix\n"
+        "verifying go.etcd.io/etcd/server/v3@v3.6.5: checksum mismatch\n"
+        "SECURITY ERROR\n"
+    )
+    reason = (
+        "`go build` failed: verifying go.etcd.io/etcd/server/v3@v3.6.5: checksum mismatch\n"
+        "    SECURITY ERROR"
+    )
+    assert await failure_of(made := binaries(go=go)) == reason
+    assert told.events[-1] == ("failed", "etcd v3.6.5", "go build", reason)
+    assert made.cache.entries() == []
+    assert list((made.cache.root / "work").iterdir()) == []
+
+
+async def test_a_build_that_leaves_nothing_is_no_success(
+    binaries: "Making", go: "FakeGo", tmp_path: Path
+) -> None:
+    script = tmp_path / "go" / "bin" / "go"
+    script.write_text(script.read_text().replace("for package in $packages", "for package in"))
+    assert await failure_of(binaries(go=go)) == "`go build` succeeded but left no etcd v3.6.5"
+
+
+async def test_no_go_and_no_network_says_which_ways_were_tried_and_what_to_do(
+    binaries: "Making", registry: "Registry", tmp_path: Path
+) -> None:
+    registry.url = "http://127.0.0.1:1"
+    with pytest.raises(NotObtainableError) as failure:
+        await binaries().path("kube-apiserver")
+    assert str(failure.value) == (
+        "kube-apiserver v1.34.4 could not be had. What was tried:\n"
+        "  folder: none is named (CAPELIN_BINARIES and KUBEBUILDER_ASSETS are not set)\n"
+        f"  cache: {tmp_path}/cache does not hold it\n"
+        "  image registry.k8s.io/kube-apiserver:v1.34.4: 127.0.0.1 does not answer"
+        " (connection refused)\n"
+        "  go build: there is no go command on PATH\n"
+        "Install Go 1.24.0 or later (https://go.dev/dl) and allow access to a Go module proxy,"
+        " allow access to registry.k8s.io, or name a folder that holds kube-apiserver:"
+        " CAPELIN_BINARIES=FOLDER"
+    )
+
+
+async def test_a_program_without_an_image_needs_go(binaries: "Making") -> None:
+    with pytest.raises(NotObtainableError) as failure:
+        await binaries().path("kubeadm")
+    assert ("image", "no official image holds kubeadm") in failure.value.attempts
+    assert "registry" not in str(failure.value)
+
+
+async def test_a_full_disk_is_told(
+    binaries: "Making", go: "FakeGo", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/cache/work/go.mod")
+
+    monkeypatch.setattr("capelin.embedded.binaries.build.shutil.copy", full)
+    assert await failure_of(binaries(go=go)) == "/cache/work/go.mod: No space left on device"
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
+@pytest.mark.timeout(600)
+async def test_a_real_go_builds_etcdctl() -> None:
+    """With the user's own cache, so that it is quick when it was there before."""
+    binaries = Binaries()
+    found = await binaries.fetch(["etcdctl@v3.6.5"])
+    check = Binaries(folders=[found["etcdctl@v3.6.5"].path.parent])
+    assert (await check.fetch(["etcdctl@v3.6.5"]))["etcdctl@v3.6.5"].version == "v3.6.5"
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
+async def test_a_real_go_and_we_agree_on_the_hash_of_a_module() -> None:
+    folder = await Binaries().module_dir("cluster-api/test")
+    files = CLUSTER_API.module_files("v1.14.0")
+    module = Module("sigs.k8s.io/cluster-api/test", "v1.14.0", files)
+    assert folder_hash(folder, module) == module.pinned

@@ -1,0 +1,73 @@
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from capelin.embedded.binaries.catalogue import MODULES, PROJECTS
+from capelin.embedded.binaries.pin import RECIPES, go_mod, pin, tools_go
+
+if TYPE_CHECKING:
+    from conftest import FakeGo
+
+UPSTREAM = """module k8s.io/kubernetes
+
+go 1.26.1
+
+require (
+\tk8s.io/api v0.0.0
+)
+
+replace (
+\tk8s.io/client-go => ./staging/src/k8s.io/client-go
+\tk8s.io/api => ./staging/src/k8s.io/api
+\texample.org/fork => example.org/forked v1.2.3
+)
+"""
+
+
+def test_folders_beside_a_project_become_the_versions_they_are_released_as() -> None:
+    text = go_mod("kubernetes", "v1.36.3", RECIPES["kubernetes"], [UPSTREAM])
+    assert text == (
+        "module capelin/kubernetes\n\ngo 1.26.1\n\n"
+        "require (\n\tk8s.io/kubernetes v1.36.3\n)\n\n"
+        "replace (\n"
+        "\tk8s.io/api => k8s.io/api v0.36.3\n"
+        "\tk8s.io/client-go => k8s.io/client-go v0.36.3\n"
+        ")\n"
+    )
+
+
+def test_the_newest_go_that_any_module_needs_is_needed() -> None:
+    upstream = ["module a\n\ngo 1.9\n", "module b\n\ngo 1.24\n", "module c\n\ngo 1.10.3\n"]
+    text = go_mod("etcd", "v3.6.6", RECIPES["etcd"], upstream)
+    assert text == (
+        "module capelin/etcd\n\ngo 1.24\n\n"
+        "require (\n\tgo.etcd.io/etcd/server/v3 v3.6.6\n\tgo.etcd.io/etcd/etcdctl/v3 v3.6.6\n)\n"
+    )
+
+
+def test_a_single_replacement_beside_is_seen_too() -> None:
+    upstream = "module m\n\ngo 1.26.0\n\nreplace sigs.k8s.io/cluster-api/api => ../api\n"
+    text = go_mod("cluster-api", "v1.14.1", RECIPES["cluster-api"], [upstream])
+    assert "\tsigs.k8s.io/cluster-api/api => sigs.k8s.io/cluster-api/api v1.14.1\n" in text
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_every_project_can_be_pinned_and_was_pinned_so(name: str) -> None:
+    for version in PROJECTS[name].versions:
+        assert (MODULES / name / version / "tools.go").read_text() == tools_go(name)
+
+
+async def test_pinning_writes_what_go_makes_of_it(go: "FakeGo", tmp_path: Path) -> None:
+    (tmp_path / "upstream").write_text("module u\n\ngo 1.26.0\n")
+    answer = json.dumps({"GoMod": str(tmp_path / "upstream")})
+    go.answers_mod_with(
+        f"""if [ "$2" = tidy ]; then echo sums > go.sum; echo "// tidy" >> go.mod
+        else echo '{answer}'; fi"""
+    )
+    written = await pin("kwok", "v0.8.0", tmp_path / "modules", {"PATH": go.path})
+    assert written == tmp_path / "modules" / "kwok" / "v0.8.0"
+    assert (written / "go.sum").read_text() == "sums\n"
+    assert (written / "go.mod").read_text().endswith("\tsigs.k8s.io/kwok v0.8.0\n)\n// tidy\n")
+    assert '_ "sigs.k8s.io/kwok/cmd/kwok"' in (written / "tools.go").read_text()
+    assert go.environment()["GOFLAGS"] == "-mod=mod"
