@@ -5,7 +5,7 @@ import pytest
 from capelin.runtime.catalog import Catalog, CatalogError, Deprecation, Hook, HookId, Version
 from capelin.runtime.messages import Message, Request, Response, RetryResponse, read
 from capelin.runtime.v1alpha1 import CLUSTER_API, BeforeClusterCreate, Discovery, UpdateMachine
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
@@ -222,6 +222,7 @@ PAIRS = [*CATALOG.conversions, *CLUSTER_API.conversions]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.newer.id} to {pair.older.id}")
+@settings(deadline=None)
 @given(data=st.data())
 def test_every_newer_request_can_be_said_in_the_older_version(pair: Any, data: Any) -> None:
     request = data.draw(messages(pair.newer.request_type()))
@@ -231,6 +232,7 @@ def test_every_newer_request_can_be_said_in_the_older_version(pair: Any, data: A
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.older.id} to {pair.newer.id}")
+@settings(deadline=None)
 @given(data=st.data())
 def test_every_older_response_can_be_said_in_the_newer_version(pair: Any, data: Any) -> None:
     response = data.draw(messages(pair.older.response_type()))

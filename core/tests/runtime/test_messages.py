@@ -9,7 +9,7 @@ from capelin.runtime.v1alpha1 import (
     GeneratePatchesRequest,
     GeneratePatchesResponse,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CLUSTER = {"metadata": {"name": "demo", "namespace": "default"}}
@@ -50,6 +50,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_objects_inside_a_request_go_through_without_loss(template: dict[str, object]) -> None:
     document = {"items": [{**ITEM, "object": template}]}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import orjson
+from annotated_types import Ge, Le
 from pydantic import BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 
 from capelin.api import Model, Unstructured
-from capelin.api.fields import Int32
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -20,6 +20,15 @@ PLAIN_STRING = WithJsonSchema({"type": "string"})
 
 Status = Literal["Success", "Failure"]
 """How a call went. A failure never travels as an HTTP status."""
+Int32 = Annotated[
+    int, Ge(-(2**31)), Le(2**31 - 1), WithJsonSchema({"type": "integer", "format": "int32"})
+]
+"""Go's `int32`."""
+
+Int64 = Annotated[
+    int, Ge(-(2**63)), Le(2**63 - 1), WithJsonSchema({"type": "integer", "format": "int64"})
+]
+"""Go's `int64`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from typing import Annotated, Literal
 
-from capelin.api.fields import Int32
 from capelin.runtime.catalog import Hook
-from capelin.runtime.messages import PLAIN_STRING, Message, Part, Response
+from capelin.runtime.messages import PLAIN_STRING, Int32, Message, Part, Response
 from capelin.runtime.v1alpha1.common import API_VERSION, CLUSTER_API
 
 GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"

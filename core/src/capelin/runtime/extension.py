@@ -1,0 +1,214 @@
+"""An extension: its handlers, and what Cluster API has to be told about them."""
+
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+from pydantic import BaseModel
+
+from capelin.runtime.catalog import AnyHook, Hook
+from capelin.runtime.messages import Message
+from capelin.runtime.v1alpha1 import (
+    DiscoveryResponse,
+    ExtensionHandler,
+    FailurePolicy,
+    GroupVersionHook,
+)
+from capelin.runtime.verdicts import Answer
+
+HookT = TypeVar("HookT", bound=Hook[Any, Any])
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
+HookT_co = TypeVar("HookT_co", bound=Hook[Any, Any], covariant=True)
+SettingsT_co = TypeVar("SettingsT_co", covariant=True)
+RequestT = TypeVar("RequestT", bound=Message)
+ResultT = TypeVar("ResultT", bound=Awaitable[Answer] | Answer)
+
+Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+"""What is open for as long as a process answers, a client for example."""
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class InvalidExtensionError(ValueError):
+    """An extension that Cluster API would not take."""
+
+
+class Call(Generic[HookT_co, SettingsT_co]):
+    """One call of a handler: what is asked, and the settings that it comes with."""
+
+    __slots__ = ("_request", "_settings")
+
+    def __init__(self, request: Message, settings: SettingsT_co) -> None:
+        self._request = request
+        self._settings = settings
+
+    @property
+    def request(self: "Call[Hook[RequestT, Any], Any]") -> RequestT:
+        """What is asked, as the hook's own type."""
+        return self._request  # pyright: ignore[reportReturnType] - the server reads that type
+
+    @property
+    def settings(self) -> SettingsT_co:
+        """The ExtensionConfig's and the ClusterClass's settings, as the handler's own type."""
+        return self._settings
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function that answers a hook, and how it is to be called."""
+
+    name: str
+    hook: AnyHook
+    function: Callable[[Call[Any, Any]], Any]
+    timeout_seconds: int
+    failure_policy: FailurePolicy
+    settings: type[BaseModel] | None
+
+    @property
+    def path(self) -> str:
+        """Where it is called."""
+        return self.hook.id.path(None if self.hook.singleton else self.name)
+
+    def discovered(self) -> ExtensionHandler:
+        """What discovery says about it."""
+        return ExtensionHandler(
+            name=self.name,
+            request_hook=GroupVersionHook(
+                api_version=self.hook.id.api_version, hook=self.hook.id.name
+            ),
+            timeout_seconds=self.timeout_seconds,
+            failure_policy=self.failure_policy,
+        )
+
+
+class Extension:
+    """A server of handlers, in the making.
+
+    ext = Extension("storage-guard")
+
+    @ext.handler(BeforeClusterUpgrade, timeout_seconds=5)
+    async def storage_is_healthy(call: Call[BeforeClusterUpgrade, None]) -> Verdict: ...
+
+    ext.run()
+    """
+
+    def __init__(self, name: str, *, lifespan: Lifespan | None = None) -> None:
+        self.name = name
+        self.lifespan = lifespan
+        self._handlers: list[Handler] = []
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """The handlers, in the order of their registration."""
+        return tuple(self._handlers)
+
+    @overload
+    def handler(
+        self,
+        hook: type[HookT],
+        *,
+        name: str | None = None,
+        timeout_seconds: int = 10,
+        failure_policy: FailurePolicy = "Fail",
+        settings: None = None,
+    ) -> Callable[
+        [Callable[[Call[HookT, None]], ResultT]], Callable[[Call[HookT, None]], ResultT]
+    ]: ...
+
+    @overload
+    def handler(
+        self,
+        hook: type[HookT],
+        *,
+        name: str | None = None,
+        timeout_seconds: int = 10,
+        failure_policy: FailurePolicy = "Fail",
+        settings: type[SettingsT],
+    ) -> Callable[
+        [Callable[[Call[HookT, SettingsT]], ResultT]], Callable[[Call[HookT, SettingsT]], ResultT]
+    ]: ...
+
+    def handler(
+        self,
+        hook: type[HookT],
+        *,
+        name: str | None = None,
+        timeout_seconds: int = 10,
+        failure_policy: FailurePolicy = "Fail",
+        settings: type[BaseModel] | None = None,
+    ) -> Any:
+        """Register a function as a handler.
+
+        Async functions are awaited. Plain functions run at once for hooks that are pure, since
+        they only compute, and in a thread for all others, since they may wait.
+
+        Args:
+            hook: What it answers.
+            name: Its name for Cluster API, after the function's when not given. Part of the
+                contract with those who use it: ClusterClasses name it.
+            timeout_seconds: For how long the caller waits, up to 30.
+            failure_policy: What the caller makes of a call without an answer.
+            settings: The type that the settings are read as.
+        """
+
+        def register(function: Any) -> Any:
+            self._handlers.append(
+                Handler(
+                    name=function.__name__.replace("_", "-") if name is None else name,
+                    hook=hook,
+                    function=function,
+                    timeout_seconds=timeout_seconds,
+                    failure_policy=failure_policy,
+                    settings=settings,
+                )
+            )
+            return function
+
+        return register
+
+    def check(self) -> None:
+        """Hold the registrations against what Cluster API demands of them.
+
+        Raises:
+            InvalidExtensionError: with everything that is wrong. One bad handler would make
+                Cluster API refuse them all.
+        """
+        problems = list(_problems(self._handlers))
+        if problems:
+            raise InvalidExtensionError(
+                f"Cluster API would refuse the extension {self.name}: " + "; ".join(problems)
+            )
+
+    def discovery(self) -> DiscoveryResponse:
+        """What the server answers when it is asked for its handlers."""
+        return DiscoveryResponse(
+            status="Success", handlers=[handler.discovered() for handler in self._handlers]
+        )
+
+
+def _problems(handlers: Sequence[Handler]) -> Iterator[str]:
+    for name, count in Counter(handler.name for handler in handlers).items():
+        if count > 1:
+            yield f"{count} handlers are called {name}; give each its own name"
+    for hook, count in Counter(handler.hook for handler in handlers).items():
+        if count > 1 and hook.exclusive:
+            yield f"{hook.id.name} has {count} handlers, and only one can be; remove the others"
+    for handler in handlers:
+        yield from _problems_of(handler)
+
+
+def _problems_of(handler: Handler) -> Iterator[str]:
+    if not _LABEL.fullmatch(handler.name):
+        yield (
+            f"{handler.name!r} is no name for a handler; use lower-case letters, digits and"
+            " dashes, at most 63"
+        )
+    if not 0 < handler.timeout_seconds <= 30:
+        yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds; say 1 to 30"
+    if handler.failure_policy not in {"Fail", "Ignore"}:
+        yield f"{handler.name} has the failure policy {handler.failure_policy}; say Fail or Ignore"
+    if handler.hook.singleton:
+        yield f"{handler.name} answers {handler.hook.id.name}, which the server answers itself"

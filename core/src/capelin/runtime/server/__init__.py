@@ -1,0 +1,1 @@
+"""The server of an extension: HTTP, TLS, processes, probes and metrics."""

@@ -1,0 +1,147 @@
+from typing import Any
+
+import pytest
+from capelin.api import Model
+from capelin.runtime.catalog import AnyHook
+from capelin.runtime.extension import Call, Extension, InvalidExtensionError
+from capelin.runtime.v1alpha1 import (
+    BeforeClusterCreate,
+    BeforeClusterCreateRequest,
+    BeforeClusterUpgrade,
+    CanUpdateMachine,
+    Discovery,
+    GeneratePatches,
+    UpdateMachine,
+)
+from capelin.runtime.verdicts import Failure, Proceed, Retry, Verdict, proceed, retry_after
+
+
+class Settings(Model):
+    replicas: int = 1
+
+
+def test_discovery_says_what_was_registered() -> None:
+    ext = Extension("guard")
+
+    @ext.handler(BeforeClusterUpgrade, timeout_seconds=5, failure_policy="Ignore")
+    async def storage_is_healthy(call: Call[BeforeClusterUpgrade, None]) -> Verdict:
+        assert call.request.from_kubernetes_version
+        return proceed()
+
+    @ext.handler(BeforeClusterCreate, name="quota", settings=Settings)
+    def any_name(call: Call[BeforeClusterCreate, Settings]) -> Retry | None:
+        return retry_after(call.settings.replicas, "no room")
+
+    ext.check()
+    assert ext.discovery().dump() == {
+        "status": "Success",
+        "handlers": [
+            {
+                "name": "storage-is-healthy",
+                "requestHook": {
+                    "apiVersion": "hooks.runtime.cluster.x-k8s.io/v1alpha1",
+                    "hook": "BeforeClusterUpgrade",
+                },
+                "timeoutSeconds": 5,
+                "failurePolicy": "Ignore",
+            },
+            {
+                "name": "quota",
+                "requestHook": {
+                    "apiVersion": "hooks.runtime.cluster.x-k8s.io/v1alpha1",
+                    "hook": "BeforeClusterCreate",
+                },
+                "timeoutSeconds": 10,
+                "failurePolicy": "Fail",
+            },
+        ],
+    }
+    call: Call[BeforeClusterCreate, Settings] = Call(
+        BeforeClusterCreateRequest(cluster_json={}), Settings(replicas=3)
+    )
+    assert any_name(call) == Retry(3, "no room")
+
+
+def problem_of(ext: Extension) -> str:
+    with pytest.raises(InvalidExtensionError) as refusal:
+        ext.check()
+    return str(refusal.value)
+
+
+def refusing(hook: AnyHook = BeforeClusterCreate, name: str = "good", **registration: Any) -> str:
+    """What is said of an extension with one handler that is registered so."""
+    ext = Extension("guard")
+    ext.handler(hook, name=name, **registration)(lambda _: None)
+    return problem_of(ext)
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "under_score", "-dash", "dash-", "a.b", "a" * 64])
+def test_a_handler_has_the_name_of_a_dns_label(name: str) -> None:
+    assert f"{name!r} is no name for a handler" in refusing(name=name)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a" * 63, "a--b"])
+def test_any_dns_label_will_do(name: str) -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name=name)(lambda _: None)
+    ext.check()
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 31])
+def test_a_timeout_is_one_to_thirty_seconds(seconds: int) -> None:
+    said = refusing(timeout_seconds=seconds)
+    assert f"good has a timeout of {seconds} seconds; say 1 to 30" in said
+
+
+def test_a_failure_policy_is_one_of_two() -> None:
+    assert "good has the failure policy Maybe; say Fail or Ignore" in refusing(
+        failure_policy="Maybe"
+    )
+
+
+def test_discovery_is_the_servers_own() -> None:
+    assert "good answers Discovery, which the server answers itself" in refusing(hook=Discovery)
+
+
+def test_names_are_unique_over_all_hooks() -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
+    ext.handler(BeforeClusterUpgrade, name="quota")(lambda _: None)
+    assert "2 handlers are called quota; give each its own name" in problem_of(ext)
+
+
+@pytest.mark.parametrize("hook", [CanUpdateMachine, UpdateMachine])
+def test_in_place_hooks_have_one_handler(hook: type[CanUpdateMachine]) -> None:
+    ext = Extension("guard")
+    ext.handler(hook, name="a")(lambda _: None)
+    ext.check()
+    ext.handler(hook, name="b")(lambda _: None)
+    assert f"{hook.id.name} has 2 handlers, and only one can be" in problem_of(ext)
+
+
+def test_other_hooks_have_as_many_handlers_as_wanted() -> None:
+    ext = Extension("guard")
+    ext.handler(GeneratePatches, name="a")(lambda _: None)
+    ext.handler(GeneratePatches, name="b")(lambda _: None)
+    ext.check()
+    assert [handler.name for handler in ext.handlers] == ["a", "b"]
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="A", timeout_seconds=99)(lambda _: None)
+    said = problem_of(ext)
+    assert said.startswith("Cluster API would refuse the extension guard: ")
+    assert "'A' is no name" in said
+    assert "timeout of 99" in said
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 2**31])
+def test_to_ask_again_takes_a_while(seconds: int) -> None:
+    with pytest.raises(ValueError, match="cannot ask again after"):
+        retry_after(seconds, "later")
+
+
+def test_verdicts_are_plain_values() -> None:
+    assert proceed("fine") == Proceed("fine")
+    assert str(Failure("no room")) == Failure("no room").message == "no room"
