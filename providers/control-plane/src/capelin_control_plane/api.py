@@ -21,11 +21,11 @@ from capelin.api import (
 )
 from capelin.api.fields import (
     Host,
-    Int32,
     Int64,
     KubernetesVersion,
     Port,
     Quantity,
+    Replicas,
     map_list,
     set_list,
 )
@@ -190,7 +190,7 @@ class Spec(Making):
 
     version: KubernetesVersion
     """The Kubernetes version. It goes up, one minor version at a time."""
-    replicas: Annotated[int, Ge(0), Le(9)] = 1
+    replicas: Annotated[Replicas, Le(9)] = 1
     """How many API servers."""
     control_plane_endpoint: Endpoint | None = None
     """Where the API answers. Left out, Capelin chooses an address and writes it here."""
@@ -229,7 +229,7 @@ class VersionCount(Model):
     """How many API servers run a version."""
 
     version: KubernetesVersion
-    replicas: Int32 | None = None
+    replicas: Replicas | None = None
 
 
 class Status(Model):
@@ -242,10 +242,10 @@ class Status(Model):
     external_managed_control_plane: bool | None = None
     """Always true: the control plane has no machines among the nodes of its cluster."""
     selector: Annotated[str, MaxLen(2048)] | None = None
-    replicas: Int32 | None = None
-    ready_replicas: Int32 | None = None
-    available_replicas: Int32 | None = None
-    up_to_date_replicas: Int32 | None = None
+    replicas: Replicas | None = None
+    ready_replicas: Replicas | None = None
+    available_replicas: Replicas | None = None
+    up_to_date_replicas: Replicas | None = None
     versions: Annotated[list[VersionCount], MaxLen(100), map_list("version")] = []
     """The versions that API servers run now, the oldest first."""
     version: KubernetesVersion | None = None
@@ -254,9 +254,9 @@ class Status(Model):
     """As `initialization.controlPlaneInitialized`, for contract v1beta1."""
     ready: bool | None = None
     """Whether the API answers, for contract v1beta1."""
-    updated_replicas: Int32 | None = None
+    updated_replicas: Replicas | None = None
     """As `upToDateReplicas`, for contract v1beta1."""
-    unavailable_replicas: Int32 | None = None
+    unavailable_replicas: Replicas | None = None
     """Those wanted and not available, for contract v1beta1."""
 
 

@@ -35,7 +35,7 @@ from capelin_control_plane.desired import ControlPlane, RefusedSpecError, desire
 from capelin_control_plane.secrets import authorities, ensure_kubeconfig
 from capelin_control_plane.workload import Facts, addons, join_objects
 
-FINALIZER = "capelincontrolplane.controlplane.cluster.x-k8s.io"
+FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
 ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
 """What the backend knows the control plane by. It outlives a move to another management cluster."""
 MANAGER = "capelin-control-plane"

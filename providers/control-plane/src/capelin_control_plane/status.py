@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from capelin.api import Condition
-from capelin.contract.conditions import AVAILABLE, DELETING, Aspect, find, update
+from capelin.contract.conditions import Aspect, find, update
 from capelin.contract.versions import Version
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
+from capelin.contract.vocabulary import AVAILABLE, CLUSTER_NAME_LABEL, DELETING
 
 from capelin_control_plane.api import CapelinControlPlane, Initialization, Status, VersionCount
 from capelin_control_plane.backends import Observed, Part, Problem

@@ -22,7 +22,7 @@ from capelin.embedded.processes import (
     answering,
     listening,
 )
-from capelin.pki import KeyPair, kubeconfig
+from capelin.pki import kubeconfig
 
 from capelin_control_plane.backends import Observed, Part, Problem, Site, Wake
 from capelin_control_plane.backends.processes import files
@@ -114,13 +114,12 @@ class Processes:
     def workload(self, site: Site) -> Config:
         """How the provider itself talks to the API of a control plane."""
         place = Place(self._state / site.address, site.address)
-        content = place.leaf("admin").read_bytes()
-        certificate, mark, key = content.partition(b"-----BEGIN PRIVATE KEY-----")
+        admin = files.read_leaf(place.leaf("admin"))
+        if admin is None:
+            raise FileNotFoundError(place.leaf("admin"))
         server = f"https://{listen_host(place, site.host)}:{site.port}"
         authority = place.authority("ca").read_bytes()
-        return Config.from_kubeconfig(
-            kubeconfig(server, authority, "capelin", KeyPair(certificate, mark + key))
-        )
+        return Config.from_kubeconfig(kubeconfig(server, authority, "capelin", admin))
 
     async def release(self, key: Key) -> None:
         """Stop looking after a control plane; it runs on."""

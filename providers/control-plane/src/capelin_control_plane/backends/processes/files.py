@@ -19,7 +19,7 @@ from capelin_control_plane.certificates import Authorities, leaves, next_renewal
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.plan import Instance, Plan
 
-_BETWEEN = b"-----BEGIN PRIVATE KEY-----"
+_BEGIN = b"-----BEGIN "
 
 
 def write_certificates(
@@ -36,7 +36,7 @@ def write_certificates(
     present: dict[str, KeyPair] = {}
     for leaf in leaves(wanted, host, [place.address]):
         path = place.leaf(leaf.name)
-        pair = _read(path)
+        pair = read_leaf(path)
         fresh = reissued(wanted, leaf, authorities.of(leaf.authority), pair, now)
         if fresh is not None:
             write_private(path, _joined(fresh))
@@ -54,6 +54,16 @@ def write_kubeconfigs(place: Place, server: str) -> None:
 def write_targets(place: Place, targets: Iterable[str]) -> bool:
     """Say which API servers the relay hands connections to, and whether that is news."""
     return _keep(place.targets, "".join(f"{target}\n" for target in targets).encode())
+
+
+def read_leaf(path: Path) -> KeyPair | None:
+    """A certificate and its key, from the file that holds both."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    key = content.rfind(_BEGIN)
+    return KeyPair(content[:key], content[key:]) if key > 0 else None
 
 
 def read_plan(place: Place) -> Plan:
@@ -87,14 +97,6 @@ def write_plan(place: Place, plan: Plan) -> None:
 
 def _joined(pair: KeyPair) -> bytes:
     return pair.certificate_pem + pair.private_key_pem
-
-
-def _read(path: Path) -> KeyPair | None:
-    try:
-        certificate, mark, key = path.read_bytes().partition(_BETWEEN)
-    except FileNotFoundError:
-        return None
-    return KeyPair(certificate, mark + key) if mark else None
 
 
 def _keep(path: Path, content: bytes) -> bool:
