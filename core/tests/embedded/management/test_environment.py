@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.management.environment import (
-    BusyError,
     Environment,
     Settings,
     all_named,
@@ -15,7 +14,7 @@ from capelin.embedded.management.environment import (
     home,
     named,
 )
-from capelin.embedded.management.problems import ProblemError
+from capelin.embedded.management.problems import BadInputError, BusyError, ProblemError
 
 SETTINGS = Settings(
     kubernetes_version="v1.34.4",
@@ -37,7 +36,7 @@ def test_environments_live_in_the_state_folder_of_the_user(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["", "Demo", "-a", "a-", "1a", "a/b", "..", "a" * 31, "ä"])
 def test_a_name_that_could_not_be_a_folder_everywhere_is_refused(name: str) -> None:
-    with pytest.raises(ProblemError, match="cannot be the name of an environment"):
+    with pytest.raises(BadInputError, match="cannot be the name of an environment"):
         named(name)
 
 

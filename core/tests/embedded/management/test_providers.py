@@ -5,9 +5,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from capelin.embedded.management.problems import BadInputError, ProblemError
 from capelin.embedded.management.providers import (
     Provider,
-    UnknownProviderError,
     discover,
     upstream,
 )
@@ -35,7 +35,7 @@ def test_core_is_always_there_and_comes_first() -> None:
 
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnknownProviderError, match="'aws'; there are kubeadm, dev"):
+    with pytest.raises(BadInputError, match=r"'aws'. Those that there are: kubeadm, dev"):
         upstream(["kubeadm", "aws"])
 
 
@@ -43,7 +43,8 @@ def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The entry point of a package whose function `describe` is that expression."""
     module = f"package_{folder.name.replace('-', '_')}"
     (folder / f"{module}.py").write_text(
-        "from capelin.embedded.management.providers import Provider\n"
+        "from capelin.embedded.management.problems import BadInputError, ProblemError
+from capelin.embedded.management.providers import Provider\n"
         f"def describe():\n    return {describe}\n"
     )
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
@@ -64,7 +65,7 @@ def test_a_package_brings_its_provider_by_an_entry_point(
 def test_an_entry_point_that_describes_no_provider_is_named(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UnknownProviderError, match=r"the entry point 'mine' .* no provider"):
+    with pytest.raises(ProblemError, match=r"The entry point 'mine' .* no provider"):
         discover([entry_point(text, tmp_path, monkeypatch)])
 
 

@@ -9,6 +9,7 @@ from typing import Final, cast
 import yaml
 
 from capelin.api import Unstructured
+from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.catalogue import CLUSTER_API
 from capelin.embedded.management.plan import (
@@ -26,6 +27,13 @@ CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
 
 # Ten times as fast where PyYAML was built with libyaml, as its wheels are.
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def programs(kubernetes_version: str, requested: Iterable[str]) -> list[str]:
+    """The programs that an environment needs, as the binaries are asked for."""
+    servers = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER)
+    ours = [f"{name}@{kubernetes_version}" for name in servers]
+    return [*ours, ETCD, "kubectl", *(each.program for each in upstream(requested))]
 
 
 async def gather(requested: Iterable[str], binaries: Binaries) -> list[Component]:

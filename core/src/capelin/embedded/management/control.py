@@ -10,16 +10,12 @@ from typing import Final
 
 from capelin.embedded.management.environment import Environment, Settings
 from capelin.embedded.management.plan import passed_on
-from capelin.embedded.management.problems import ProblemError
+from capelin.embedded.management.problems import BadInputError, NotUpError
 from capelin.embedded.management.status import Status, read_status
 from capelin.embedded.processes import Command, Declared, Process, Supervisor
 
 _SUPERVISOR: Final = "supervisor"
 _LOOK_SECONDS: Final = 0.05
-
-
-class NotUpError(ProblemError):
-    """An environment did not come up."""
 
 
 def wanted(
@@ -28,7 +24,7 @@ def wanted(
     """What an environment is to be from now on: as it was, and the providers asked for now.
 
     Raises:
-        ProblemError: if it runs another version of Kubernetes.
+        BadInputError: if it runs another version of Kubernetes.
     """
     before = environment.settings()
     if before is None:
@@ -38,7 +34,7 @@ def wanted(
             durable=durable,
         )
     if before.kubernetes_version != kubernetes_version:
-        raise ProblemError(
+        raise BadInputError(
             f"Environment {environment.name} runs Kubernetes {before.kubernetes_version}.",
             "A management cluster keeps the version that it was started with.",
             f"Choose another --name, or remove it first: capelin down --name {environment.name}.",
@@ -75,6 +71,13 @@ def supervisor(environment: Environment) -> Process | None:
     return Process.adopt(environment.supervisor, _SUPERVISOR)
 
 
+def status(environment: Environment) -> Status | None:
+    """What the supervisor of an environment last said, if it still runs."""
+    process, said = supervisor(environment), read_status(environment.status_file)
+    runs = process is not None and said is not None and said.supervisor_pid == process.pid
+    return said if runs else None
+
+
 async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
     """What the supervisor says, whenever it says something else, until the environment is up.
 
@@ -86,11 +89,11 @@ async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
     while process is not None:
         # First whether it runs, then what it says: so that its last word is not missed.
         runs = process.is_running
-        status = read_status(environment.status_file)
-        if status is not None and status.supervisor_pid == process.pid and status != last:
-            last = status
-            yield status
-            if status.is_up:
+        said = read_status(environment.status_file)
+        if said is not None and said.supervisor_pid == process.pid and said != last:
+            last = said
+            yield said
+            if said.is_up:
                 return
         if not runs:
             break
@@ -118,4 +121,4 @@ async def remove(environment: Environment) -> None:
 
 def _process_folders(environment: Environment) -> set[Path]:
     found = {path.parent for path in environment.folder.rglob("*.process")}
-    return {environment.folder / "processes", *found} - {environment.supervisor}
+    return {environment.processes, *found} - {environment.supervisor}

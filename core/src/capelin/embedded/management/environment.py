@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationError
 
 from capelin.api import Model
-from capelin.embedded.management.problems import ProblemError
+from capelin.embedded.management.problems import BadInputError, BusyError, ProblemError
 from capelin.embedded.processes import private_folder, write_private
 
 DEFAULT_NAME: Final = "default"
@@ -34,10 +34,6 @@ class Settings(Model):
     def ports_of(self, label: str) -> list[int]:
         """The ports of one component."""
         return [port for name, port in self.ports.items() if name.startswith(f"{label}/")]
-
-
-class BusyError(ProblemError):
-    """Another process is changing the environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +58,11 @@ class Environment:
         return self.folder / "status.json"
 
     @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.folder / "admin.kubeconfig"
+
+    @property
     def credentials(self) -> Path:
         """A folder for each process: its kubeconfig, its token, its serving certificate."""
         return self.folder / "credentials"
@@ -70,6 +71,11 @@ class Environment:
     def supervisor(self) -> Path:
         """The supervisor's own process record and log."""
         return self.folder / "supervisor"
+
+    @property
+    def processes(self) -> Path:
+        """What its supervisor looks after, and the logs of it."""
+        return self.folder / "processes"
 
     @property
     def workloads(self) -> Path:
@@ -172,10 +178,10 @@ def named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
     """The environment of a name.
 
     Raises:
-        ProblemError: for a name that cannot be one.
+        BadInputError: for a name that cannot be one.
     """
     if not _NAME.fullmatch(name):
-        raise ProblemError(
+        raise BadInputError(
             f"{name!r} cannot be the name of an environment.",
             "A name has 1 to 30 lower-case letters, digits and hyphens, and begins with a letter.",
             "Choose another --name.",

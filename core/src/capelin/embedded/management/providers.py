@@ -7,6 +7,7 @@ from typing import Final, Literal, get_args
 
 from capelin.api import Unstructured
 from capelin.embedded.management.manifests import Launch
+from capelin.embedded.management.problems import BadInputError, ProblemError
 
 ENTRY_POINTS: Final = "capelin.providers"
 """The entry point group whose values are functions `() -> Provider`."""
@@ -151,20 +152,19 @@ class Provider:
         ]
 
 
-class UnknownProviderError(ValueError):
-    """Nobody here knows a provider by that name."""
-
-
 def upstream(requested: Iterable[str]) -> list[Upstream]:
     """Cluster API's core and, after it, the providers asked for by their `--with` names.
 
     Raises:
-        UnknownProviderError: for a name that is not in `ON_REQUEST`.
+        BadInputError: for a name that is not in `ON_REQUEST`.
     """
     asked = set(requested)
     if unknown := sorted(asked - ON_REQUEST.keys()):
-        msg = f"no provider is called {unknown[0]!r}; there are {', '.join(ON_REQUEST)}"
-        raise UnknownProviderError(msg)
+        raise BadInputError(
+            f"No provider is called {unknown[0]!r}.",
+            f"Those that there are: {', '.join(ON_REQUEST)}.",
+            "Name some of them, separated by commas.",
+        )
     brought = (each for name, several in ON_REQUEST.items() if name in asked for each in several)
     return [CORE, *brought]
 
@@ -173,7 +173,7 @@ def discover(points: Iterable[EntryPoint] | None = None) -> list[Provider]:
     """The providers of all installed packages, by label.
 
     Raises:
-        UnknownProviderError: if what a package registered is no provider; it is named.
+        ProblemError: if what a package registered is no provider; it is named.
     """
     found = entry_points(group=ENTRY_POINTS) if points is None else points
     return sorted((_described(point) for point in found), key=lambda each: each.label)
@@ -183,6 +183,9 @@ def _described(point: EntryPoint) -> Provider:
     describe: Callable[[], object] = point.load()
     provider = describe()
     if not isinstance(provider, Provider) or provider.type not in get_args(ProviderType):
-        msg = f"{point.value}, which the entry point {point.name!r} names, describes no provider"
-        raise UnknownProviderError(msg)
+        raise ProblemError(
+            f"The entry point {point.name!r} of {ENTRY_POINTS} describes no provider.",
+            f"{point.value} returns {type(provider).__name__} instead of a valid Provider.",
+            "Repair the package that has it, or uninstall it.",
+        )
     return provider

@@ -26,7 +26,7 @@ from capelin.embedded.management.installation import install
 from capelin.embedded.management.manager import Listening, Manager
 from capelin.embedded.management.manifests import INVENTORY
 from capelin.embedded.management.plan import Component, choose_ports, ports_of
-from capelin.embedded.management.problems import ProblemError
+from capelin.embedded.management.problems import MissingError
 from capelin.embedded.management.status import Journal, StepName
 from capelin.embedded.processes import Declared, Phase, Probe, Supervisor
 
@@ -41,7 +41,7 @@ async def supervise(environment: Environment) -> None:
     """Bring an environment up and keep it running, until cancelled; what runs then runs on."""
     settings = environment.settings()
     if settings is None:
-        raise ProblemError(
+        raise MissingError(
             f"There is no environment {environment.name}.",
             f"{environment.settings_file} does not exist.",
             f"Start it with capelin up --name {environment.name}.",

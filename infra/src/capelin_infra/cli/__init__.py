@@ -1,0 +1,52 @@
+"""The `capelin` command: its verbs, one module a group of them.
+
+Only what reads the command line is imported here. A verb imports what does its work when it is
+called, so that help and completion come at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from capelin_infra.cli import clusters, environments, machine, running
+
+app = typer.Typer(
+    name="capelin",
+    epilog=running.EXIT_CODES,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+environments.register(app)
+clusters.register(app)
+machine.register(app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("capelin"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the whole trace of an error.")
+    ] = False,
+    version: Annotated[  # noqa: ARG001 - its callback has done it
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Cluster API on this machine: a whole management cluster in one command, no containers."""
+    running.show_traces(verbose)
+
+
+def main() -> None:
+    """Run what the command line says."""
+    running.guard(app)

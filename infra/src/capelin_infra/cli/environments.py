@@ -1,0 +1,148 @@
+"""The verbs of environments: up, status, kubeconfig, logs, down."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from capelin_infra.cli.running import run
+
+Name = Annotated[
+    str, typer.Option("--name", "-n", help="Which environment.", envvar="CAPELIN_ENVIRONMENT")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to the command."""
+    for verb in (up, status, kubeconfig, logs, down):
+        app.command()(verb)
+
+
+def up(
+    *,
+    name: Name = "default",
+    kubernetes_version: Annotated[
+        str | None,
+        typer.Option(
+            help="The Kubernetes version of the clusters, such as v1.34.4; else the newest known.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, max=1000, help="How many workers the demo cluster has.")
+    ] = 3,
+    control_plane_replicas: Annotated[
+        int, typer.Option(min=1, max=9, help="How many control plane replicas it has.")
+    ] = 1,
+    management_only: Annotated[
+        bool, typer.Option("--management-only", help="Make no demo cluster.")
+    ] = False,
+    with_: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            metavar="NAMES",
+            help="More of Cluster API's own providers, separated by commas: kubeadm, dev.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Bring up everything, with a demo cluster.
+
+    A management cluster and, in it, a workload cluster that is Available with Ready nodes.
+
+    Safe to run again: what is there is kept, what is missing or was killed is started.
+    """
+    from capelin_infra.environments import Wish, bring_up
+
+    wish = Wish(
+        name=name,
+        kubernetes_version=kubernetes_version,
+        providers=tuple(part.strip() for part in with_.split(",") if part.strip()),
+        workers=workers,
+        control_plane_replicas=control_plane_replicas,
+        demo=not management_only,
+    )
+    run(
+        bring_up(wish),
+        interrupted=f"Go on with capelin up --name {name}, or remove it with "
+        f"capelin down --name {name}.",
+    )
+
+
+def status(
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", "-n", help="One environment; else all of them.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")
+    ] = "text",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it until Ctrl-C.")] = False,
+) -> None:
+    """Show environments and their clusters.
+
+    Each process, and each cluster as a tree of objects with what they wait for.
+    """
+    from capelin_infra.overview import show
+
+    run(show(name, json=output == "json", watch=watch))
+
+
+def kubeconfig(
+    cluster: Annotated[
+        str | None,
+        typer.Argument(help="A workload cluster; else the management cluster.", show_default=False),
+    ] = None,
+    *,
+    name: Name = "default",
+    namespace: Annotated[str, typer.Option(help="The namespace of the workload cluster.")] = (
+        "default"
+    ),
+    raw: Annotated[bool, typer.Option("--raw", help="Print the content, not the path.")] = False,
+) -> None:
+    """Print the path of a kubeconfig.
+
+    As in export KUBECONFIG=$(capelin kubeconfig).
+    """
+    from capelin_infra.environments import kubeconfig_of
+
+    path = run(kubeconfig_of(name, cluster, namespace))
+    typer.echo(path.read_text() if raw else str(path), nl=not raw)
+
+
+def logs(
+    component: Annotated[
+        str | None,
+        typer.Argument(help="As capelin status names it; else all of them.", show_default=False),
+    ] = None,
+    *,
+    name: Name = "default",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=0, help="How many of the last lines to show.")] = 20,
+) -> None:
+    """Print what an environment's processes said."""
+    from capelin_infra.logs import print_logs
+
+    run(print_logs(name, component, lines=lines, follow=follow))
+
+
+def down(
+    *,
+    name: Name = "default",
+    everything: Annotated[bool, typer.Option("--all", help="Every environment.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Stop an environment and remove all of it.
+
+    Its workload clusters and all data are removed with it.
+    """
+    from capelin_infra.environments import take_down
+
+    def agreed(question: str) -> bool:
+        return yes or typer.confirm(question)
+
+    run(
+        take_down(None if everything else name, agreed),
+        interrupted="What is left is removed by capelin down.",
+    )

@@ -1,0 +1,63 @@
+"""The verbs of this machine: doctor, and the cache of programs."""
+
+from typing import Annotated
+
+import typer
+
+from capelin_infra.cli.running import run
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to the command."""
+    app.command()(doctor)
+    cache = typer.Typer(
+        help="The programs that are kept on this machine.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    cache.command("ls")(list_cache)
+    cache.command("prefetch")(prefetch)
+    cache.command("prune")(prune)
+    app.add_typer(cache, name="cache")
+
+
+def doctor() -> None:
+    """Say what this machine lacks.
+
+    And how to get it. The exit code says whether `up` can work.
+    """
+    from capelin_infra.doctor import examine
+
+    if not run(examine()):
+        raise typer.Exit(3)
+
+
+def list_cache() -> None:
+    """List the programs, where each came from, and how much room they take."""
+    from capelin_infra.cache import show
+
+    show()
+
+
+def prefetch(
+    programs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="As kube-apiserver or kube-apiserver@v1.33.13; else all that there are.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Get programs now, so that nothing has to be fetched or built later."""
+    from capelin_infra.cache import prefetch as fetch
+
+    run(fetch(programs or []), interrupted="What is there is kept; go on with the same command.")
+
+
+def prune(
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """Remove programs in versions that Capelin does not know any more."""
+    from capelin_infra.cache import prune as remove
+
+    remove(everything=everything)

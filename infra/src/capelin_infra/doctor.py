@@ -1,0 +1,167 @@
+"""What this machine lacks for an environment, and how to get it."""
+
+import asyncio
+import os
+import resource
+import shutil
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from capelin.embedded.addresses import address_of
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.binaries.catalogue import wanted
+from capelin.embedded.management.components import programs
+from capelin.embedded.management.environment import home
+from rich.console import Console
+from rich.text import Text
+
+Verdict = Literal["good", "poor", "bad"]
+
+_GIGABYTE: Final = 1_000_000_000
+_MARKS: Final[dict[Verdict, tuple[str, str]]] = {
+    "good": ("✔", "green"),
+    "poor": ("!", "yellow"),
+    "bad": ("✘", "red"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at; only `bad` keeps `up` from working."""
+
+    verdict: Verdict
+    what: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is looked at."""
+
+    system: str
+    memory_bytes: int
+    free_bytes: int
+    writable: bool
+    loopback: bool
+    open_files: int
+    watches: int
+    missing_programs: int
+    go: str | None
+
+
+async def examine(console: Console | None = None) -> bool:
+    """Print what is found; tells whether `capelin up` can work here."""
+    console = console or Console()
+    findings = judge(await asyncio.to_thread(this_machine))
+    for each in findings:
+        mark, style = _MARKS[each.verdict]
+        console.print(Text.assemble((mark, style), f" {each.what}"))
+        if each.remedy:
+            console.print(Text(f"  {each.remedy}", "dim"))
+    return all(each.verdict != "bad" for each in findings)
+
+
+def judge(machine: Machine) -> list[Finding]:
+    """What to think of a machine."""
+    if machine.system != "linux":
+        remedy = "Use a Linux machine, or Linux in a virtual machine."
+        return [
+            Finding("bad", f"Environments run on Linux only, this is {machine.system}.", remedy)
+        ]
+    return [
+        Finding("good", "Linux"),
+        _programs(machine),
+        _enough(
+            machine.memory_bytes >= 2 * _GIGABYTE,
+            f"{machine.memory_bytes / _GIGABYTE:.1f} GB of memory",
+            "A management cluster takes about 1 GB: stop other programs.",
+        ),
+        _enough(
+            machine.free_bytes >= 3 * _GIGABYTE,
+            f"{machine.free_bytes / _GIGABYTE:.1f} GB of disk are free",
+            "Programs and data take up to 3 GB: make room, or set XDG_CACHE_HOME elsewhere.",
+        ),
+        _enough(
+            machine.open_files >= 4096,
+            f"{machine.open_files} files may be open in a process",
+            "Raise it with ulimit -n 65536.",
+        ),
+        _enough(
+            machine.watches >= 128,
+            f"{machine.watches} inotify instances a user",
+            "Raise it with sysctl fs.inotify.max_user_instances=1024.",
+        ),
+        _needed(
+            machine.writable,
+            "the folder for environments can be written",
+            "Set XDG_STATE_HOME to a folder that can be written.",
+        ),
+        _needed(
+            machine.loopback,
+            "loopback addresses can be listened on",
+            "Bring up the loopback interface: ip link set lo up.",
+        ),
+    ]
+
+
+def this_machine() -> Machine:
+    """The machine that this runs on."""
+    entries = {f"{each.component}@{each.version}" for each in Binaries().cache.entries()}
+    asked = [wanted(name) for name in programs(KNOWN_KUBERNETES[-1], [])]
+    missing = [each for each in asked if f"{each.component.name}@{each.version}" not in entries]
+    folder = _existing(home())
+    return Machine(
+        system=sys.platform,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        free_bytes=shutil.disk_usage(_existing(Binaries().cache.root)).free,
+        writable=os.access(folder, os.W_OK),
+        loopback=_can_listen(),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        watches=_number(Path("/proc/sys/fs/inotify/max_user_instances")),
+        missing_programs=len(missing),
+        go=shutil.which("go"),
+    )
+
+
+def _programs(machine: Machine) -> Finding:
+    if not machine.missing_programs:
+        return Finding("good", "all programs are in the cache")
+    count = f"{machine.missing_programs} programs are not in the cache"
+    if machine.go:
+        return Finding("good", f"{count}; Go is here to build them")
+    remedy = (
+        "They are pulled from their registries where those can be reached; else install Go "
+        "(https://go.dev/dl), or name a folder that has them in CAPELIN_BINARIES."
+    )
+    return Finding("poor", f"{count}, and there is no Go to build them", remedy)
+
+
+def _enough(enough: bool, what: str, remedy: str) -> Finding:  # noqa: FBT001
+    return Finding("good", what) if enough else Finding("poor", f"only {what}", remedy)
+
+
+def _needed(there: bool, what: str, remedy: str) -> Finding:  # noqa: FBT001
+    return Finding("good", what) if there else Finding("bad", f"not so: {what}", remedy)
+
+
+def _can_listen() -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address_of("doctor"), 0))
+        except OSError:
+            return False
+    return True
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,212 @@
+"""Bringing environments up and down, as people watch it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from capelin.api.views.core import Secret
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, check_kubernetes_version
+from capelin.embedded.management import control
+from capelin.embedded.management.components import programs
+from capelin.embedded.management.environment import Environment, all_named, named
+from capelin.embedded.management.problems import MissingError, TooSlowError
+from capelin.embedded.management.providers import upstream
+from capelin.embedded.management.status import Status
+from capelin.embedded.processes import private_folder, write_private
+from rich.console import Console
+
+from capelin_infra.connection import client_of, clusters_of, existing
+from capelin_infra.demo import bring_up_demo, demo_manifests
+from capelin_infra.lifecycle import the_cluster
+from capelin_infra.progress import Checklist, Line
+
+TITLES: Final = {
+    "api-server": "etcd and the API server",
+    "installation": "kinds, roles and webhooks",
+    "controllers": "controllers",
+    "extensions": "extensions",
+}
+_UP_SECONDS: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What `capelin up` was told."""
+
+    name: str
+    kubernetes_version: str | None = None
+    providers: tuple[str, ...] = ()
+    workers: int = 3
+    control_plane_replicas: int = 1
+    demo: bool = True
+    durable: bool = True
+
+
+async def bring_up(wish: Wish, console: Console | None = None) -> None:
+    """From nothing, or whatever there is, to an environment in which everything runs.
+
+    Raises:
+        ProblemError: if something asked for cannot be, or did not come up.
+    """
+    console = console or Console()
+    environment = named(wish.name)
+    upstream(wish.providers)
+    before = environment.settings()
+    version = wish.kubernetes_version or (
+        before.kubernetes_version if before else KNOWN_KUBERNETES[-1]
+    )
+    check_kubernetes_version(version)
+    settings = control.wanted(
+        environment,
+        kubernetes_version=version,
+        providers=wish.providers,
+        durable=wish.durable,
+    )
+    with environment.being_changed("up"), Checklist(console).shown() as checklist:
+        await _get_programs(checklist, version, settings.providers)
+        await control.start(environment, settings)
+        await _follow(checklist, environment)
+        if wish.demo:
+            async with client_of(environment) as client:
+                await bring_up_demo(
+                    checklist, client, version, wish.control_plane_replicas, wish.workers
+                )
+    _say_what_next(console, environment, demo=wish.demo and bool(demo_manifests()))
+
+
+async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
+    """Remove one environment, or all of them.
+
+    Raises:
+        MissingError: if there is no such environment.
+    """
+    console = Console()
+    environments = all_named() if name is None else [existing(name)]
+    if not environments:
+        console.print("There is no environment.")
+    for environment in environments:
+        clusters = await clusters_of(environment)
+        names = ", ".join(cluster.name for cluster in clusters)
+        if clusters and not agreed(
+            f"Environment {environment.name} has workload clusters: {names}. Remove them with it?"
+        ):
+            console.print(f"Environment {environment.name} stays.")
+            continue
+        with (
+            environment.being_changed("down"),
+            Checklist(console).shown() as checklist,
+            checklist.step(f"environment {environment.name} removed"),
+        ):
+            await control.remove(environment)
+
+
+async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
+    """The file of a kubeconfig: the environment's own, or a workload cluster's.
+
+    Raises:
+        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
+    """
+    environment = existing(name)
+    if cluster is None:
+        return environment.kubeconfig
+    async with client_of(environment) as client:
+        secret = await client.find(Secret, f"{cluster}-kubeconfig", namespace)
+        if secret is None:
+            await the_cluster(client, cluster, namespace)
+            raise MissingError(
+                f"Cluster {cluster} has no kubeconfig yet.",
+                "Its control plane makes it when it is initialized.",
+                "Wait for it: capelin status --watch.",
+            )
+    folder = private_folder(environment.folder / "kubeconfigs")
+    path = folder / f"{namespace}.{cluster}"
+    write_private(path, secret.data["value"])
+    return path
+
+
+class Getting:
+    """Shows on one line how programs are being got."""
+
+    def __init__(self, checklist: Checklist, line: Line) -> None:
+        self._checklist = checklist
+        self._line = line
+
+    def started(self, what: str, way: str) -> None:
+        """A way to a program is being tried."""
+        self._checklist.tell(self._line, f"{what}: {way}")
+
+    def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
+        """So much has come."""
+        amount = f"{done}" if total is None else f"{done} of {total}"
+        self._checklist.tell(self._line, f"{what}: {way}: {amount} {unit}")
+
+    def noted(self, what: str, way: str, message: str) -> None:
+        """Something that explains why it takes long."""
+        self._checklist.tell(self._line, f"{what}: {way}: {message}")
+
+    def finished(self, what: str, way: str) -> None:  # noqa: ARG002 - the seam's
+        """A program is there."""
+        self._checklist.tell(self._line, what)
+
+    def failed(self, what: str, way: str, reason: str) -> None:
+        """This way did not lead there."""
+        self._checklist.tell(self._line, f"{what}: {way}: {reason.splitlines()[0]}")
+
+
+async def _get_programs(checklist: Checklist, version: str, providers: list[str]) -> None:
+    with checklist.step("programs") as line:
+        await Binaries(progress=Getting(checklist, line)).fetch(programs(version, providers))
+        line.detail = f"Kubernetes {version}"
+
+
+async def _follow(checklist: Checklist, environment: Environment) -> None:
+    """Cross off what the supervisor has done."""
+    lines: dict[str, Line] = {}
+    try:
+        async with asyncio.timeout(_UP_SECONDS):
+            async for status in control.follow(environment):
+                _cross_off(checklist, lines, status)
+    except TimeoutError:
+        raise TooSlowError(
+            f"Environment {environment.name} is not up after {_UP_SECONDS:.0f} s.",
+            _unready(environment),
+            f"Its supervisor goes on trying; see capelin logs --name {environment.name}.",
+        ) from None
+
+
+def _cross_off(checklist: Checklist, lines: dict[str, Line], status: Status) -> None:
+    for step in status.steps:
+        if step.state == "Waiting":
+            continue
+        line = lines.get(step.name) or checklist.begin(TITLES[step.name])
+        lines[step.name] = line
+        if step.state == "Done" and line.state == "running":
+            checklist.end(line, seconds=step.seconds)
+        elif line.state == "running":
+            checklist.tell(line, step.message or waiting_for(status))
+
+
+def waiting_for(status: Status) -> str:
+    """What the first process that is not ready says."""
+    unready = [each for each in status.processes if each.phase != "Running" and each.message]
+    return f"{unready[0].name}: {unready[0].message}" if unready else ""
+
+
+def _unready(environment: Environment) -> str:
+    status = control.status(environment)
+    return (status and waiting_for(status)) or "It does not say what it waits for."
+
+
+def _say_what_next(console: Console, environment: Environment, *, demo: bool) -> None:
+    option = "" if environment.name == "default" else f" --name {environment.name}"
+    console.print()
+    console.print(f"Environment [bold]{environment.name}[/] is up. Next:")
+    for what, verb in (
+        ("look at it", f"capelin status{option}"),
+        ("use it", f"export KUBECONFIG=$(capelin kubeconfig{option})"),
+        *([("use the cluster", f"capelin kubeconfig demo{option}")] if demo else []),
+        ("remove it", f"capelin down{option}"),
+    ):
+        console.print(f"  {what:<16} [cyan]{verb}[/]", highlight=False, soft_wrap=True)

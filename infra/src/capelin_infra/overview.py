@@ -1,0 +1,207 @@
+"""Environments, their processes and their clusters, gathered and shown."""
+
+import asyncio
+import json as json_module
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from capelin.api import Resource, Unstructured
+from capelin.api.views.capi import (
+    Cluster,
+    ContractReference,
+    Machine,
+    MachineDeployment,
+    MachinePool,
+)
+from capelin.client import Client, ClientError, NotFound
+from capelin.embedded.management import control
+from capelin.embedded.management.environment import Environment, all_named
+from capelin.embedded.management.status import Status
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from capelin_infra.connection import client_of, existing
+from capelin_infra.tree import Node, Parts, Shown, State, tree
+
+_LOOK_SECONDS: Final = 1.0
+_STYLES: Final[dict[State, str]] = {
+    "good": "green",
+    "bad": "red",
+    "waiting": "yellow",
+    "unknown": "dim",
+}
+_MARKS: Final[dict[State, str]] = {"good": "✔", "bad": "✘", "waiting": "…", "unknown": "·"}
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One environment as it is now."""
+
+    environment: Environment
+    status: Status | None
+    version: str
+    clusters: Sequence[Node]
+    trouble: str = ""
+
+    @property
+    def state(self) -> str:
+        """In one word."""
+        if self.status is None:
+            return "stopped"
+        return "up" if self.status.is_up else "not ready"
+
+    def dump(self) -> dict[str, Any]:
+        """The overview for programs."""
+        processes = [] if self.status is None else self.status.processes
+        return {
+            "name": self.environment.name,
+            "state": self.state,
+            "kubernetesVersion": self.version,
+            "kubeconfig": str(self.environment.kubeconfig),
+            "processes": [each.model_dump(mode="json", by_alias=True) for each in processes],
+            "clusters": [each.dump() for each in self.clusters],
+            "message": self.trouble,
+        }
+
+
+async def show(
+    name: str | None, *, json: bool, watch: bool, console: Console | None = None
+) -> None:
+    """Print what there is, once or until Ctrl-C.
+
+    Raises:
+        MissingError: if there is no environment of that name.
+    """
+    console = console or Console()
+    if not watch:
+        overviews = await look(name)
+        if json:
+            text = json_module.dumps([each.dump() for each in overviews], indent=2)
+            console.print(text, highlight=False, soft_wrap=True, markup=False)
+        else:
+            console.print(rendered(overviews))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(rendered(await look(name)), refresh=True)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def look(name: str | None) -> list[Overview]:
+    """One environment, or all of them, as they are now."""
+    environments = all_named() if name is None else [existing(name)]
+    return list(await asyncio.gather(*map(_look_at, environments)))
+
+
+def rendered(overviews: Sequence[Overview]) -> RenderableType:
+    """What people see."""
+    if not overviews:
+        return Text("There is no environment. Start one with capelin up.")
+    return Group(*(part for overview in overviews for part in (_rendered(overview), Text(""))))
+
+
+async def _look_at(environment: Environment) -> Overview:
+    status = control.status(environment)
+    settings = environment.settings()
+    version = settings.kubernetes_version if settings else ""
+    if status is None:
+        return Overview(environment, None, version, ())
+    try:
+        async with asyncio.timeout(10), client_of(environment) as client:
+            return Overview(environment, status, version, await _clusters(client))
+    except (ClientError, TimeoutError) as error:
+        return Overview(environment, status, version, (), str(error) or "it does not answer")
+
+
+async def _clusters(client: Client) -> list[Node]:
+    try:
+        clusters = (await client.list(Cluster.resource)).items
+    except NotFound:
+        # The API server is up, and the kinds are not installed yet.
+        return []
+    return [tree(await _parts(client, each)) for each in clusters]
+
+
+async def _parts(client: Client, cluster: Unstructured) -> Parts:
+    typed = Cluster.read(cluster)
+    namespace = typed.namespace
+    labels = {"cluster.x-k8s.io/cluster-name": typed.name}
+
+    async def several(resource: Resource) -> list[Shown]:
+        found = await client.list(resource, namespace, labels=labels)
+        return sorted(map(Shown.read, found.items), key=lambda each: each.metadata.name)
+
+    return Parts(
+        cluster=Shown.read(cluster),
+        infrastructure=await _referenced(client, typed.spec.infrastructure_ref, namespace),
+        control_plane=await _referenced(client, typed.spec.control_plane_ref, namespace),
+        workers=[
+            *await several(MachinePool.resource),
+            *await several(MachineDeployment.resource),
+        ],
+        machines=await several(Machine.resource),
+    )
+
+
+async def _referenced(
+    client: Client, reference: ContractReference | None, namespace: str | None
+) -> Shown | None:
+    if reference is None or reference.api_group is None or reference.name is None:
+        return None
+    group = await client.request("GET", f"/apis/{reference.api_group}")
+    version = group["preferredVersion"]["groupVersion"]
+    resource = await client.resource_of({"apiVersion": version, "kind": reference.kind})
+    found = await client.find(resource, reference.name, namespace)
+    return None if found is None else Shown.read(found)
+
+
+def _rendered(overview: Overview) -> RenderableType:
+    title = Text.assemble(
+        ("Environment ", ""),
+        (overview.environment.name, "bold"),
+        (f"  {overview.state}", "green" if overview.state == "up" else "yellow"),
+        (f"  Kubernetes {overview.version}", "dim"),
+    )
+    if overview.status is None:
+        name = overview.environment.name
+        return Group(title, Text(f"  Go on with capelin up --name {name}.", "dim"))
+    parts: list[RenderableType] = [title, _processes(overview.status)]
+    if overview.trouble:
+        parts.append(Text(f"  {overview.trouble}", "red"))
+    parts += [_tree(cluster) for cluster in overview.clusters]
+    return Group(*parts)
+
+
+def _processes(status: Status) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for each in status.processes:
+        state: State = "good" if each.phase == "Running" else "waiting"
+        table.add_row(
+            Text(f"  {_MARKS[state]}", _STYLES[state]),
+            each.name,
+            str(each.phase),
+            Text(f"pid {each.pid}" if each.pid else "", "dim"),
+            Text(each.message, "dim"),
+        )
+    return table
+
+
+def _tree(node: Node) -> Tree:
+    tree_of = Tree(_label(node), guide_style="dim")
+    for child in node.children:
+        tree_of.add(_tree(child))
+    return tree_of
+
+
+def _label(node: Node) -> Text:
+    return Text.assemble(
+        (f"{_MARKS[node.state]} ", _STYLES[node.state]),
+        (node.title, ""),
+        (f"  {node.counts}" if node.counts else "", "bold"),
+        (f"  {node.version}" if node.version else "", "cyan"),
+        (f"  {node.message}" if node.message else "", _STYLES[node.state]),
+    )

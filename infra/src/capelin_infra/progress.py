@@ -1,0 +1,104 @@
+"""A list of steps that is crossed off while people watch: live on a terminal, else line by line."""
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+_MARKS: Final = {"done": ("✔", "green"), "failed": ("✘", "red"), "waiting": ("·", "dim")}
+
+
+@dataclass(slots=True)
+class Line:
+    """One step."""
+
+    title: str
+    state: str = "waiting"
+    seconds: float | None = None
+    detail: str = ""
+    began: float = field(default=0.0)
+
+
+class Checklist:
+    """Steps in their order, with what each is doing and how long it took."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.lines: list[Line] = []
+        self._live: Live | None = None
+        self._spinners: dict[str, Spinner] = {}
+
+    @contextmanager
+    def shown(self) -> Generator["Checklist"]:
+        """Show the list until the end of the block, and leave its last state standing."""
+        if not self.console.is_terminal:
+            yield self
+            return
+        with Live(get_renderable=self.render, console=self.console, refresh_per_second=8) as live:
+            self._live = live
+            yield self
+
+    def begin(self, title: str) -> Line:
+        """A step begins."""
+        line = Line(title, "running", began=time.monotonic())
+        self.lines.append(line)
+        return line
+
+    def tell(self, line: Line, detail: str) -> None:
+        """Say what a step is doing."""
+        line.detail = detail
+
+    def end(self, line: Line, *, seconds: float | None = None, detail: str = "") -> None:
+        """A step is done."""
+        self._close(line, "done", seconds, detail)
+
+    def fail(self, line: Line, detail: str) -> None:
+        """A step did not work."""
+        self._close(line, "failed", None, detail)
+
+    @contextmanager
+    def step(self, title: str) -> Generator[Line]:
+        """A step that is done at the end of the block."""
+        line = self.begin(title)
+        try:
+            yield line
+        except BaseException:
+            self.fail(line, line.detail)
+            raise
+        self.end(line, detail=line.detail)
+
+    def render(self) -> RenderableType:
+        """The list as it is now."""
+        table = Table.grid(padding=(0, 1))
+        for line in self.lines:
+            table.add_row(self._mark(line), line.title, _took(line), Text(line.detail, "dim"))
+        return Group(table)
+
+    def _mark(self, line: Line) -> RenderableType:
+        if line.state == "running":
+            return self._spinners.setdefault(line.title, Spinner("dots", style="cyan"))
+        mark, style = _MARKS[line.state]
+        return Text(mark, style)
+
+    def _close(self, line: Line, state: str, seconds: float | None, detail: str) -> None:
+        line.state, line.detail = state, detail
+        line.seconds = time.monotonic() - line.began if seconds is None else seconds
+        if self._live is None:
+            mark = _MARKS[state][0]
+            said = f"  {detail}" if detail else ""
+            self.console.print(f"{mark} {line.title}  {_took(line)}{said}", highlight=False)
+
+
+def _took(line: Line) -> Text:
+    if line.seconds is None:
+        seconds = time.monotonic() - line.began if line.state == "running" else None
+    else:
+        seconds = line.seconds
+    return Text("" if seconds is None else f"{seconds:.1f} s", "dim", justify="right")
