@@ -64,6 +64,10 @@ class TestNextSteps:
         seen = {"a": running(), "b": running(after="a")}
         assert next_steps(wanted("b"), seen, 0) == Steps(stop=("a",))
 
+    def test_what_is_said_to_use_each_other_stops_all_the_same(self) -> None:
+        seen = {"a": running(after="b"), "b": running(after="a")}
+        assert next_steps({}, seen, 0) == Steps(stop=("a", "b"))
+
     def test_what_ended_waits_for_its_time(self) -> None:
         seen = {"a": Seen(alive=False, failures=2, retry_at=5.0)}
         assert next_steps(wanted("a"), seen, 4.0) == Steps(look_again_at=5.0)
@@ -139,32 +143,38 @@ class World:
     seen: dict[str, Seen] = field(default_factory=dict[str, Seen])
     now: float = 0.0
 
-    def play(self, declared: Mapping[str, Declared], rounds: int) -> int:
-        """Follow the decisions until there is nothing to do; how many rounds that took."""
-        for count in range(rounds):
+    def kill(self, names: set[str]) -> None:
+        for name in names & self.seen.keys():
+            failures = self.seen[name].failures + 1
+            self.seen[name] = Seen(alive=False, failures=failures, retry_at=self.now + 1)
+
+    def play(self, declared: Mapping[str, Declared]) -> None:
+        """Follow the decisions until there is nothing left to do."""
+        for name, one in declared.items():
+            if name in self.seen and self.seen[name].hash == one.command.hash:
+                self.seen[name] = replace(self.seen[name], after=one.after)
+        for _ in range(50):
             steps = next_steps(declared, self.seen, self.now)
             if steps == Steps():
-                return count
-            for name in steps.stop:
-                still = {n for n, one in self.seen.items() if one.alive and n not in declared}
-                users = {n for n in still if name in self.seen[n].after}
-                assert name in declared or not users, f"{name} stopped before {users}"
-                self.seen[name] = Seen(alive=False)
-            for name in steps.start:
-                for other in declared[name].after:
-                    assert self.seen[other].ready, f"{name} started before {other} was ready"
-                command = declared[name].command
-                self.seen[name] = Seen(
-                    alive=True, hash=command.hash, after=declared[name].after, ready=False
-                )
-            if steps.look_again_at is not None and not steps.start and not steps.stop:
-                self.now = steps.look_again_at
-            for name, one in self.seen.items():
-                if one.alive and name not in steps.start:
-                    self.seen[name] = replace(one, ready=True)
-            if steps.start:
-                self.seen |= {n: replace(self.seen[n], ready=True) for n in steps.start}
+                return
+            self.stop(steps.stop, declared)
+            self.start(steps.start, declared)
+            self.now = max(self.now, steps.look_again_at or 0.0)
         raise AssertionError("the decisions never come to rest")
+
+    def stop(self, names: tuple[str, ...], declared: Mapping[str, Declared]) -> None:
+        unwanted = {n: one for n, one in self.seen.items() if one.alive and n not in declared}
+        for name in names:
+            users = {n for n, one in unwanted.items() if name in one.after}
+            assert name in declared or not users, f"{name} stopped before {users}"
+            self.seen[name] = Seen(alive=False)
+
+    def start(self, names: tuple[str, ...], declared: Mapping[str, Declared]) -> None:
+        for name in names:
+            one = declared[name]
+            for other in one.after:
+                assert self.seen[other].ready, f"{name} started before {other} was ready"
+            self.seen[name] = Seen(alive=True, hash=one.command.hash, after=one.after, ready=True)
 
 
 @st.composite
@@ -185,9 +195,7 @@ def test_whatever_is_declared_and_whatever_dies_the_declared_processes_end_up_ru
 ) -> None:
     world = World()
     for declared, dying in changes:
-        for name in dying & world.seen.keys():
-            failures = world.seen[name].failures + 1
-            world.seen[name] = Seen(alive=False, failures=failures, retry_at=world.now + 1)
-        world.play(declared, rounds=50)
+        world.kill(dying)
+        world.play(declared)
         alive = {name: one.hash for name, one in world.seen.items() if one.alive}
         assert alive == {name: one.command.hash for name, one in declared.items()}

@@ -208,7 +208,7 @@ async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
         await supervisor.ready()
         assert pid_of(supervisor, "a") != a
         assert pid_of(supervisor, "b") == b
-        assert arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"]
+        await when(lambda: arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"])
 
 
 async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
@@ -218,6 +218,20 @@ async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
         supervisor.declare(declared("b"))
         await when(lambda: list(supervisor.states) == ["b"])
     assert list(records.names(folder)) == ["b"]
+
+
+async def test_a_new_order_is_remembered_without_a_restart(folder: Path) -> None:
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a", "b"), declared("b"))
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        supervisor.declare(declared("a"), declared("b", "a"))
+        await supervisor.ready()
+        assert pid_of(supervisor, "a") == pid
+    a, b = Process.adopt(folder, "a"), Process.adopt(folder, "b")
+    assert a is not None
+    assert b is not None
+    assert (a.after, b.after) == ((), ("a",))
 
 
 async def test_a_supervisor_killed_at_any_moment_leaves_nothing_that_the_next_cannot_find(
@@ -273,7 +287,7 @@ async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
         await supervisor.ready()
         await when(lambda: (folder / "a.log").read_text() != "")
         left = int((folder / "a.log").read_text())
-        assert left in running_in(folder)
+        await when(lambda: left in running_in(folder))
         await replaced(supervisor, pid_of(supervisor, "a"))
         assert left not in running_in(folder)
 

@@ -77,17 +77,8 @@ class Steps:
 def next_steps(declared: Mapping[str, Declared], seen: Mapping[str, Seen], now: float) -> Steps:
     """Which processes to start and stop now."""
     alive = {name: one for name, one in seen.items() if one.alive}
-    unwanted = {name for name in alive if name not in declared}
-    needed = {other for name in unwanted for other in alive[name].after}
-    stop = [
-        name
-        for name, one in sorted(alive.items())
-        if not one.stopping
-        and (
-            (name in unwanted and name not in needed)
-            or (name in declared and declared[name].command.hash != one.hash)
-        )
-    ]
+    outdated = {name for name in alive if _is_outdated(name, declared, seen)}
+    stop = (_to_end(alive, declared) | outdated) - {n for n in alive if alive[n].stopping}
     startable = [
         name
         for name, one in sorted(declared.items())
@@ -96,7 +87,7 @@ def next_steps(declared: Mapping[str, Declared], seen: Mapping[str, Seen], now: 
     retry_at = {name: seen[name].retry_at if name in seen else now for name in startable}
     return Steps(
         start=tuple(name for name in startable if retry_at[name] <= now),
-        stop=tuple(stop),
+        stop=tuple(sorted(stop)),
         look_again_at=min((at for at in retry_at.values() if at > now), default=None),
     )
 
@@ -130,6 +121,18 @@ def strays(marked: Iterable[Marked], remembered: Collection[int]) -> list[Identi
     return [one.identity for one in marked if one.session not in remembered]
 
 
+def _to_end(alive: Mapping[str, Seen], declared: Mapping[str, Declared]) -> set[str]:
+    """What is no longer declared and no longer used by others that are to end too."""
+    unwanted = {name for name in alive if name not in declared}
+    used = {other for name in unwanted for other in alive[name].after}
+    # Should they all use each other, as no declaration can say but a state folder may: all at once.
+    return unwanted - used or unwanted
+
+
+def _is_outdated(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
+    return name in declared and declared[name].command.hash != seen[name].hash
+
+
 def _is_ready(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
     one = seen.get(name)
     return (
@@ -137,6 +140,5 @@ def _is_ready(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Se
         and one.alive
         and one.ready
         and not one.stopping
-        and name in declared
-        and declared[name].command.hash == one.hash
+        and not _is_outdated(name, declared, seen)
     )

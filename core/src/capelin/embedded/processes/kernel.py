@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import signal
+import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ MARKER = "CAPELIN_PROCESS"
 """The environment variable that names the state folder and the process of all that we start."""
 
 _WITHOUT_PIDFD_POLL_SECONDS = 0.05
+_EXEC_SECONDS = 0.1
+_KERNEL_THREAD = 0x00200000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +51,16 @@ def identify(pid: int) -> Identity | None:
 
 def marked(folder: Path) -> list[Marked]:
     """Live processes whose marker names this state folder, whoever started them."""
-    found: list[Marked] = []
     prefix = f"{MARKER}={folder.resolve()}/".encode()
+    found: list[Marked] = []
     for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
-            continue
-        with suppress(OSError):
-            for variable in Path(f"/proc/{entry.name}/environ").read_bytes().split(b"\0"):
-                if variable.startswith(prefix):
-                    pid = int(entry.name)
-                    fields = _stat(pid)
-                    if fields is not None:
-                        identity = Identity(pid, int(fields[19]), boot())
-                        name = os.fsdecode(variable.removeprefix(prefix))
-                        found.append(Marked(identity, int(fields[3]), name))
+        if entry.name.isdecimal():
+            variable = next((v for v in _environment(entry.name) if v.startswith(prefix)), None)
+            fields = None if variable is None else _stat(int(entry.name))
+            if variable is not None and fields is not None:
+                identity = Identity(int(entry.name), int(fields[19]), boot())
+                name = os.fsdecode(variable.removeprefix(prefix))
+                found.append(Marked(identity, int(fields[3]), name))
     return found
 
 
@@ -163,6 +162,26 @@ async def end(identity: Identity) -> None:
         handle.send(signal.SIGKILL)
         await handle.until_exit()
         handle.collect()
+
+
+def _environment(pid: str) -> list[bytes]:
+    """The environment of a process, if we may read it."""
+    patience = time.monotonic() + _EXEC_SECONDS
+    try:
+        while True:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            if environment or time.monotonic() > patience:
+                return environment.split(b"\0")
+            # Neither environment nor arguments: the dead, the kernel's own threads, and whoever is
+            # just about to become another program. Only the last are worth waiting for.
+            fields = _stat(int(pid))
+            if fields is None or fields[0] in {"Z", "X"} or int(fields[6]) & _KERNEL_THREAD:
+                return []
+            if Path(f"/proc/{pid}/cmdline").read_bytes():
+                return []
+            time.sleep(0.001)
+    except OSError:
+        return []
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -1,6 +1,7 @@
 """One operating system process that outlives whoever started it."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -114,6 +115,13 @@ class Process:
     def after(self) -> tuple[str, ...]:
         """The processes that it was started after, and that it is stopped before."""
         return self._record.after
+
+    def remember(self, declared: Declared) -> None:
+        """Keep in mind what a declaration says beyond the command, which cannot change."""
+        record = dataclasses.replace(self._record, after=declared.after, grace=declared.grace)
+        if record != self._record:
+            records.write(self._folder, record)
+            self._record = record
 
     @property
     def log(self) -> Path:

@@ -27,6 +27,8 @@ from capelin.embedded.processes.process import Process, log_path
 LOG_BYTES = 16 * 1024 * 1024
 """A log longer than this moves to `<name>.log.1`."""
 
+_LOCK_SECONDS = 1.0
+
 
 class AlreadySupervisedError(RuntimeError):
     """Somebody else looks after this state folder."""
@@ -101,7 +103,7 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         self._folder = records.private_folder(self._folder)
-        self._lock = _lock(self._folder)
+        self._lock = await _lock(self._folder)
         await self._find()
         self._running = asyncio.create_task(self._run(), name=f"supervisor of {self._folder.name}")
         return self
@@ -129,6 +131,9 @@ class Supervisor:
             if name not in before or before[name].command.hash != one.command.hash:
                 life = self._lives.setdefault(name, _Life())
                 life.failures, life.retry_at, life.reason = 0, 0.0, ""
+            life = self._lives.get(name)
+            if life and life.process and life.process.hash == one.command.hash:
+                life.process.remember(one)
         self._wake.set()
 
     @property
@@ -315,13 +320,20 @@ def _why(name: str, state: State) -> str:
     return f"{name} is not ready ({state.phase}){said}; its log is {state.log}"
 
 
-def _lock(folder: Path) -> int:
+async def _lock(folder: Path) -> int:
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise AlreadySupervisedError(
-            f"another Capelin process looks after {folder}; wait for it or stop it"
-        ) from None
-    return descriptor
+    patience = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Between fork and exec, what a supervisor starts holds the lock as well, even if that
+            # supervisor is killed in this moment.
+            if time.monotonic() < patience:
+                await asyncio.sleep(0.02)
+                continue
+            os.close(descriptor)
+            raise AlreadySupervisedError(
+                f"another Capelin process looks after {folder}; wait for it or stop it"
+            ) from None
+        return descriptor
