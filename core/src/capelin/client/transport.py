@@ -47,6 +47,8 @@ class Options:
     silence: float = 90
     """Seconds without a word after which a watch is taken for dead. Bookmarks come each minute."""
     user_agent: str = "capelin"
+    traces: tuple[aiohttp.TraceConfig, ...] = ()
+    """Who wants to know of every request: a metric, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ class Transport:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": self._options.user_agent},
+            trace_configs=list(self._options.traces),
         )
 
     def _warn(self, header: str) -> None:

@@ -1,6 +1,8 @@
 """Level-based reconcilers: watches, queue, events, metrics, probes and the manager around them."""
 
+from capelin.controller.command import main
 from capelin.controller.context import Context
+from capelin.controller.manager import Manager
 from capelin.controller.options import Address, Options, OptionsError, flag
 from capelin.controller.rbac import lease_rules, rbac
 from capelin.controller.reconciler import Reconciler
@@ -14,6 +16,7 @@ __all__ = [
     "Done",
     "For",
     "Key",
+    "Manager",
     "Options",
     "OptionsError",
     "Owns",
@@ -24,6 +27,7 @@ __all__ = [
     "Watches",
     "flag",
     "lease_rules",
+    "main",
     "patience",
     "rbac",
 ]

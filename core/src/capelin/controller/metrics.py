@@ -1,8 +1,9 @@
 """What a manager counts and measures, under controller-runtime's names so that dashboards fit."""
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal
 
+import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -97,9 +98,20 @@ class Metrics:
         self._durations.labels(controller).observe(took)
         self._work.labels(controller, controller).observe(took)
 
-    def requested(self, code: int | str, method: str, host: str) -> None:
-        """Count a request to the API server; the code is `<error>` without an answer."""
-        self._requests.labels(str(code), method, host).inc()
+    def trace(self) -> aiohttp.TraceConfig:
+        """Counts the requests of a session; the code is `<error>` where no answer came."""
+
+        async def answered(_: Any, __: Any, told: aiohttp.TraceRequestEndParams) -> None:
+            code = str(told.response.status)
+            self._requests.labels(code, told.method, told.url.authority).inc()
+
+        async def failed(_: Any, __: Any, told: aiohttp.TraceRequestExceptionParams) -> None:
+            self._requests.labels("<error>", told.method, told.url.authority).inc()
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(answered)
+        trace.on_request_exception.append(failed)
+        return trace
 
     def leads(self, name: str, *, leading: bool) -> None:
         """Say whether this process holds the lease."""

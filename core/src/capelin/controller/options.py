@@ -1,6 +1,6 @@
 """A manager's options: each a flag, an environment variable and a line of --help at once."""
 
-# ruff: noqa: RUF009 - flag() is dataclasses.field()
+
 
 import argparse
 import dataclasses

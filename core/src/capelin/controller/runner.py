@@ -112,6 +112,7 @@ class Runner(Generic[ObjectT]):
         with about(Subject(name, key, uuid.uuid4().hex[:8])):
             try:
                 outcome = await self._step(key)
+                log.debug("%s", outcome)
             except Conflict as error:
                 log.info("%s; trying again", explained(error))
             except ClientError as error:

@@ -6,6 +6,7 @@ event posting and signal handling are off, and of the objects that it reads noth
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import kopf
 from capelin.api import Resource
 from capelin.client import Config
 from capelin.client.credentials import Credentials
+from capelin.client.proxies import proxy_for
 from capelin.controller.logs import explained
 from capelin.controller.metrics import Metrics
 from capelin.controller.results import Key
@@ -45,6 +47,9 @@ class Interested(Protocol):
 
     def add_all(self) -> None:
         """Anything may have changed."""
+
+    def retry_soon(self) -> None:
+        """What made reconciles fail is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,18 @@ class _NothingStored(kopf.DiffBaseStorage):
         return
 
 
+class _Response(aiohttp.ClientResponse):
+    """An answer in which an empty list is one: of metadata alone, API servers send null."""
+
+    async def json(self, **keywords: Any) -> Any:
+        data = await super().json(**keywords)
+        if isinstance(data, dict) and "items" in data:
+            listing = cast("dict[str, Any]", data)
+            listing["items"] = listing["items"] or []
+            return listing
+        return cast("Any", data)
+
+
 class Watching:
     """Every watch of a manager."""
 
@@ -103,14 +120,18 @@ class Watching:
         metrics: Metrics,
         *,
         namespace: str | None = None,
-        recovered: Callable[[], None] = lambda: None,
     ) -> None:
-        self._config = config
+        self._server = config.server
+        self._proxy = config.server.proxy or proxy_for(config.server.address, os.environ)
         self._credentials = Credentials(config)
-        self._metrics = metrics
+        self._trace = metrics.trace()
         self._namespace = namespace
-        self._recovered = recovered
+        self._queues = {
+            id(subscription.queue): subscription.queue for subscription in subscriptions
+        }
         self._answering = True
+        self.listed = asyncio.Event()
+        """Set when everything that is there has been heard of once."""
         self._lost: asyncio.Future[str] | None = None
         sources: dict[Resource, _Source] = {}
         for subscription in subscriptions:
@@ -228,6 +249,7 @@ class Watching:
                 await session.close()
                 raise RuntimeError("Session is closed")
             request.headers.update(proof.headers)
+            request.server_hostname = self._server.tls_server_name
             response = await self._send(request, handler)
             if response.status == 401:
                 await self._credentials.after_refusal(proof)
@@ -238,20 +260,17 @@ class Watching:
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "capelin"},
             middlewares=[send],
-            proxy=self._config.server.proxy,
+            proxy=self._proxy,
+            response_class=_Response,
+            trace_configs=[self._trace],
         )
-        return kopf.AiohttpSession(
-            aiohttp_session=session,
-            server=self._config.server.address,
-            default_namespace=self._config.namespace,
-        )
+        return kopf.AiohttpSession(aiohttp_session=session, server=self._server.address)
 
     async def _send(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         source = self._sources.get(request.url.path)
         watch = "watch" in request.url.query
-        host = request.url.authority
         if source is not None:
             request.headers["Accept"] = source.accept(watch=watch)
             self._guard(source)
@@ -259,9 +278,7 @@ class Watching:
             response = await handler(request)
         except (aiohttp.ClientError, TimeoutError):
             self._answering = False
-            self._metrics.requested("<error>", request.method, host)
             raise
-        self._metrics.requested(response.status, request.method, host)
         if response.status >= 500:
             self._answering = False
         elif response.status < 300:
@@ -271,11 +288,14 @@ class Watching:
     def _answered(self, source: _Source | None, *, watch: bool, first_page: bool) -> None:
         if not self._answering:
             self._answering = True
-            self._recovered()
+            for queue in self._queues.values():
+                queue.retry_soon()
         if source is None:
             return
         if watch:
             source.listed = True
+            if not self.waiting_for:
+                self.listed.set()
         elif first_page:
             source.lists += 1
             if source.lists > 1:

@@ -1,0 +1,109 @@
+"""Managers that run in this process against the real API server, and patience with them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+import pytest
+from capelin.api import BaseObject, crd
+from capelin.api.views.core import CustomResourceDefinition, Namespace
+from capelin.client import Client, Config, NotFound
+from capelin.client import Options as ClientOptions
+from capelin.controller import Manager, Options, Reconciler
+
+Check = Callable[[], Awaitable[bool] | bool]
+
+
+class Eventually(Protocol):
+    """Waits until something is true."""
+
+    async def __call__(self, check: Check, within: float = ...) -> None: ...
+
+
+class Running(Protocol):
+    """Runs a manager in a block, and stops it in the end."""
+
+    def __call__(
+        self, *reconcilers: Reconciler[Any], **options: Any
+    ) -> AbstractAsyncContextManager[Manager]: ...
+
+
+Install = Callable[[type[BaseObject]], Awaitable[None]]
+
+
+@pytest.fixture(scope="session")
+def config(kubeconfig: Path) -> Config:
+    """The administrator of the shared API server."""
+    return Config.from_kubeconfig(kubeconfig)
+
+
+@pytest.fixture(scope="session")
+async def client(config: Config) -> AsyncIterator[Client]:
+    """A client without haste or limit."""
+    async with Client(config, manager="user", options=ClientOptions(qps=0)) as made:
+        yield made
+
+
+@pytest.fixture
+async def namespace(client: Client) -> str:
+    """The name of a namespace for one test."""
+    name = f"test-{uuid4().hex[:8]}"
+    await client.create(Namespace.of(name))
+    return name
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Eventually:
+    """See `Eventually`."""
+
+    async def wait(check: Check, within: float = 30) -> None:
+        async with asyncio.timeout(within):
+            while True:
+                answer = check()
+                if answer if isinstance(answer, bool) else await answer:
+                    return
+                await asyncio.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def install(client: Client, eventually: Eventually) -> Install:
+    """Installs the CRD of a kind and waits until the API server serves it."""
+
+    async def put(kind: type[BaseObject]) -> None:
+        definition = CustomResourceDefinition.resource
+        await client.apply(crd(kind), resource=definition)
+
+        async def served() -> bool:
+            try:
+                await client.list(kind)
+            except NotFound:
+                return False
+            return True
+
+        await eventually(served)
+
+    return put
+
+
+@pytest.fixture
+def running(config: Config, namespace: str) -> Running:
+    """See `Running`: in the test's namespace, listening nowhere, if not told otherwise."""
+
+    @asynccontextmanager
+    async def run(*reconcilers: Reconciler[Any], **options: Any) -> AsyncGenerator[Manager]:
+        quiet: dict[str, Any] = {"metrics_address": None, "health_address": None}
+        chosen = Options(**{"namespace": namespace, **quiet, "grace_period": 5, **options})
+        manager = Manager("capelin-test", reconcilers, chosen, config)
+        task = asyncio.create_task(manager.run())
+        try:
+            yield manager
+        finally:
+            manager.stop()
+            await task
+
+    return run

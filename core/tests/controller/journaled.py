@@ -1,0 +1,46 @@
+"""The example provider, writing down when each of its reconciles began and ended."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.controller import Context, Options, Result, flag, main
+from example import School, Schools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions(Options):
+    """The usual ones, and where to write."""
+
+    journal: Path = flag(Path("journal"), Path, "The file to append to.")
+
+
+class JournaledSchools(Schools):
+    """A line before and a line after each reconcile: `began s0001 3 123.456`."""
+
+    def __init__(self, journal: Path) -> None:
+        # Appended in one call, so that the lines of two processes do not mix.
+        self._journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    async def reconcile(self, school: School, at: Context, /) -> Result:
+        """Reconcile, between two lines."""
+        self._note("began", school)
+        try:
+            return await super().reconcile(school, at)
+        finally:
+            self._note("ended", school)
+
+    def _note(self, what: str, school: School) -> None:
+        line = f"{what} {school.name} {school.metadata.generation} {time.monotonic()}\n"
+        os.write(self._journal, line.encode())
+
+
+def build(options: JournalOptions) -> list[Schools]:
+    """The only reconciler."""
+    return [JournaledSchools(options.journal)]
+
+
+if __name__ == "__main__":
+    sys.exit(main("capelin-schools", build, JournalOptions))

@@ -1,0 +1,454 @@
+"""What a manager does on a real API server."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import aiohttp
+import pytest
+from annotated_types import Ge, Le
+from capelin.api import Model, Object, ObjectMeta, crd, kind
+from capelin.api.views.core import ConfigMap, CustomResourceDefinition, Secret
+from capelin.client import Client, Config, LeadershipLost
+from capelin.contract.owners import reference_to
+from capelin.controller import (
+    Address,
+    Context,
+    Done,
+    For,
+    Key,
+    Manager,
+    Options,
+    Owns,
+    Reconciler,
+    Result,
+    Watches,
+)
+from capelin.controller.probes import ListenError
+from capelin.controller.watching import WatchLostError
+
+
+class Spec(Model):
+    size: Annotated[int, Ge(0), Le(1000)] = 1
+
+
+class Status(Model):
+    fish: Annotated[int, Ge(0), Le(1000)] = 0
+
+
+@kind(group="manager.test", version="v1")
+class Shoal(Object[Spec, Status]):
+    """A kind that is always there."""
+
+
+@kind(group="manager.test", version="v1")
+class Whale(Object[Spec, Status]):
+    """A kind that comes and goes."""
+
+
+Step = Callable[[Shoal, Context], Awaitable[None]]
+
+
+class Seen(Reconciler[Shoal]):
+    """Remembers what it saw, and does what the test says."""
+
+    watches = (For(Shoal),)
+
+    def __init__(self, step: Step | None = None) -> None:
+        self.sizes: list[tuple[str, int]] = []
+        self.step = step
+
+    async def reconcile(self, shoal: Shoal, at: Context, /) -> Result:
+        self.sizes.append((shoal.name, shoal.spec.size))
+        if self.step is not None:
+            await self.step(shoal, at)
+        return Done()
+
+    def times(self, name: str) -> int:
+        return sum(seen == name for seen, _ in self.sizes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def installed(install: Any) -> None:
+    await install(Shoal)
+
+
+async def make(client: Client, namespace: str, name: str, size: int = 1, **labels: str) -> Shoal:
+    metadata = ObjectMeta(name=name, namespace=namespace, labels=labels)
+    return await client.create(Shoal(metadata=metadata, spec=Spec(size=size)))
+
+
+async def resize(client: Client, namespace: str, name: str, size: int) -> None:
+    await client.patch(Shoal, name, namespace, {"spec": {"size": size}})
+
+
+async def test_what_was_there_what_comes_and_what_changes_is_reconciled(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    await make(client, namespace, "old", 1)
+    seen = Seen()
+    async with running(seen):
+        await eventually(lambda: ("old", 1) in seen.sizes)
+        await make(client, namespace, "new", 2)
+        await eventually(lambda: ("new", 2) in seen.sizes)
+        await resize(client, namespace, "old", 3)
+        await eventually(lambda: ("old", 3) in seen.sizes)
+
+
+async def test_other_namespaces_are_left_alone(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    await make(client, "default", f"stranger-{namespace}")
+    await make(client, namespace, "ours")
+    seen = Seen()
+    async with running(seen):
+        await eventually(lambda: seen.times("ours") == 1)
+    assert seen.sizes == [("ours", 1)]
+
+
+async def test_without_a_namespace_all_of_them_are_watched(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    await make(client, "default", f"everywhere-{namespace}")
+    await make(client, namespace, "here")
+    seen = Seen()
+    async with running(seen, namespace=None):
+        await eventually(lambda: {"here", f"everywhere-{namespace}"} <= {n for n, _ in seen.sizes})
+
+
+async def test_a_watch_filter_leaves_the_rest_to_other_managers(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    label = "cluster.x-k8s.io/watch-filter"
+    for name, value in (("blue", "blue"), ("red", "red")):
+        await make(client, namespace, name, **{label: value})
+    await make(client, namespace, "plain")
+    seen = Seen()
+    async with running(seen, watch_filter="blue"):
+        await eventually(lambda: seen.times("blue") == 1)
+        assert {name for name, _ in seen.sizes} == {"blue"}
+        labelled = {"metadata": {"labels": {label: "blue"}}}
+        await client.patch(Shoal, "plain", namespace, labelled)
+        await eventually(lambda: seen.times("plain") == 1)
+
+
+async def test_a_failure_is_tried_again_until_it_is_none(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    async def fail_three_times(shoal: Shoal, _: Context) -> None:
+        if seen.times(shoal.name) <= 3:
+            raise RuntimeError("not yet")
+
+    seen = Seen(fail_three_times)
+    await make(client, namespace, "a")
+    async with running(seen) as manager:
+        await eventually(lambda: sample(manager, "reconcile_total", result="success") == 1)
+        assert sample(manager, "reconcile_errors_total") == 3
+        assert seen.times("a") == 4
+
+
+class Keeper(Seen):
+    """Owns config maps, and listens to secrets and other shoals."""
+
+    watches = (
+        For(Shoal),
+        Owns(ConfigMap, labels={"kept": None}),
+        Watches(Secret, lambda secret: [Key(secret.namespace or "", secret.metadata.labels["of"])]),
+        Watches(Shoal, lambda shoal: [Key(shoal.namespace or "", f"size-{shoal.spec.size}")]),
+    )
+
+
+async def owned(client: Client, shoal: Shoal, name: str) -> ConfigMap:
+    made = ConfigMap.of(name, shoal.namespace)
+    made.metadata.labels = {"kept": "yes"}
+    made.metadata.owner_references = [reference_to(shoal, controller=True)]
+    return await client.create(made)
+
+
+async def test_what_is_owned_and_what_is_watched_reaches_those_that_it_concerns(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    shoal = await make(client, namespace, "a")
+    await make(client, namespace, "size-7")
+    seen = Keeper()
+    async with running(seen):
+        await eventually(lambda: seen.times("a") == 1)
+        await owned(client, shoal, "map")
+        await eventually(lambda: seen.times("a") == 2)
+        await client.delete(ConfigMap, "map", namespace)
+        await eventually(lambda: seen.times("a") == 3)
+        secret = Secret.of("s", namespace, data={"password": b"hunter2"})
+        secret.metadata.labels = {"of": "a"}
+        await client.create(secret)
+        await eventually(lambda: seen.times("a") == 4)
+        before = seen.times("size-7")
+        await make(client, namespace, "b", 7)
+        await eventually(lambda: seen.times("size-7") == before + 1)
+
+
+async def test_a_mapper_that_fails_loses_nothing(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    seen = Keeper()
+    await make(client, namespace, "a")
+    async with running(seen):
+        await eventually(lambda: seen.times("a") == 1)
+        await client.create(Secret.of("without-label", namespace))
+        await eventually(lambda: seen.times("a") == 2)
+
+
+async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
+    client: Client, namespace: str, running: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def spy(watch: Any, resource: Any, body: dict[str, Any]) -> list[Key]:
+        bodies.append(body)
+        return []
+
+    monkeypatch.setattr("capelin.controller.watching.concerned", spy)
+    await client.create(Secret.of("s", namespace, data={"password": b"hunter2"}))
+    await make(client, namespace, "a")
+
+    class Holder(Seen):
+        watches = (For(Shoal), Owns(Secret))
+
+    async with running(Holder()):
+        await eventually(lambda: len(bodies) >= 2)
+        await client.create(Secret.of("later", namespace, data={"password": b"hunter2"}))
+        await make(client, namespace, "b")
+        await eventually(lambda: len(bodies) >= 4)
+    assert {key for body in bodies for key in body} == {"apiVersion", "kind", "metadata"}
+    assert "aHVudGVyMg==" not in str(bodies)
+
+
+async def test_something_outside_of_the_cluster_can_ask_for_a_reconcile(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    seen = Seen()
+    seen.wake(Key(namespace, "a"))
+    await make(client, namespace, "a")
+    async with running(seen):
+        await eventually(lambda: seen.times("a") == 1)
+        seen.wake(Key(namespace, "a"))
+        await eventually(lambda: seen.times("a") == 2)
+
+
+async def test_an_object_is_never_reconciled_twice_at_once_and_others_are(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    now: list[str] = []
+    most: list[int] = []
+
+    async def take_a_while(shoal: Shoal, _: Context) -> None:
+        assert shoal.name not in now
+        now.append(shoal.name)
+        most.append(len(now))
+        await asyncio.sleep(0.05)
+        now.remove(shoal.name)
+
+    seen = Seen(take_a_while)
+    names = [f"s{number}" for number in range(6)]
+    async with running(seen, concurrency=3) as manager:
+        for name in names:
+            await make(client, namespace, name)
+        for size in range(2, 6):
+            for name in names:
+                await resize(client, namespace, name, size)
+        await eventually(lambda: all((name, 5) in seen.sizes for name in names))
+        assert sample(manager, "reconcile_errors_total") == 0
+    assert max(most) == 3
+
+
+async def test_a_manager_at_rest_sends_nothing(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    async def publish(shoal: Shoal, at: Context) -> None:
+        await at.add_finalizer(shoal, "manager.test/shoal")
+        await at.publish(shoal, Status(fish=shoal.spec.size))
+
+    seen = Seen(publish)
+    await make(client, namespace, "a")
+    async with running(seen) as manager:
+        await eventually(lambda: seen.times("a") >= 2)
+        await eventually(lambda: sample(manager, "active_workers") == 0)
+        written = sample(manager, "requests_total", method="PATCH")
+        version = (await client.get(Shoal, "a", namespace)).metadata.resource_version
+        times = seen.times("a")
+        seen.wake(Key(namespace, "a"))
+        await eventually(lambda: seen.times("a") > times)
+        await eventually(lambda: sample(manager, "active_workers") == 0)
+        assert sample(manager, "requests_total", method="PATCH") == written == 2
+    assert (await client.get(Shoal, "a", namespace)).metadata.resource_version == version
+
+
+async def test_running_reconciles_may_end_and_new_ones_do_not_begin(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    ended: list[str] = []
+
+    async def slow(shoal: Shoal, _: Context) -> None:
+        await asyncio.sleep(0.3)
+        ended.append(shoal.name)
+
+    seen = Seen(slow)
+    for name in ("a", "b"):
+        await make(client, namespace, name)
+    async with running(seen, concurrency=1):
+        await eventually(lambda: len(seen.sizes) == 1)
+    assert ended == [name for name, _ in seen.sizes]
+    assert len(ended) == 1
+
+
+async def test_a_reconcile_that_does_not_end_in_time_is_made_to(
+    client: Client, namespace: str, running: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    cancelled: list[str] = []
+
+    async def for_ever(shoal: Shoal, _: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(shoal.name)
+
+    seen = Seen(for_ever)
+    await make(client, namespace, "a")
+    async with running(seen, grace_period=0.05):
+        await eventually(lambda: len(seen.sizes) == 1)
+    assert cancelled == ["a"]
+    assert f"shoal {namespace}/a did not end within 0.05 s" in caplog.text
+
+
+async def test_a_manager_waits_for_its_kinds_and_ends_when_they_go(
+    client: Client, config: Config, namespace: str, eventually: Any
+) -> None:
+    class Whales(Reconciler[Whale]):
+        watches = (For(Whale),)
+        seen = 0
+
+        async def reconcile(self, _: Whale, __: Context, /) -> Result:
+            self.seen += 1
+            return Done()
+
+    nowhere: dict[str, Any] = {"metrics_address": None, "grace_period": 0}
+    options = Options(health_address=Address("127.0.0.1", 0), **nowhere)
+    whales = Whales()
+    manager = Manager("capelin-whales", [whales], options, config)
+    task = asyncio.create_task(manager.run())
+    missing = "Waiting for whales in manager.test/v1 to be installed"
+    await eventually(lambda: answers(manager, "/readyz", 503, missing))
+    await client.apply(crd(Whale), resource=CustomResourceDefinition.resource)
+    await eventually(lambda: answers(manager, "/readyz", 200, "ok"))
+    await client.create(Whale.of("w", namespace, spec=Spec()))
+    await eventually(lambda: whales.seen == 1)
+    await client.delete(CustomResourceDefinition, "whales.manager.test")
+    with pytest.raises(WatchLostError, match="the watch of whales has ended"):
+        async with asyncio.timeout(60):
+            await task
+
+
+async def answers(manager: Manager, path: str, status: int, text: str) -> bool:
+    flag = "--metrics-address" if path == "/metrics" else "--health-address"
+    if flag not in manager.probes.bound:
+        return False
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{manager.probes.bound[flag]}{path}") as response,
+    ):
+        return (response.status, text in await response.text()) == (status, True)
+
+
+async def test_pages_tell_how_the_manager_is(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    seen = Seen()
+    await make(client, namespace, "a")
+    somewhere = Address("127.0.0.1", 0)
+    async with running(seen, metrics_address=somewhere, health_address=somewhere) as manager:
+        await eventually(lambda: seen.times("a") == 1)
+        assert await answers(manager, "/healthz", 200, "ok")
+        assert await answers(manager, "/readyz", 200, "ok")
+        line = 'controller_runtime_reconcile_total{controller="shoal",result="success"} 1.0'
+        await eventually(lambda: answers(manager, "/metrics", 200, line))
+
+
+async def test_a_taken_address_is_told_with_the_flag_that_changes_it(
+    config: Config, running: Any, eventually: Any
+) -> None:
+    somewhere = Address("127.0.0.1", 0)
+    async with running(Seen(), metrics_address=somewhere) as manager:
+        await eventually(lambda: "--metrics-address" in manager.probes.bound)
+        taken = manager.probes.bound["--metrics-address"]
+        other = Manager("other", [Seen()], Options(metrics_address=taken), config)
+        with pytest.raises(ListenError, match="give another address with --metrics-address"):
+            await other.run()
+
+
+async def test_two_reconcilers_of_one_name_are_refused(config: Config) -> None:
+    with pytest.raises(ValueError, match="two reconcilers are called shoal"):
+        Manager("m", [Seen(), Seen()], Options(), config)
+
+
+@pytest.fixture
+async def elected(namespace: str) -> dict[str, Any]:
+    return {
+        "leader_elect": True,
+        "leader_elect_namespace": namespace,
+        "leader_elect_lease_duration": 3.0,
+        "leader_elect_renew_deadline": 2.0,
+        "leader_elect_retry_period": 0.2,
+    }
+
+
+async def test_one_of_two_managers_works_and_the_other_takes_over_when_it_stops(
+    client: Client, namespace: str, running: Any, eventually: Any, elected: dict[str, Any]
+) -> None:
+    first, second = Seen(), Seen()
+    await make(client, namespace, "a")
+    async with running(first, **elected) as leader:
+        await eventually(lambda: first.times("a") == 1)
+        assert sample(leader, "master_status") == 1
+        somewhere = Address("127.0.0.1", 0)
+        async with running(second, health_address=somewhere, **elected) as other:
+            await eventually(lambda: answers(other, "/readyz", 200, "ok"))
+            assert sample(other, "master_status") == 0
+            assert not second.sizes
+            leader.stop()
+            await eventually(lambda: second.times("a") == 1, within=5)
+            assert sample(other, "master_status") == 1
+
+
+async def test_without_the_lease_everything_is_cancelled_at_once(
+    client: Client, config: Config, namespace: str, eventually: Any, elected: dict[str, Any]
+) -> None:
+    cancelled: list[str] = []
+
+    async def for_ever(shoal: Shoal, _: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(shoal.name)
+
+    nowhere: dict[str, Any] = {"metrics_address": None, "health_address": None}
+    seen = Seen(for_ever)
+    await make(client, namespace, "a")
+    options = Options(namespace=namespace, grace_period=60, **nowhere, **elected)
+    task = asyncio.create_task(Manager("capelin-test", [seen], options, config).run())
+    await eventually(lambda: seen.times("a") == 1)
+    thief = {"spec": {"holderIdentity": "a thief"}}
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/capelin-test"
+    await client.request("PATCH", lease, body=thief, content_type="application/merge-patch+json")
+    with pytest.raises(LeadershipLost):
+        async with asyncio.timeout(10):
+            await task
+    assert cancelled == ["a"]
+
+
+def sample(manager: Manager, name: str, **labels: str) -> float:
+    """The sum of the samples of a metric whose name ends so."""
+    return sum(
+        one.value
+        for metric in manager.metrics.registry.collect()
+        for one in metric.samples
+        if one.name.endswith(name) and labels.items() <= one.labels.items()
+    )
