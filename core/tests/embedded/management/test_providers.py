@@ -43,8 +43,7 @@ def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The entry point of a package whose function `describe` is that expression."""
     module = f"package_{folder.name.replace('-', '_')}"
     (folder / f"{module}.py").write_text(
-        "from capelin.embedded.management.problems import BadInputError, ProblemError
-from capelin.embedded.management.providers import Provider\n"
+        "from capelin.embedded.management.providers import Provider\n"
         f"def describe():\n    return {describe}\n"
     )
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
