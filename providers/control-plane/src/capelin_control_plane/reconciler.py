@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from capelin.api import Unstructured, resource_of
@@ -240,8 +240,8 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
 
 
 async def _ensure_object(workload: Client, wanted: Unstructured) -> None:
-    resource = resource_of(wanted)
     metadata = wanted["metadata"]
+    resource = replace(resource_of(wanted), namespaced="namespace" in metadata)
     live = await workload.find(resource, metadata["name"], metadata.get("namespace"))
     if live is None or needs_apply(live, wanted, MANAGER):
         await workload.apply(wanted, resource=resource)
