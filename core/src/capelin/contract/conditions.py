@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from capelin.api import Condition, Unstructured
 from capelin.contract.vocabulary import (
@@ -212,7 +212,7 @@ def _understood(type_: str, entry: dict[str, Any]) -> Aspect:
     reason: object = entry.get("reason")
     message: object = entry.get("message")
     status: object = entry.get("status")
-    if status not in {"True", "False", "Unknown"}:
+    if status not in get_args(Status):
         complaint = f"Condition {type_} has a status that is neither True, False nor Unknown"
         return Aspect(type_, "Unknown", INVALID_CONDITION_REPORTED, complaint)
     return Aspect(

@@ -1,0 +1,154 @@
+import pytest
+from capelin.api import OwnerReference
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.core import Secret
+from capelin.contract import owners
+from capelin.contract.owners import ControllerTakenError, ensure, reference_to
+from hypothesis import given
+from hypothesis import strategies as st
+
+POOL = MachinePool.of("pool", "default")
+POOL.metadata.uid = "pool-uid"
+CLUSTER = Cluster.of("demo", "default")
+CLUSTER.metadata.uid = "cluster-uid"
+
+
+def reference(
+    name: str = "demo",
+    *,
+    kind: str = "Cluster",
+    api_version: str = "cluster.x-k8s.io/v1beta2",
+    uid: str = "cluster-uid",
+    controller: bool = False,
+) -> OwnerReference:
+    return OwnerReference(
+        api_version=api_version,
+        kind=kind,
+        name=name,
+        uid=uid,
+        controller=controller,
+        block_owner_deletion=controller,
+    )
+
+
+def test_a_reference_names_its_owner() -> None:
+    assert reference_to(CLUSTER) == reference()
+    assert reference_to(CLUSTER, controller=True) == reference(controller=True)
+    assert reference_to(CLUSTER, controller=True).dump() == {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "name": "demo",
+        "uid": "cluster-uid",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def test_an_owner_that_is_missing_is_put_back_behind_the_others() -> None:
+    pool = reference_to(POOL, controller=True)
+    assert ensure([pool], reference()) == [pool, reference()]
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        reference(api_version="cluster.x-k8s.io/v1beta1"),
+        reference(uid="uid-before-the-move"),
+    ],
+)
+def test_a_reference_to_an_older_owner_is_brought_up_to_date_in_its_place(
+    stale: OwnerReference,
+) -> None:
+    pool = reference_to(POOL)
+    assert ensure([stale, pool], reference()) == [reference(), pool]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        reference("other"),
+        reference(kind="ClusterClass"),
+        reference(api_version="other.example/v1beta2"),
+        reference(api_version="v1"),
+    ],
+)
+def test_another_owner_is_not_mistaken_for_this_one(other: OwnerReference) -> None:
+    assert ensure([other], reference()) == [other, reference()]
+    assert not owners.same_owner(other, reference())
+
+
+def test_a_listed_owner_can_become_the_controller() -> None:
+    assert ensure([reference()], reference(controller=True)) == [reference(controller=True)]
+
+
+def test_a_controller_is_not_demoted_by_whoever_only_lists_it() -> None:
+    stale = reference(api_version="cluster.x-k8s.io/v1beta1", controller=True)
+    assert ensure([stale], reference()) == [reference(controller=True)]
+
+
+def test_a_second_controller_is_refused() -> None:
+    taken = [reference(controller=True)]
+    with pytest.raises(
+        ControllerTakenError,
+        match=r"^Cluster demo already controls this object, so MachinePool pool cannot; "
+        "remove that owner, or refer to another object$",
+    ):
+        ensure(taken, reference_to(POOL, controller=True))
+
+
+def test_a_controller_may_be_said_again() -> None:
+    assert ensure([reference(controller=True)], reference(controller=True)) == [
+        reference(controller=True)
+    ]
+
+
+references = st.builds(
+    reference,
+    st.sampled_from(["a", "b"]),
+    kind=st.sampled_from(["Cluster", "Machine"]),
+    api_version=st.sampled_from(["cluster.x-k8s.io/v1beta1", "cluster.x-k8s.io/v1beta2", "v1"]),
+    uid=st.sampled_from(["1", "2"]),
+)
+
+
+@given(
+    st.lists(references, unique_by=lambda one: (owners.group_of(one), one.kind, one.name)),
+    references,
+    st.booleans(),
+)
+def test_ensuring_twice_is_ensuring_once_and_nobody_else_is_touched(
+    present: list[OwnerReference], wanted: OwnerReference, controls: bool
+) -> None:
+    wanted = wanted.model_copy(update={"controller": controls, "block_owner_deletion": controls})
+    before = list(present)
+    once = ensure(present, wanted)
+    assert ensure(once, wanted) == once
+    assert present == before
+    others = [one for one in present if not owners.same_owner(one, wanted)]
+    assert [one for one in once if not owners.same_owner(one, wanted)] == others
+    assert [one for one in once if owners.same_owner(one, wanted)] == [wanted]
+
+
+def test_an_owner_is_found_by_its_kind_in_any_version() -> None:
+    shim = reference(kind="Secret", api_version="v1", name="demo-shim")
+    older = reference(api_version="cluster.x-k8s.io/v1beta1")
+    assert owners.find([shim, older], "cluster.x-k8s.io", "Cluster") == older
+    assert owners.find([shim, older], "", "Secret") == shim
+    assert owners.find([shim], "cluster.x-k8s.io", "Cluster") is None
+
+
+def test_what_controls_an_object_is_known() -> None:
+    assert owners.controller_of([reference()]) is None
+    controller = reference_to(POOL, controller=True)
+    assert owners.controller_of([reference(), controller]) == controller
+
+
+def test_an_object_is_controlled_by_one_owner_only() -> None:
+    secret = Secret.of("s", "default")
+    assert not owners.is_controlled_by(secret, POOL)
+    secret.metadata.owner_references = [reference_to(POOL)]
+    assert not owners.is_controlled_by(secret, POOL)
+    secret.metadata.owner_references = [reference_to(POOL, controller=True)]
+    assert owners.is_controlled_by(secret, POOL)
+    assert not owners.is_controlled_by(secret, MachinePool.of("other", "default"))
+    assert not owners.is_controlled_by(secret, Machine.of("pool", "default"))
