@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from capelin.pki import Algorithm, KeyPair, Usage, issue, new_ca, new_service_account_keys
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from hypothesis import given
@@ -122,11 +122,13 @@ def test_a_leaf_never_outlives_its_ca(ca_days: int, leaf_days: int, later: int) 
 
 def test_an_expired_ca_issues_nothing() -> None:
     ca = new_ca("kubernetes", now=NOW, validity=timedelta(days=1))
+    end = certificate(ca).not_valid_after_utc
+    assert issue(ca, common_name="admin", usages=("client",), now=end - timedelta(seconds=1))
     with pytest.raises(
         ValueError,
         match=r"cannot issue a certificate for admin: the CA CN=kubernetes expired on 2026-03-02; ",
     ):
-        issue(ca, common_name="admin", usages=("client",), now=NOW + timedelta(days=1))
+        issue(ca, common_name="admin", usages=("client",), now=end)
 
 
 def test_a_ca_says_that_it_may_sign_and_lasts_ten_years() -> None:
@@ -164,6 +166,38 @@ def test_key_ids_point_from_leaf_to_ca() -> None:
     authority = leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
     assert authority.key_identifier == ca_key.digest
     assert own.digest != ca_key.digest
+
+
+def test_what_is_not_said_is_as_documented() -> None:
+    leaf = issue(CA, common_name="x", usages=("client",), now=NOW)
+    for pair in (CA, leaf):
+        assert pair.private_key_pem.startswith(b"-----BEGIN EC PRIVATE KEY-----\n")
+        digest = certificate(pair).signature_hash_algorithm
+        assert digest is not None
+        assert digest.name == "sha256"
+    assert certificate(leaf).not_valid_after_utc == datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
+    assert new_service_account_keys().private_key_pem.startswith(b"-----BEGIN EC PRIVATE KEY")
+
+
+@pytest.mark.parametrize(("algorithm", "enciphers"), [("ecdsa-p256", False), ("rsa-2048", True)])
+def test_only_rsa_leaves_encipher_keys(algorithm: Algorithm, enciphers: bool) -> None:
+    leaf = issue(CA, common_name="x", usages=("client",), now=NOW, algorithm=algorithm)
+    extensions = certificate(leaf).extensions
+    usage = extensions.get_extension_for_class(x509.KeyUsage)
+    assert (usage.critical, usage.value.digital_signature) == (True, True)
+    assert (usage.value.key_encipherment, usage.value.key_cert_sign) == (enciphers, False)
+    constraints = extensions.get_extension_for_class(x509.BasicConstraints)
+    assert (constraints.critical, constraints.value.ca) == (True, False)
+    if algorithm == "rsa-2048":
+        key = certificate(leaf).public_key()
+        assert isinstance(key, rsa.RSAPublicKey)
+        assert key.key_size == 2048
+
+
+def test_an_rsa_ca_signs_with_sha256() -> None:
+    ca = new_ca("ca", now=NOW, algorithm="rsa-2048")
+    leaf = certificate(issue(ca, common_name="x", usages=("client",), now=NOW))
+    assert isinstance(leaf.signature_hash_algorithm, hashes.SHA256)
 
 
 def test_serial_numbers_never_repeat() -> None:

@@ -33,11 +33,13 @@ assert isinstance(KEY, ec.EllipticCurvePrivateKey)
 def own_ca(
     key: CertificateIssuerPrivateKeyTypes,
     *,
+    name: x509.Name | None = None,
     authority: bool | None = True,
     signs: bool | None = True,
 ) -> KeyPair:
     """A CA such as other tools make."""
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "own")])
+    if name is None:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "own")])
     builder = x509.CertificateBuilder(
         name, name, key.public_key(), 1, NOW - timedelta(1), NOW + timedelta(1)
     )
@@ -101,6 +103,11 @@ def test_a_ca_of_ours_reads_back_as_it_was() -> None:
 def test_a_ca_without_key_usage_may_sign() -> None:
     given_ca = own_ca(p256(), signs=None)
     assert read_ca(given_ca.certificate_pem, given_ca.private_key_pem, NOW)
+
+
+def test_a_ca_is_good_from_its_first_second_to_its_last() -> None:
+    for now in (NOW - timedelta(minutes=5), NOW + 10 * DAY - timedelta(seconds=1)):
+        assert read_ca_certificate(CA.certificate_pem, now) == CA.certificate_pem
 
 
 def test_text_around_the_blocks_is_left_out() -> None:
@@ -184,6 +191,18 @@ CERTIFICATES = {
         NOW + 10 * DAY,
         "Expired",
         "certificate CN=corporate expired on 2026-03-11 at 12:00 UTC; ",
+    ),
+    "a second too early": (
+        CA.certificate_pem,
+        NOW - timedelta(minutes=5, seconds=1),
+        "NotYetValid",
+        "certificate CN=corporate is not valid before 2026-03-01 at 11:55 UTC; ",
+    ),
+    "nameless": (
+        own_ca(p256(), name=x509.Name([])).certificate_pem,
+        NOW + DAY,
+        "Expired",
+        "certificate (without a subject) expired on 2026-03-02 at 12:00 UTC; ",
     ),
     "not yet": (
         CA.certificate_pem,
