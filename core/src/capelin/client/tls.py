@@ -19,6 +19,8 @@ def context(
         raise CredentialError("the certificate authority is not PEM that OpenSSL reads") from None
     # Python 3.13 turned on checks that many clusters' own CAs do not pass, and Go does not make.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    # A cluster's CA may be an intermediate one, of which Go too wants no more than to be told.
+    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not verify:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
