@@ -1,10 +1,21 @@
 """The fixtures as a user of the plugin meets them."""
 
+import asyncio
 import http.client
+import signal
 import ssl
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
+import pytest
+from annotated_types import Ge, Le
+from capelin.api import Model, Object, crd, kind
+from capelin.api.views.core import Namespace
+from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
+from capelin.testing import administrator
+from capelin.testing.administrator import Administrator
 
 
 def ready(server: ApiServer) -> str:
@@ -26,6 +37,73 @@ def test_the_shared_api_server_answers(api_server: ApiServer, kubeconfig: Path) 
     assert api_server.url in kubeconfig.read_text()
 
 
-def test_an_own_api_server_is_another_one(api_server: ApiServer, own_api_server: ApiServer) -> None:
-    assert ready(own_api_server) == "ok"
+class Spec(Model):
+    size: Annotated[int, Ge(0), Le(10)] = 1
+
+
+@kind(group="testing.capelin.dev", version="v1alpha1")
+class Shoal(Object[Spec, Spec]):
+    """Some fish."""
+
+
+@kind(group="testing.capelin.dev", version="v1alpha1")
+class School(Object[Spec, Spec]):
+    """Some more fish."""
+
+
+async def test_the_client_speaks_to_the_shared_api_server(client: Client) -> None:
+    assert (await client.get(Namespace, "default")).name == "default"
+
+
+async def test_a_namespace_is_fresh(namespace: str, client: Client) -> None:
+    found = await client.get(Namespace, namespace)
+    assert found.metadata.deletion_timestamp is None
+
+
+async def test_installed_kinds_can_be_used_at_once(
+    install_crds: Callable[..., None], client: Client, namespace: str
+) -> None:
+    install_crds(Shoal, crd(School))
+    for one in (Shoal, School):
+        created = await client.create(one.of("a", namespace, spec=Spec(size=3)))
+        assert (await client.get(one, "a", namespace)) == created
+    install_crds((Shoal,))
+
+
+async def test_a_deleted_namespace_goes(
+    capelin_administrator: Administrator, client: Client
+) -> None:
+    name = capelin_administrator.new_namespace()
+    capelin_administrator.delete_namespace(name)
+    async with asyncio.timeout(30):
+        while await client.find(Namespace, name) is not None:  # noqa: ASYNC110 - it is far away
+            await asyncio.sleep(0.05)
+
+
+def test_a_kind_that_cannot_be_served_is_complained_about(
+    install_crds: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = crd(School)
+    taken["metadata"]["name"] = "imposters.testing.capelin.dev"
+    taken["spec"]["names"] |= {"plural": "imposters"}
+    install_crds(School)
+    monkeypatch.setattr(administrator, "SERVED_WITHIN", 1.0)
+    with pytest.raises(
+        TimeoutError, match=r"imposters\.testing\.capelin\.dev: NamesAccepted is False"
+    ):
+        install_crds(taken)
+
+
+async def test_an_own_api_server_may_be_killed_and_started_again(
+    api_server: ApiServer, own_api_server: ApiServer
+) -> None:
     assert own_api_server.place.address != api_server.place.address
+    config = Config.from_kubeconfig(own_api_server.kubeconfig)
+    async with Client(config) as client:
+        await client.create(Namespace.of("kept"))
+        process = own_api_server.process("kube-apiserver")
+        assert process is not None
+        process.signal(signal.SIGKILL)
+        await process.wait()
+        await own_api_server.start()
+        assert (await client.get(Namespace, "kept")).name == "kept"

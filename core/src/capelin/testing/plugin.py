@@ -6,7 +6,7 @@ It loads in every pytest run of the environment, so it imports nothing before a 
 # ruff: noqa: PLC0415
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -15,8 +15,16 @@ import pytest
 
 if TYPE_CHECKING:
     from capelin.embedded.apiserver import ApiServer
+    from capelin.testing.administrator import Administrator, Installable
+    from capelin.testing.management import ManagementCluster
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the fixtures that are coroutines, where something runs coroutines."""
+    if config.pluginmanager.hasplugin("asyncio"):
+        config.pluginmanager.import_plugin("capelin.testing.coroutines")
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +50,14 @@ def kubeconfig(api_server: "ApiServer") -> Path:
     return api_server.kubeconfig
 
 
+@pytest.fixture(scope="session")
+def management_cluster(capelin_test_run: Path) -> "ManagementCluster":
+    """A management cluster that the whole test run shares, with all providers that there are."""
+    from capelin.testing.run import shared_management_cluster
+
+    return shared_management_cluster(capelin_test_run)
+
+
 @pytest.fixture
 def own_api_server(capelin_test_run: Path) -> "Generator[ApiServer]":
     """A Kubernetes API server for this test alone, which may stop, kill and restart it."""
@@ -49,3 +65,34 @@ def own_api_server(capelin_test_run: Path) -> "Generator[ApiServer]":
 
     with own_api_server(capelin_test_run) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def capelin_administrator(api_server: "ApiServer") -> "Generator[Administrator]":
+    """What creates namespaces and CRDs on `api_server`."""
+    from capelin.testing.administrator import Administrator
+
+    administrator = Administrator(api_server)
+    yield administrator
+    administrator.close()
+
+
+@pytest.fixture(scope="session")
+def install_crds(capelin_administrator: "Administrator") -> "Callable[..., None]":
+    """Installs CRDs on `api_server` and waits until their kinds are served.
+
+    Takes kinds, tuples of the versions of one kind, and manifests.
+    """
+
+    def install(*what: "Installable") -> None:
+        capelin_administrator.install(*what)
+
+    return install
+
+
+@pytest.fixture
+def namespace(capelin_administrator: "Administrator") -> Generator[str]:
+    """A fresh namespace on `api_server` for one test; deleted after it, in the background."""
+    name = capelin_administrator.new_namespace()
+    yield name
+    capelin_administrator.delete_namespace(name)

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.processes import kill_all, private_folder
+from capelin.testing import management
 
 T = TypeVar("T")
 
@@ -59,6 +60,13 @@ def shared_api_server(run: Path) -> ApiServer:
         return run_elsewhere(_started(run / "shared"))
 
 
+def shared_management_cluster(run: Path, base: Path | None = None) -> management.ManagementCluster:
+    """The management cluster of a run, started by the first worker that asks."""
+    # Runs start theirs one after the other: only one of them can have the Dev provider.
+    with _locked((base or default_base()) / "management"):
+        return run_elsewhere(management.started(run / "management"))
+
+
 @contextmanager
 def own_api_server(run: Path) -> Generator[ApiServer]:
     """An API server for one test, which may do to it what it likes."""
@@ -84,7 +92,9 @@ def _remove_unless_used(run: Path) -> None:
         return
     else:
         for server in run.iterdir():
-            if server.is_dir():
+            if management.is_one(server):
+                run_elsewhere(management.removed(server))
+            elif server.is_dir():
                 # Nothing in it is worth an orderly end.
                 run_elsewhere(kill_all(server / "processes"))
         shutil.rmtree(run)

@@ -1,0 +1,124 @@
+"""What fixtures do on an API server, from a thread of its own: namespaces and CRDs."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from threading import Thread
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from capelin.api import BaseObject, Unstructured, crd
+from capelin.api.views.core import CustomResourceDefinition, Namespace
+from capelin.client import Client, ClientError, Config, NotFound, Options
+from capelin.embedded.apiserver import ApiServer
+
+T = TypeVar("T")
+
+Installable = type[BaseObject] | tuple[type[BaseObject], ...] | Mapping[str, Any]
+"""A kind, the versions of one kind, or the manifest of a CRD."""
+
+SERVED_WITHIN = 30.0
+"""Seconds that a kind may take to be served."""
+
+_POLL_SECONDS = 0.02
+
+
+class Administrator:
+    """A client in an event loop of its own, for fixtures that are not coroutines."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="capelin-testing", daemon=True)
+        self._thread.start()
+        self._client = self._run(self._connect(server))
+        self._deletions: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Finish what is under way and end the thread."""
+        self._run(self._finish())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def new_namespace(self) -> str:
+        """Create a namespace that nobody has used before."""
+        name = f"test-{uuid4().hex[:12]}"
+        self._run(self._client.create(Namespace.of(name)))
+        return name
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace; nobody waits until it is gone."""
+        self._loop.call_soon_threadsafe(self._delete_namespace, name)
+
+    def install(self, *what: Installable) -> None:
+        """Install CRDs and wait until their kinds are served."""
+        self._run(self._install([_manifest(each) for each in what]))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @staticmethod
+    async def _connect(server: ApiServer) -> Client:
+        return await Client.connect(
+            Config.from_kubeconfig(server.kubeconfig),
+            manager="capelin-testing",
+            options=Options(qps=0),
+        )
+
+    async def _finish(self) -> None:
+        await asyncio.gather(*self._deletions)
+        await self._client.close()
+
+    def _delete_namespace(self, name: str) -> None:
+        async def delete() -> None:
+            # A test may have killed the server: there is nothing left to delete then.
+            with suppress(ClientError):
+                await self._client.delete(Namespace, name)
+
+        task = self._loop.create_task(delete())
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    async def _install(self, manifests: list[Unstructured]) -> None:
+        for manifest in manifests:
+            await self._client.apply(manifest, resource=CustomResourceDefinition.resource)
+        try:
+            async with asyncio.timeout(SERVED_WITHIN):
+                await asyncio.gather(*map(self._until_served, manifests))
+        except TimeoutError:
+            raise await self._not_served(manifests) from None
+
+    async def _until_served(self, manifest: Unstructured) -> None:
+        """Wait until each version answers and is told of, both a little after Established."""
+        spec = manifest["spec"]
+        for version in spec["versions"]:
+            group_version = f"/apis/{spec['group']}/{version['name']}"
+            if version["served"]:
+                await self._until_found(f"{group_version}/{spec['names']['plural']}", "items")
+                await self._until_found(group_version, "resources")
+
+    async def _until_found(self, path: str, field: str) -> None:
+        while True:
+            with suppress(NotFound):
+                found = await self._client.request("GET", path, parameters={"limit": "1"})
+                if field in found:
+                    return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _not_served(self, manifests: list[Unstructured]) -> TimeoutError:
+        complaints: list[str] = []
+        for manifest in manifests:
+            name = manifest["metadata"]["name"]
+            definition = await self._client.get(CustomResourceDefinition, name)
+            complaints += [
+                f"{name}: {condition.type} is {condition.status}, {condition.message}"
+                for condition in definition.status.conditions
+                if condition.status != "True"
+            ]
+        return TimeoutError("; ".join(["these kinds are not served in time", *complaints]))
+
+
+def _manifest(what: Installable) -> Unstructured:
+    if isinstance(what, tuple):
+        return crd(*what)
+    return crd(what) if isinstance(what, type) else dict(what)

@@ -1,0 +1,131 @@
+"""What is left of a test run: nothing, however it ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from capelin.embedded.processes import kill_all
+
+SUITE = """
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_api_server(number, api_server, namespace):
+    file = pathlib.Path(os.environ["SEEN"]) / f"{os.getpid()}-{number}"
+    file.write_text(f"{api_server.place.address} {api_server.folder}")
+    if os.environ.get("HANGS"):
+        import time
+        time.sleep(1000)
+"""
+
+
+class Run:
+    """A pytest run in a process of its own, with temporary files of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.base = folder / f"capelin-testing-{os.geteuid()}"
+        self.seen = folder / "seen"
+        self._folder = folder
+        self.seen.mkdir()
+        (folder / "test_suite.py").write_text(SUITE)
+
+    def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+        return subprocess.Popen(
+            [*command, "test_suite.py"],
+            cwd=self._folder,
+            env={
+                **{key: value for key, value in os.environ.items() if "XDIST" not in key},
+                "TMPDIR": str(self._folder),
+                "SEEN": str(self.seen),
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def servers(self) -> set[tuple[str, str]]:
+        """Address and folder of each API server that a test has seen."""
+        found: set[tuple[str, str]] = set()
+        for file in self.seen.iterdir():
+            address, _, folder = file.read_text().partition(" ")
+            if folder:
+                found.add((address, folder))
+        return found
+
+    def folders(self) -> list[str]:
+        return [path.name for path in self.base.iterdir() if path.is_dir()]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path)
+    yield run
+    for folder in run.base.glob("*/*/processes"):
+        asyncio.run(kill_all(folder))
+
+
+def listening(address: str) -> list[int]:
+    """The ports on which anybody listens at an address."""
+    number = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return [
+        int(local.partition(":")[2], 16)
+        for local, state in ((line.split()[1], line.split()[3]) for line in lines)
+        if local.startswith(number) and state == "0A"
+    ]
+
+
+def until(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    while not happens():
+        try:
+            output, _ = process.communicate(timeout=0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        raise AssertionError(output)
+
+
+def test_all_workers_share_one_server_and_the_last_one_removes_it(run: Run) -> None:
+    process = run.start("-n2")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert len({file.name.partition("-")[0] for file in run.seen.iterdir()}) == 2
+    [(address, _)] = run.servers()
+    assert listening(address) == []
+    assert run.folders() == []
+
+
+def test_what_a_killed_run_leaves_behind_the_next_one_removes(run: Run) -> None:
+    killed = run.start(HANGS="yes")
+    until(run.servers, killed)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    [(address, folder)] = run.servers()
+    assert 6443 in listening(address)
+    assert Path(folder).exists()
+
+    following = run.start("--collect-only")
+    following.communicate()
+    assert 6443 in listening(address), "a run without an API server has no business with any"
+
+    following = run.start("-k", "0")
+    output, _ = following.communicate()
+    assert following.returncode == 0, output
+    assert listening(address) == []
+    assert run.folders() == []
+
+
+def test_the_plugin_imports_nothing_that_a_run_without_it_would_not() -> None:
+    script = (
+        "import sys, pytest; before = {*sys.modules}; import capelin.testing.plugin; "
+        "print({name.partition('.')[0] for name in {*sys.modules} - before})"
+    )
+    output = subprocess.check_output([sys.executable, "-c", script], text=True)
+    assert output == "{'capelin'}\n"
