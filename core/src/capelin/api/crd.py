@@ -1,6 +1,6 @@
 """Custom resource definitions from our kinds."""
 
-from capelin.api.objects import BaseObject, Column, Definition, Unstructured
+from capelin.api.objects import BaseObject, Column, Definition, Scale, Unstructured
 from capelin.api.resource import Resource, plural_of
 from capelin.api.rules import Schema
 from capelin.api.schema import Structure
@@ -86,17 +86,8 @@ def _version(version: type[BaseObject], *, stored: bool) -> Unstructured:
     if "status" in schema["properties"]:
         subresources["status"] = {}
     if definition.scale:
-        paths = {
-            "specReplicasPath": definition.scale.spec_replicas,
-            "statusReplicasPath": definition.scale.status_replicas,
-            "labelSelectorPath": definition.scale.selector,
-        }
-        subresources["scale"] = {key: path for key, path in paths.items() if path}
-        structure.problems += [
-            f"scale: there is no {path}"
-            for path in subresources["scale"].values()
-            if not _leads_somewhere(path, schema)
-        ]
+        subresources["scale"] = _scale(definition.scale)
+        structure.problems += _scale_problems(definition.scale, schema)
     if structure.problems:
         what = f"{version.resource.api_version} {version.resource.kind}"
         raise SchemaError("\n  ".join([f"{what} cannot become a CRD:", *structure.problems]))
@@ -120,9 +111,30 @@ def _column(column: Column) -> Unstructured:
     return said
 
 
-def _leads_somewhere(path: str, schema: Schema) -> bool:
+def _scale(scale: Scale) -> dict[str, str]:
+    paths = {
+        "specReplicasPath": scale.spec_replicas,
+        "statusReplicasPath": scale.status_replicas,
+        "labelSelectorPath": scale.selector,
+    }
+    return {key: path for key, path in paths.items() if path}
+
+
+def _scale_problems(scale: Scale, schema: Schema) -> list[str]:
+    problems = [
+        f"scale: there is no field {path}"
+        for path in _scale(scale).values()
+        if not _field(path, schema)
+    ]
+    return problems + [
+        f"scale: {path} has to be Replicas, which are not negative and fit an int32"
+        for path in (scale.spec_replicas, scale.status_replicas)
+        if (found := _field(path, schema))
+        and (found.get("minimum", -1) < 0 or found.get("format") != "int32")
+    ]
+
+
+def _field(path: str, schema: Schema) -> Schema:
     for step in path.removeprefix(".").split("."):
-        if step not in schema.get("properties", {}):
-            return False
-        schema = schema["properties"][step]
-    return True
+        schema = schema.get("properties", {}).get(step, {})
+    return schema

@@ -1,9 +1,10 @@
 """Types for the fields of a kind: bounded, so that the API server can weigh rules about them."""
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, Field, GetCoreSchemaHandler
@@ -17,24 +18,20 @@ from capelin.api.rules import Marker, Schema
 
 @dataclass(frozen=True, slots=True)
 class _Format(Marker):
-    """The format of a number; its own limits then need no saying."""
-
-    bits: int
+    name: str
 
     def mark(self, schema: Schema) -> None:
-        limit = 2 ** (self.bits - 1)
-        schema["format"] = f"int{self.bits}"
-        if schema["minimum"] == -limit:
-            del schema["minimum"]
-        if schema["maximum"] == limit - 1:
-            del schema["maximum"]
+        schema["format"] = self.name
 
 
-Int32 = Annotated[int, Ge(-(2**31)), Le(2**31 - 1), _Format(32)]
+Int32 = Annotated[int, Ge(-(2**31)), Le(2**31 - 1), _Format("int32")]
 """A number that fits Go's `int32`."""
 
-Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1), _Format(64)]
-"""A number that fits Go's `int64`."""
+Int64 = Annotated[int, Ge(-(2**53)), Le(2**53), _Format("int64")]
+"""A number that fits Go's `int64`, and that JSON says exactly everywhere."""
+
+Replicas = Annotated[Int32, Ge(0)]
+"""How many there are, or should be."""
 
 Port = Annotated[int, Ge(1), Le(65535)]
 """A port of TCP or UDP."""
@@ -82,7 +79,7 @@ IntOrPercent = (
 """A number, or a share such as `25%`."""
 
 Quantity = (
-    Annotated[int, Ge(0), Le(2**63 - 1)]
+    Annotated[int, Ge(0), Le(2**53)]
     | Annotated[
         str,
         MaxLen(32),
@@ -198,13 +195,15 @@ class FreeForm(Marker):
             schema["x-kubernetes-embedded-resource"] = True
 
 
+_API_VERSION = re.compile(r"[^/]+(/[^/]+)?")
+_KIND = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+
+
 def _whole_object(value: dict[str, Any]) -> dict[str, Any]:
-    for key in ("apiVersion", "kind"):
-        if not isinstance(value.get(key), str) or not value[key]:
-            raise ValueError(f"a Kubernetes object needs {key}")
-    metadata: object = value.get("metadata")
-    if not isinstance(metadata, dict) or not cast("dict[str, object]", metadata).get("name"):
-        raise ValueError("a Kubernetes object needs metadata.name")
+    for key, shape in (("apiVersion", _API_VERSION), ("kind", _KIND)):
+        said = value.get(key)
+        if not isinstance(said, str) or not shape.fullmatch(said):
+            raise ValueError(f"a Kubernetes object has to say its {key}, and not {said!r}")
     return value
 
 
@@ -215,7 +214,7 @@ AnyObject = Annotated[dict[str, Any], FreeForm()]
 """A JSON object of any shape, kept as it is."""
 
 EmbeddedObject = Annotated[dict[str, Any], AfterValidator(_whole_object), FreeForm(embedded=True)]
-"""A whole Kubernetes object of any kind inside another."""
+"""A Kubernetes object of any kind inside another; the API server checks its metadata too."""
 
 __all__ = [
     "AnyObject",
@@ -235,6 +234,7 @@ __all__ = [
     "ListKind",
     "Port",
     "Quantity",
+    "Replicas",
     "amount",
     "atomic",
     "format_duration",

@@ -5,7 +5,15 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MaxLen, MinLen
-from pydantic import AwareDatetime, BeforeValidator, Field, PlainSerializer, Strict, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    Strict,
+    WithJsonSchema,
+)
 
 from capelin.api.fields import Int64, map_list
 from capelin.api.model import Model
@@ -19,14 +27,21 @@ def _microseconds(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-_RFC_3339 = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})", re.IGNORECASE
+# Go's zero time, or a year that stays a year in every time zone.
+_TIME = (
+    r"^(0001-01-01T00:00:00Z|[12][0-9]{3}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}"
+    r"(\.[0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-9]|2[0-3]):[0-5][0-9]))$"
 )
+_SHAPE = re.compile(_TIME)
+
+
+def _to_the_second(moment: datetime) -> datetime:
+    return moment.replace(microsecond=0)
 
 
 def _moment(value: object) -> object:
     """Refuse what pydantic would take for a time and the API server would not."""
-    if isinstance(value, datetime) or (isinstance(value, str) and _RFC_3339.fullmatch(value)):
+    if isinstance(value, datetime) or (isinstance(value, str) and _SHAPE.fullmatch(value)):
         return value
     raise ValueError("a time has to look like 2006-01-02T15:04:05Z")
 
@@ -35,10 +50,10 @@ _Moment = Annotated[
     AwareDatetime,
     Strict(strict=False),
     BeforeValidator(_moment),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
+    WithJsonSchema({"type": "string", "format": "date-time", "pattern": _TIME}),
 ]
 
-Time = Annotated[_Moment, PlainSerializer(_seconds)]
+Time = Annotated[_Moment, AfterValidator(_to_the_second), PlainSerializer(_seconds)]
 """A moment to the second, as Kubernetes' `metav1.Time`."""
 
 MicroTime = Annotated[_Moment, PlainSerializer(_microseconds)]

@@ -23,10 +23,10 @@ _CONSTRAINTS = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
 }
 _BOUNDS = ({"enum"}, {"maxLength"}, {"minimum", "maximum"}, {"maxItems"}, {"maxProperties"})
-_BOUNDED_FORMATS = {"date-time", "int32", "int64"}
+_EXACT = 2**53
 _UNBOUNDED = {
     "string": "a string without a bound; say Annotated[str, MaxLen(n)]",
-    "integer": "a number without bounds; use Int32 or Int64, or say Ge(n) and Le(n)",
+    "integer": "a number without bounds; use Int32, or say Ge(n) and Le(n)",
     "number": "a number without bounds; say Ge(n) and Le(n)",
     "array": "a list without a bound; say Annotated[list[...], MaxLen(n)]",
     "map": "a map without a bound; say Annotated[dict[str, ...], MaxLen(n)]",
@@ -280,6 +280,8 @@ def _missing(schema: Schema) -> str | None:
         return None
     if "type" not in schema:
         return "any type is allowed; use AnyValue or AnyObject if that is meant"
-    if schema.get("format") in _BOUNDED_FORMATS or any(b <= schema.keys() for b in _BOUNDS):
+    if any(abs(schema.get(limit, 0)) > _EXACT for limit in ("minimum", "maximum")):
+        return "limits beyond 2**53 are not exact in JSON; use Int64"
+    if schema.get("format") == "date-time" or any(b <= schema.keys() for b in _BOUNDS):
         return None
     return _UNBOUNDED.get("map" if "additionalProperties" in schema else schema["type"])
