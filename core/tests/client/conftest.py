@@ -1,13 +1,16 @@
-"""A server that does exactly what a test's script says: faults that no real server has on call."""
+"""A real API server, and one that does what a script says: faults that no real one has on call."""
 
 import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from capelin.api.views.core import Namespace
 from capelin.client import Client, Config, Options, Server, User
 
 
@@ -142,3 +145,19 @@ async def server() -> AsyncIterator[Scripted]:
     await made.start()
     yield made
     await made.stop()
+
+
+@pytest.fixture(scope="session")
+async def client(kubeconfig: Path) -> AsyncIterator[Client]:
+    """A client of the real API server, as its administrator and as fast as it goes."""
+    config = Config.from_kubeconfig(kubeconfig)
+    async with Client(config, manager="test", options=Options(qps=0)) as made:
+        yield made
+
+
+@pytest.fixture
+async def namespace(client: Client) -> str:
+    """The name of a namespace for one test."""
+    name = f"test-{uuid4().hex[:8]}"
+    await client.create(Namespace.of(name))
+    return name

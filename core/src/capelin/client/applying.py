@@ -29,7 +29,8 @@ def configuration(manifest: Mapping[str, Any], *, locked: bool = False) -> Unstr
     """
     wanted = {key: value for key, value in manifest.items() if key != "status"}
     metadata = cast("dict[str, Any]", manifest.get("metadata") or {})
-    kept = {key: value for key, value in metadata.items() if key not in _SERVERS_OWN}
+    # The server stores no empty labels, and so would write again for every apply that has them.
+    kept = {key: value for key, value in metadata.items() if value and key not in _SERVERS_OWN}
     return {**wanted, "metadata": kept | _lock(metadata, locked=locked)}
 
 
@@ -37,11 +38,13 @@ def status_configuration(manifest: Mapping[str, Any], *, locked: bool = False) -
     """What to apply to the status subresource so that the status becomes the manifest's."""
     metadata = cast("dict[str, Any]", manifest.get("metadata") or {})
     kept = {key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)}
+    status = manifest.get("status")
     return {
         "apiVersion": manifest["apiVersion"],
         "kind": manifest["kind"],
         "metadata": kept | _lock(metadata, locked=locked),
-        "status": manifest.get("status") or {},
+        # A status that had fields and becomes {} would become null, which no schema takes.
+        **({"status": status} if status else {}),
     }
 
 
@@ -61,22 +64,21 @@ def needs_apply(
     nothing.
     """
     metadata = cast("dict[str, Any]", live["metadata"])
-    entries = cast("list[dict[str, Any]]", metadata.get("managedFields") or [])
-    mine = [
-        entry
-        for entry in entries
-        if (entry.get("manager"), entry.get("operation"), entry.get("subresource", ""))
-        == (manager, "Apply", subresource)
-    ]
     uid = wanted["metadata"].get("uid")
-    if (uid and uid != metadata.get("uid")) or len(mine) != 1:
+    if uid and uid != metadata.get("uid"):
         return True
-    if mine[0].get("apiVersion") != wanted["apiVersion"]:
-        return True
-    others: list[_Fields] = [
-        entry.get("fieldsV1") or {} for entry in entries if entry is not mine[0]
-    ]
-    return not _is_held(mine[0].get("fieldsV1") or {}, _ownable(wanted), dict(live), others)
+    mine: _Fields = {}
+    others: list[_Fields] = []
+    for entry in cast("list[dict[str, Any]]", metadata.get("managedFields") or []):
+        fields = cast("_Fields", entry.get("fieldsV1") or {})
+        who = (entry.get("manager"), entry.get("operation"), entry.get("subresource", ""))
+        if who != (manager, "Apply", subresource):
+            others.append(fields)
+        elif mine or entry.get("apiVersion") != wanted["apiVersion"]:
+            return True
+        else:
+            mine = fields
+    return not _has_fields(mine, _ownable(wanted), dict(live), others)
 
 
 _Fields = dict[str, Any]
@@ -97,12 +99,12 @@ def _ownable(wanted: Mapping[str, Any]) -> dict[str, Any]:
 def _is_held(owned: _Fields, wanted: Any, live: Any, others: list[_Fields]) -> bool:
     """Whether `wanted` is there and is what is owned, no less and no more."""
     parts = {key: part for key, part in owned.items() if key != "."}
+    if not parts and (wanted in ({}, [])):
+        # Owned as something empty, into which others and defaults may have put what they like.
+        return type(live) is type(wanted)
     if not parts:
         shared = any(other.keys() - {"."} for other in others)
-        if shared and isinstance(wanted, dict | list):
-            # Others own parts of it, so we own it as something that was empty when applied.
-            return not wanted
-        return _is_same(wanted, live)
+        return not shared and _is_same(wanted, live)
     if isinstance(wanted, dict) and isinstance(live, dict):
         return _has_fields(parts, cast("_Fields", wanted), cast("_Fields", live), others)
     if isinstance(wanted, list) and isinstance(live, list):
@@ -111,10 +113,19 @@ def _is_held(owned: _Fields, wanted: Any, live: Any, others: list[_Fields]) -> b
 
 
 def _has_fields(parts: _Fields, wanted: _Fields, live: _Fields, others: list[_Fields]) -> bool:
-    return {f"f:{key}" for key in wanted} == parts.keys() and all(
-        key in live and _is_held(parts[f"f:{key}"], value, live[key], _below(others, f"f:{key}"))
-        for key, value in wanted.items()
-    )
+    left = dict(parts)
+    for key, value in wanted.items():
+        below = _below(others, f"f:{key}")
+        if key not in live:
+            return False
+        if f"f:{key}" not in left:
+            # Nobody owns an empty list that is merged item by item; one that is not, has owners.
+            if value == [] and isinstance(live[key], list) and {} not in below:
+                continue
+            return False
+        if not _is_held(left.pop(f"f:{key}"), value, live[key], below):
+            return False
+    return not left
 
 
 def _has_items(parts: _Fields, wanted: list[Any], live: list[Any], others: list[_Fields]) -> bool:

@@ -197,7 +197,7 @@ class LeaderElection:
                 "The lease %s/%s cannot be had now: %s",
                 self._namespace,
                 self._name,
-                error or "no answer in time",
+                str(error) or "no answer in time",
             )
             return False
 
@@ -251,5 +251,5 @@ class LeaderElection:
                 "The lease %s/%s could not be given back, and runs out by itself: %s",
                 self._namespace,
                 self._name,
-                error or "no answer in time",
+                str(error) or "no answer in time",
             )

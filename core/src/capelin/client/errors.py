@@ -46,6 +46,11 @@ class ApiError(ClientError):
         self.details = details or {}
         """What the API server adds: name, kind, causes, retryAfterSeconds."""
 
+    @property
+    def causes(self) -> tuple[Mapping[str, Any], ...]:
+        """What is wrong in particular: reason, message and field of each cause."""
+        return tuple(self.details.get("causes") or ())
+
     def __reduce__(self) -> tuple[type["ApiError"], tuple[Any, ...]]:
         """Pickle with every field, as process pools need it."""
         return type(self), (self.status, self.reason, self.message, self.details)

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 from capelin.api import BaseObject, Resource, Unstructured
 from capelin.client import applying
 from capelin.client.connection import Connection, encode
-from capelin.client.errors import NotFound
+from capelin.client.errors import Conflict, Invalid, NotFound
 from capelin.client.paths import path_of
 from capelin.client.shapes import Shape, shape_of
 from capelin.client.transport import Call
@@ -161,16 +161,21 @@ class Writing(Connection):
         repeatable: bool,
     ) -> T:
         path = path_of(shape.resource, _namespace(wanted), _name(wanted), subresource)
-        reply = await self._transport.send(
-            Call(
-                "PATCH",
-                path,
-                parameters,
-                encode(wanted),
-                "application/apply-patch+yaml",
-                repeatable=repeatable,
-            )
+        call = Call(
+            "PATCH",
+            path,
+            parameters,
+            encode(wanted),
+            "application/apply-patch+yaml",
+            repeatable=repeatable,
         )
+        try:
+            reply = await self._transport.send(call)
+        except Invalid as error:
+            if not any(cause.get("field") == "metadata.uid" for cause in error.causes):
+                raise
+            # The same in the server's own words when there is no object of that name.
+            raise Conflict(409, "Conflict", error.message, error.details) from None
         return shape.one(reply.body)
 
     @overload
