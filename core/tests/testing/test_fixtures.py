@@ -76,7 +76,7 @@ async def test_a_deleted_namespace_goes(
     name = capelin_administrator.new_namespace()
     capelin_administrator.delete_namespace(name)
     async with asyncio.timeout(30):
-        while await client.find(Namespace, name) is not None:  # noqa: ASYNC110 - it is far away
+        while await client.find(Namespace, name) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
