@@ -27,7 +27,7 @@ IMPORTS = {
     "lifecycle": "capelin_lifecycle",
     "infra": "capelin_infra",
 }
-CODE = ("core", "providers", "extensions", "infra", "tests", "noxfile.py")
+CODE = ("core", "providers", "extensions", "infra", "tests", "conftest.py", "noxfile.py")
 
 
 def install(session: nox.Session) -> None:

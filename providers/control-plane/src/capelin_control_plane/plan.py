@@ -111,16 +111,23 @@ def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) ->
     for one in outdated:
         if one.name not in ready:
             plan = plan.without(one)
+    if coming:
+        # One change at a time, but what is not needed goes at once, whether it comes up or not.
+        return plan.without(_least_needed(plan, coming)) if _too_many(current, wanted) else plan
+    if outdated and len(plan.of("kube-apiserver")) > wanted.replicas:
+        return plan.without(_least_needed(plan, outdated))
+    if _too_many(current, wanted):
+        return plan.without(_least_needed(plan, ()))
     missing = wanted.replicas - len(current)
-    if missing > 0 and not coming:
+    if missing > 0:
         # All at once while nothing answers; one by one while clients depend on those that do.
         count = 1 if outdated and serving else missing
         return plan.including(*map(wanted.api_server, _free_slots(servers, count)))
-    if not coming and len(plan.of("kube-apiserver")) > wanted.replicas:
-        return plan.without(_least_needed(plan, outdated))
-    if missing < 0:
-        return plan.without(_least_needed(plan, coming))
     return plan
+
+
+def _too_many(current: Collection[Instance], wanted: Composition) -> bool:
+    return len(current) > wanted.replicas
 
 
 def _least_needed(plan: Plan, rather: Collection[Instance]) -> Instance:

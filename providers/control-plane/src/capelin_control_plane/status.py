@@ -1,9 +1,10 @@
 """What to say of a control plane: status and conditions from what is wanted and what was seen."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from capelin.api import Condition
-from capelin.contract.conditions import Aspect, find, update
+from capelin.contract.conditions import Aspect, is_true, update
 from capelin.contract.versions import Version
 from capelin.contract.vocabulary import AVAILABLE, CLUSTER_NAME_LABEL, DELETING
 
@@ -59,6 +60,7 @@ def status(
     servers = seen.of("kube-apiserver")
     ready = sum(part.ready for part in servers)
     current = sum(part.current for part in servers)
+    ill = ailing(control_plane, seen) if initialized else ()
     versions = running_versions(seen) if initialized else []
     aspects = [
         available(wanted, seen, certificates, initialized=initialized),
@@ -68,9 +70,9 @@ def status(
         *(component_available(type_, seen) for type_ in _COMPONENTS),
         workload,
         rolling_out(wanted, seen, initialized=initialized),
-        scaling(wanted, seen, up=True),
-        scaling(wanted, seen, up=False),
-        remediating(seen, initialized=initialized),
+        scaling_up(wanted, seen, ill),
+        scaling_down(wanted, seen),
+        remediating(ill),
         Aspect(DELETING, "False", "NotDeleting"),
         paused,
     ]
@@ -204,22 +206,39 @@ def rolling_out(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> A
     return Aspect(ROLLING_OUT, "True", ROLLING_OUT, message)
 
 
-def scaling(wanted: ControlPlane, seen: Observed, *, up: bool) -> Aspect:
-    """Whether there are fewer, or more, API servers than are wanted."""
+def scaling_up(wanted: ControlPlane, seen: Observed, ill: Sequence[Part]) -> Aspect:
+    """Whether API servers are coming that were not there before."""
+    servers = seen.of("kube-apiserver")
+    there = sum(part.ready or part in ill for part in servers)
+    # Those that come while others are outdated replace these: another condition's matter.
+    replacing = any(not part.current for part in servers)
+    if seen.problem is not None or replacing or there >= wanted.replicas:
+        return Aspect(SCALING_UP, "False", f"Not{SCALING_UP}")
+    return Aspect(SCALING_UP, "True", SCALING_UP, f"from {there} to {wanted.replicas} API servers")
+
+
+def scaling_down(wanted: ControlPlane, seen: Observed) -> Aspect:
+    """Whether there are more API servers than are wanted."""
     there = sum(part.current for part in seen.of("kube-apiserver"))
-    type_ = SCALING_UP if up else SCALING_DOWN
-    if seen.problem is not None or not (there < wanted.replicas if up else there > wanted.replicas):
-        return Aspect(type_, "False", f"Not{type_}")
-    if up and any(not part.current for part in seen.of("kube-apiserver")):
-        # The others are being replaced, which is another condition's matter.
-        return Aspect(type_, "False", f"Not{type_}")
-    return Aspect(type_, "True", type_, f"from {there} to {wanted.replicas} API servers")
+    if seen.problem is not None or there <= wanted.replicas:
+        return Aspect(SCALING_DOWN, "False", f"Not{SCALING_DOWN}")
+    message = f"from {there} to {wanted.replicas} API servers"
+    return Aspect(SCALING_DOWN, "True", SCALING_DOWN, message)
 
 
-def remediating(seen: Observed, *, initialized: bool) -> Aspect:
+def ailing(control_plane: CapelinControlPlane, seen: Observed) -> tuple[Part, ...]:
+    """What ran before and is being started again, until it is ready."""
+    mending = is_true((control_plane.status or Status()).conditions, REMEDIATING)
+    return tuple(
+        part
+        for part in seen.parts
+        if part.current and not part.ready and (part.failure or (mending and seen.complete))
+    )
+
+
+def remediating(ill: Sequence[Part]) -> Aspect:
     """Whether something that ran before is being started again."""
-    ill = [part for part in seen.parts if part.current and not part.ready and part.reason]
-    if not initialized or not ill:
+    if not ill:
         return Aspect(REMEDIATING, "False", f"Not{REMEDIATING}")
     return Aspect(REMEDIATING, "True", REMEDIATING, _troubles(ill))
 
@@ -244,12 +263,6 @@ def running_versions(seen: Observed) -> list[VersionCount]:
     ]
 
 
-def transition_time(control_plane: CapelinControlPlane, type_: str) -> datetime | None:
-    """When a condition last changed."""
-    condition = find((control_plane.status or Status()).conditions, type_)
-    return None if condition is None else condition.last_transition_time
-
-
 def _followers(seen: Observed) -> list[Part]:
     return [*seen.of("kube-controller-manager"), *seen.of("kube-scheduler")]
 
@@ -262,13 +275,12 @@ def _versions(seen: Observed) -> set[str]:
     return {part.version for part in seen.parts if _is_versioned(part)}
 
 
-def _troubles(parts: list[Part] | tuple[Part, ...]) -> str:
-    ill = (part for part in parts if not part.ready)
-    return "; ".join(f"{part.name} is not ready{_because(part)}" for part in ill)
+def _troubles(parts: Sequence[Part]) -> str:
+    return "; ".join(_trouble(part) for part in parts if not part.ready)
 
 
-def _because(part: Part) -> str:
-    return f" ({part.reason})" if part.reason else ""
+def _trouble(part: Part) -> str:
+    return f"{part.name} {part.failure}" if part.failure else f"{part.name} is starting"
 
 
 def _conditions(

@@ -23,8 +23,8 @@ class Part:
     ready: bool
     current: bool
     """Whether it runs as it is wanted."""
-    reason: str = ""
-    """What is wrong with it, when something is."""
+    failure: str = ""
+    """Why it ended, when it has and is being started again."""
 
 
 @dataclass(frozen=True, slots=True)

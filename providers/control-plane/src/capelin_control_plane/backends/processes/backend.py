@@ -57,7 +57,7 @@ PROGRAMS: tuple[Program, ...] = (
     "kube-controller-manager",
     "kube-scheduler",
 )
-_AFTER_ETCD = ("kube-apiserver",)
+_FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
 
 
 @dataclass(slots=True, eq=False)
@@ -184,7 +184,9 @@ class Processes:
         return {program: found[name].path for program, name in names.items()}
 
     async def _step(self, care: _Care, goal: Composition) -> None:
-        plan = next_plan(care.plan, goal, _ready(care))
+        plan = care.plan
+        while (following := next_plan(plan, goal, _ready(care))) != plan:
+            plan = following
         targets = [
             f"{care.place.address}:{api_server_port(one.slot)}"
             for one in plan.of("kube-apiserver")
@@ -212,7 +214,7 @@ class Processes:
                 Declared(
                     name=one.name,
                     command=one.command,
-                    after=members if one.component in _AFTER_ETCD else (),
+                    after=members if one.component == "kube-apiserver" else (),
                     ready=_probe(care.place, one),
                 )
                 for one in care.plan.instances
@@ -254,7 +256,7 @@ def _part(
         version=one.version,
         ready=state is not None and state.phase is Phase.RUNNING,
         current=current,
-        reason=state.reason if state is not None else "",
+        failure=state.reason if state is not None and state.phase in _FAILING else "",
     )
 
 

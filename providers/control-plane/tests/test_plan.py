@@ -1,0 +1,160 @@
+"""The order in which a control plane becomes what is wanted."""
+
+from dataclasses import dataclass
+
+from capelin.embedded.processes import Command
+from capelin_control_plane.plan import (
+    Component,
+    Composition,
+    Instance,
+    Plan,
+    is_complete,
+    next_plan,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+OLD, NEW = "v1.33.13", "v1.34.4"
+
+
+def instance(component: Component, slot: int = 0, version: str = OLD) -> Instance:
+    return Instance(component, slot, version, Command((component, version)))
+
+
+def composition(version: str = OLD, replicas: int = 1, etcd: int = 1) -> Composition:
+    return Composition(
+        etcd=tuple(Instance("etcd", slot, version, Command(("etcd",))) for slot in range(etcd)),
+        relay=Instance("relay", 0, version, Command(("relay",))),
+        replicas=replicas,
+        api_server=lambda slot: instance("kube-apiserver", slot, version),
+        others=(
+            instance("kube-controller-manager", 0, version),
+            instance("kube-scheduler", 0, version),
+        ),
+    )
+
+
+def names(plan: Plan) -> set[str]:
+    return {one.name for one in plan.instances}
+
+
+def settled(wanted: Composition, plan: Plan | None = None) -> Plan:
+    """Where the steps lead when everything that is started becomes ready."""
+    plan = plan or Plan()
+    for _ in range(50):
+        following = next_plan(plan, wanted, names(plan))
+        if following == plan:
+            return plan
+        plan = following
+    raise AssertionError("the steps come to no end")
+
+
+def test_api_servers_do_not_wait_for_etcd_to_be_ready() -> None:
+    wanted = composition(replicas=2, etcd=3)
+    first = next_plan(Plan(), wanted, ())
+    assert names(first) == {"etcd-0", "etcd-1", "etcd-2", "relay-0"}
+    second = next_plan(first, wanted, ())
+    assert names(second) - names(first) == {"kube-apiserver-0", "kube-apiserver-1"}
+
+
+def test_controllers_start_when_an_api_server_answers() -> None:
+    wanted = composition()
+    plan = Plan((*wanted.etcd, wanted.relay, wanted.api_server(0)))
+    assert names(next_plan(plan, wanted, {"etcd-0"})) == names(plan)
+    assert names(next_plan(plan, wanted, names(plan))) > names(plan)
+
+
+def test_everything_settles_to_what_is_wanted() -> None:
+    wanted = composition(replicas=3, etcd=3)
+    assert is_complete(settled(wanted), wanted)
+
+
+def test_an_upgrade_adds_one_api_server_before_it_takes_one_away() -> None:
+    plan = settled(composition(OLD, replicas=2))
+    upgraded = next_plan(plan, composition(NEW, replicas=2), names(plan))
+    assert names(upgraded) - names(plan) == {"kube-apiserver-2"}
+    waiting = next_plan(upgraded, composition(NEW, replicas=2), names(plan))
+    assert names(waiting) == names(upgraded)
+    fewer = next_plan(upgraded, composition(NEW, replicas=2), names(upgraded))
+    assert names(upgraded) - names(fewer) == {"kube-apiserver-1"}
+
+
+def test_controllers_are_upgraded_after_the_last_api_server() -> None:
+    plan = settled(composition(OLD, replicas=2))
+    wanted = composition(NEW, replicas=2)
+    while any(one.version == OLD for one in plan.of("kube-apiserver")):
+        assert {one.version for one in plan.of("kube-controller-manager")} == {OLD}
+        plan = next_plan(plan, wanted, names(plan))
+    assert {one.version for one in settled(wanted, plan).of("kube-scheduler")} == {NEW}
+
+
+def test_a_new_version_that_does_not_come_up_leaves_the_old_servers_alone() -> None:
+    old = settled(composition(OLD, replicas=2))
+    wanted = composition(NEW, replicas=2)
+    plan = next_plan(old, wanted, names(old))
+    for _ in range(5):
+        plan = next_plan(plan, wanted, names(old))
+    assert names(old) < names(plan)
+    back = settled(composition(OLD, replicas=2), plan)
+    assert {one.version for one in back.instances if one.component != "etcd"} == {OLD}
+
+
+def test_outdated_etcd_members_are_replaced_one_at_a_time() -> None:
+    old = settled(composition(etcd=3))
+    wanted = composition(etcd=3)
+    changed = Composition(
+        etcd=tuple(
+            Instance("etcd", slot, OLD, Command(("etcd", "--snapshot-count=5")))
+            for slot in range(3)
+        ),
+        relay=wanted.relay,
+        replicas=1,
+        api_server=wanted.api_server,
+        others=wanted.others,
+    )
+    first = next_plan(old, changed, names(old))
+    assert sum(one in changed.etcd for one in first.of("etcd")) == 1
+    still = next_plan(first, changed, names(old) - {"etcd-0"})
+    assert sum(one in changed.etcd for one in still.of("etcd")) == 1
+
+
+def test_no_replicas_means_no_api_servers_and_nothing_that_needs_them() -> None:
+    plan = settled(composition(replicas=2))
+    assert names(settled(composition(replicas=0), plan)) == {"etcd-0", "relay-0"}
+
+
+@dataclass
+class World:
+    """Instances that become ready, and die, as a test says."""
+
+    plan: Plan
+    ready: set[str]
+
+
+@given(
+    replicas=st.integers(1, 5),
+    wishes=st.lists(st.tuples(st.sampled_from([OLD, NEW]), st.integers(1, 5)), max_size=4),
+    luck=st.lists(st.booleans(), min_size=60, max_size=60),
+)
+def test_while_things_change_an_api_server_is_always_there_and_never_many_too_many(
+    replicas: int, wishes: list[tuple[str, int]], luck: list[bool]
+) -> None:
+    plan = settled(composition(OLD, replicas))
+    world = World(plan, names(plan))
+    chances = iter(luck)
+    most = replicas
+    for version, wished in wishes:
+        wanted = composition(version, wished)
+        most = max(most, wished)
+        for _ in range(10):
+            following = next_plan(world.plan, wanted, world.ready)
+            world.ready &= names(following)
+            world.plan = following
+            servers = {one.name for one in following.of("kube-apiserver")}
+            assert servers & world.ready, "nothing answers"
+            assert len(servers) <= most + 1
+            for name in sorted(names(following) - world.ready):
+                if next(chances, True):
+                    world.ready.add(name)
+    last = composition(NEW, replicas)
+    assert is_complete(settled(last, world.plan), last)
