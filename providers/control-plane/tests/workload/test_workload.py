@@ -41,7 +41,7 @@ def said(value: Any) -> Any:
     if isinstance(value, dict):
         mapping = cast("Mapping[str, Any]", value)
         kept = {key: said(one) for key, one in mapping.items()}
-        empty = (None, {}, [], "", 0, "0s", "rbac.authorization.k8s.io")
+        empty: tuple[Any, ...] = (None, {}, [], "", 0, "0s", "rbac.authorization.k8s.io")
         return {key: one for key, one in kept.items() if one not in empty}
     if isinstance(value, list):
         return [said(one) for one in cast("list[Any]", value)]
