@@ -64,6 +64,7 @@ async def bring_up(wish: Wish, console: Console | None = None) -> None:
         providers=wish.providers,
         durable=wish.durable,
     )
+    control.check_fixed_ports(environment, settings)
     with environment.being_changed("up"), Checklist(console).shown() as checklist:
         await _get_programs(checklist, version, settings.providers)
         await control.start(environment, settings)

@@ -7,6 +7,7 @@ It loads in every pytest run of the environment, so it imports nothing before a 
 
 import os
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -18,13 +19,37 @@ if TYPE_CHECKING:
     from capelin.testing.administrator import Administrator, Installable
     from capelin.testing.management import ManagementCluster
 
+_WITH_PROGRAMS = {"api_server", "own_api_server", "management_cluster"}
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the fixtures that are coroutines, where something runs coroutines."""
+    """Add the marker, and the fixtures that are coroutines where something runs coroutines."""
+    config.addinivalue_line(
+        "markers",
+        "needs_programs(*names): programs as `etcd` or `kube-apiserver@v1.34.4` that the test "
+        "uses; they are got before the first test runs, outside of its time limit.",
+    )
     if config.pluginmanager.hasplugin("asyncio"):
         config.pluginmanager.import_plugin("capelin.testing.coroutines")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get what the collected tests need. The first time, that may take minutes."""
+    fixtures: set[str] = set()
+    marked: set[str] = set()
+    for item in session.items:
+        fixtures.update(getattr(item, "fixturenames", ()))
+        for mark in item.iter_markers("needs_programs"):
+            marked.update(mark.args)
+    if session.config.option.collectonly or not (marked or fixtures & _WITH_PROGRAMS):
+        return
+    from capelin.testing.programs import get, needed
+
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        get(needed(fixtures, marked))
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,15 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Iterable
-from pathlib import Path
 from typing import Final
 
+from capelin.embedded.addresses import is_free
 from capelin.embedded.management.environment import Environment, Settings
-from capelin.embedded.management.plan import passed_on
-from capelin.embedded.management.problems import BadInputError, NotUpError
+from capelin.embedded.management.plan import EVERYWHERE, passed_on
+from capelin.embedded.management.problems import BadInputError, BusyError, NotUpError
+from capelin.embedded.management.providers import upstream
 from capelin.embedded.management.status import Status, read_status
-from capelin.embedded.processes import Command, Declared, Process, Supervisor
+from capelin.embedded.processes import Command, Declared, Process, Supervisor, kill_all
 
 _SUPERVISOR: Final = "supervisor"
 _LOOK_SECONDS: Final = 0.05
@@ -40,6 +41,25 @@ def wanted(
             f"Choose another --name, or remove it first: capelin down --name {environment.name}.",
         )
     return before.model_copy(update={"providers": sorted({*before.providers, *providers})})
+
+
+def check_fixed_ports(environment: Environment, settings: Settings) -> None:
+    """Refuse a provider whose ports, which nobody can choose, are taken by something else.
+
+    Raises:
+        BusyError: with the port and the provider.
+    """
+    for provider in upstream(settings.providers):
+        if Process.adopt(environment.processes, provider.label) is not None:
+            continue
+        for port in provider.fixed_ports:
+            if not is_free(EVERYWHERE, port):
+                raise BusyError(
+                    f"The provider {provider.label} cannot run in environment {environment.name}.",
+                    f"It listens on port {port} whatever one says, and that is taken; "
+                    "another environment may have this provider.",
+                    "Take that one down first, or leave the provider out of --with.",
+                )
 
 
 async def start(environment: Environment, settings: Settings) -> None:
@@ -108,17 +128,8 @@ async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
 
 async def remove(environment: Environment) -> None:
     """End every process of an environment, and leave nothing of it behind."""
-    # The supervisor first, for it would start again what ends; then the managers, for they
-    # would start again what they look after.
-    async with Supervisor(environment.supervisor) as keeper:
-        await keeper.stop()
-    folders = sorted(_process_folders(environment), key=lambda folder: len(folder.parts))
-    for folder in folders:
-        async with Supervisor(folder) as running:
-            await running.stop()
+    # The supervisor first, for it would start again what ends; then the managers, for they would
+    # start again what they look after. What they have is removed: nothing needs an orderly end.
+    for folder in (environment.supervisor, environment.processes, environment.folder):
+        await kill_all(folder)
     await asyncio.to_thread(shutil.rmtree, environment.folder)
-
-
-def _process_folders(environment: Environment) -> set[Path]:
-    found = {path.parent for path in environment.folder.rglob("*.process")}
-    return {environment.processes, *found} - {environment.supervisor}

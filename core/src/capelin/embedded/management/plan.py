@@ -22,6 +22,9 @@ VARIABLES: Final = {
 }
 """What clusterctl would be given: the feature gates that are on in every environment."""
 
+# Cluster API's managers serve webhooks on all addresses, and take no other.
+EVERYWHERE: Final = "0.0.0.0"  # noqa: S104
+
 Purpose = Literal["health", "webhooks"]
 
 _PASSED_ON: Final = frozenset(
@@ -194,7 +197,8 @@ def _flags(component: Component, place: Place) -> dict[str, str]:
 
 def _environment(component: Component, place: Place) -> dict[str, str]:
     if component.dialect == "python":
-        return {"CAPELIN_DATA_FOLDER": str(place.workloads), **passed_on(os.environ)}
+        folder = place.workloads / component.label
+        return {"CAPELIN_STATE_FOLDER": str(folder), **passed_on(os.environ)}
     # What a manager in a pod learns from the downward API.
     return {
         "POD_IP": place.address,

@@ -41,6 +41,8 @@ class Upstream:
     source: str
     """The Go module, by its name among the binaries, that the kustomization is in."""
     kustomization: str
+    fixed_ports: tuple[int, ...] = ()
+    """Ports that it listens on whatever one says: a second one on the machine cannot run."""
 
     @property
     def label(self) -> str:
@@ -76,6 +78,7 @@ ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
             "capd-manager",
             "cluster-api/test",
             "infrastructure/docker/config/default",
+            fixed_ports=(19000,),
         ),
     ),
 }

@@ -25,16 +25,13 @@ from capelin.embedded.management.environment import Environment, Settings
 from capelin.embedded.management.installation import install
 from capelin.embedded.management.manager import Listening, Manager
 from capelin.embedded.management.manifests import INVENTORY
-from capelin.embedded.management.plan import Component, choose_ports, ports_of
+from capelin.embedded.management.plan import EVERYWHERE, Component, choose_ports, ports_of
 from capelin.embedded.management.problems import MissingError
 from capelin.embedded.management.status import Journal, StepName
 from capelin.embedded.processes import Declared, Phase, Probe, Supervisor
 
 _RETRY_SECONDS: Final = 1.0
 _RENEWAL_SECONDS: Final = 60.0
-
-# URL webhooks are served on all addresses: Cluster API's managers take no other.
-_EVERYWHERE: Final = "0.0.0.0"  # noqa: S104
 
 
 async def supervise(environment: Environment) -> None:
@@ -176,6 +173,6 @@ def _ports(
     return choose_ports(
         components,
         settings.ports,
-        usable=lambda port: port in kept or is_free(_EVERYWHERE, port),
-        free=lambda: free_port(_EVERYWHERE),
+        usable=lambda port: port in kept or is_free(EVERYWHERE, port),
+        free=lambda: free_port(EVERYWHERE),
     )

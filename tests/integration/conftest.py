@@ -1,0 +1,37 @@
+"""What the integration tests share."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from capelin.client import Client, Config
+from capelin.embedded.binaries import Binaries
+from capelin.testing.management import ManagementCluster
+
+
+@pytest.fixture
+async def management(management_cluster: ManagementCluster) -> AsyncGenerator[Client]:
+    """A client of the management cluster that the test run shares."""
+    async with Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+def run_program() -> Callable[..., Awaitable[str]]:
+    """Runs one of the cached programs with a kubeconfig; returns what it prints."""
+
+    async def run(kubeconfig: Path, program: str, *arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            await Binaries().path(program),
+            *arguments,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0, out.decode()
+        return out.decode()
+
+    return run

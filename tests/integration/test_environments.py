@@ -1,0 +1,259 @@
+"""The command, on real environments: what it starts, what survives, and that nothing is left."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from capelin.api.views.core import ConfigMap
+from capelin.client import Client, Config
+from capelin.embedded.management import control
+from capelin.embedded.management.environment import Environment, all_named
+from capelin.embedded.processes import Process
+from capelin.testing.run import run_elsewhere
+
+pytestmark = pytest.mark.timeout(900)
+
+UP_SECONDS = 15.0
+DOWN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home folder for environments that nobody else has."""
+
+    folder: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
+
+    def environment(self, name: str = "default") -> Environment:
+        return Environment(self.folder / "capelin" / name)
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "capelin_infra",
+            *arguments,
+            env=self.variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def capelin(self, *arguments: str) -> Ended:
+        process = await self.start(*arguments)
+        out, err = await process.communicate()
+        return Ended(process.returncode or 0, out.decode(), err.decode())
+
+    async def up(self, name: str = "default") -> None:
+        ended = await self.capelin("up", "--management-only", "--name", name)
+        assert ended.code == 0, ended.err
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Generator[Home]:
+    """A home whose environments are gone after the test, however it ends."""
+    home = Home(tmp_path)
+    yield home
+    for environment in all_named(home.variables):
+        run_elsewhere(control.remove(environment))
+
+
+class Stopwatch:
+    """Seconds that passed, without those in which others kept the processors busy."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic() - _stalled()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - _stalled() - self._began
+
+
+def _stalled() -> float:
+    """For how long processes have waited for a processor, since the machine was started."""
+    pressure = Path("/proc/pressure/cpu")
+    if not pressure.exists():
+        return 0.0
+    return int(pressure.read_text().split("total=")[1].split()[0]) / 1e6
+
+
+def processes(environment: Environment) -> dict[str, int]:
+    """Everything that runs of an environment, by name."""
+    folders = (environment.supervisor, environment.processes)
+    names = [path.stem for folder in folders for path in folder.glob("*.process")]
+    found = [Process.adopt(folder, name) for name in names for folder in folders]
+    return {each.name: each.pid for each in found if each is not None}
+
+
+def mentioned(folder: Path) -> list[str]:
+    """The command lines of all processes that have anything to do with a folder."""
+    found: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                texts = [(entry / file).read_bytes() for file in ("cmdline", "environ")]
+            except OSError:
+                continue
+            if any(str(folder).encode() in text for text in texts):
+                found.append(texts[0].decode().replace("\0", " "))
+    return found
+
+
+def listeners(ports: set[int], address: str) -> set[str]:
+    """Who listens on some of these ports, or on any of an address: as the kernel writes it."""
+    reverse = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
+    found: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            host, _, port = local.rpartition(":")
+            if state == "0A" and (int(port, 16) in ports or host == reverse):
+                found.add(local)
+    return found
+
+
+def listening(environment: Environment) -> Callable[[], set[str]]:
+    settings = environment.settings()
+    assert settings is not None
+    place = json.loads((environment.folder / "place.json").read_bytes())
+    return lambda: listeners(set(settings.ports.values()), place["address"])
+
+
+async def eventually(happened: Callable[[], Awaitable[bool]], within: float = 120.0) -> None:
+    async with asyncio.timeout(within):
+        while True:
+            if await happened():
+                return
+            await asyncio.sleep(0.1)
+
+
+def client_of(environment: Environment) -> Client:
+    return Client(Config.from_kubeconfig(environment.kubeconfig))
+
+
+async def test_up_is_quick_and_down_leaves_nothing(home: Home) -> None:
+    # The first one of a machine renders what is then in the cache.
+    await home.up("warm")
+    await home.capelin("down", "--name", "warm", "--yes")
+
+    watch = Stopwatch()
+    await home.up()
+    up_seconds = watch.seconds
+    listening_now = listening(home.environment())
+    assert listening_now()
+    assert mentioned(home.folder)
+
+    watch = Stopwatch()
+    ended = await home.capelin("down", "--yes")
+    down_seconds = watch.seconds
+    assert ended.code == 0, ended.err
+    assert mentioned(home.folder) == []
+    assert listening_now() == set()
+    assert list((home.folder / "capelin").iterdir()) == []
+    assert up_seconds < UP_SECONDS
+    assert down_seconds < DOWN_SECONDS
+
+
+async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -> None:
+    await home.up()
+    environment = home.environment()
+    async with client_of(environment) as client:
+        await client.apply(ConfigMap.of("kept", "default", data={"a": "b"}))
+    before = processes(environment)
+    assert {"supervisor", "etcd", "kube-apiserver", "cluster-api"} <= before.keys()
+
+    for name in sorted(before.keys() - {"supervisor"}):
+        os.kill(processes(environment)[name], signal.SIGKILL)
+
+        async def is_back(name: str = name) -> bool:
+            now = processes(environment).get(name)
+            said = control.status(environment)
+            return now not in {None, before[name]} and said is not None and said.is_up
+
+        await eventually(is_back)
+
+    os.kill(before["supervisor"], signal.SIGKILL)
+    survivors = processes(environment)
+    await home.up()
+    after = processes(environment)
+    assert survivors.keys() - {"supervisor"} <= after.keys()
+    assert {name: after[name] for name in survivors if name != "supervisor"} == {
+        name: pid for name, pid in survivors.items() if name != "supervisor"
+    }, "what ran on without a supervisor is left alone"
+
+    for pid in processes(environment).values():
+        os.kill(pid, signal.SIGKILL)
+    await home.up()
+    async with client_of(environment) as client:
+        assert (await client.get(ConfigMap, "kept", "default")).data == {"a": "b"}
+
+
+async def test_two_environments_run_side_by_side(
+    home: Home, run_program: Callable[..., Awaitable[str]]
+) -> None:
+    await asyncio.gather(home.up("one"), home.up("two"))
+    one, two = home.environment("one"), home.environment("two")
+    async with client_of(one) as client:
+        await client.apply(ConfigMap.of("only-here", "default"))
+    async with client_of(two) as client:
+        assert await client.find(ConfigMap, "only-here", "default") is None
+    status = await home.capelin("status", "-o", "json")
+    assert [(each["name"], each["state"]) for each in json.loads(status.out)] == [
+        ("one", "up"),
+        ("two", "up"),
+    ]
+    found = await run_program(one.kubeconfig, "kubectl", "get", "clusters", "-A")
+    assert "No resources found" in found
+    await home.capelin("down", "--name", "one", "--yes")
+    async with client_of(two) as client:
+        assert await client.find(ConfigMap, "only-here", "default") is None
+
+
+async def test_a_second_up_is_told_that_the_first_is_at_work(home: Home) -> None:
+    first = await home.start("up", "--management-only")
+
+    async def has_begun() -> bool:
+        return home.environment().settings() is not None
+
+    await eventually(has_begun)
+    second = await home.capelin("up", "--management-only")
+    assert second.code == 5
+    assert "capelin up is at work on it" in second.err
+    await first.communicate()
+    assert first.returncode == 0
+
+
+async def test_ctrl_c_leaves_what_up_continues_and_down_cleans(home: Home) -> None:
+    first = await home.start("up", "--management-only")
+
+    async def has_processes() -> bool:
+        return "etcd" in processes(home.environment())
+
+    await eventually(has_processes)
+    first.send_signal(signal.SIGINT)
+    _, err = await first.communicate()
+    assert first.returncode == 130
+    assert "Go on with capelin up --name default" in err.decode()
+    await home.up()
+    ended = await home.capelin("down", "--yes")
+    assert ended.code == 0
+    assert mentioned(home.folder) == []
