@@ -20,7 +20,7 @@ Check = Callable[[], Awaitable[bool] | bool]
 class Eventually(Protocol):
     """Waits until something is true."""
 
-    async def __call__(self, check: Check, within: float = ...) -> None: ...
+    async def __call__(self, check: Check, within: float = ..., pause: float = ...) -> None: ...
 
 
 class Running(Protocol):
@@ -59,13 +59,13 @@ async def namespace(client: Client) -> str:
 def eventually() -> Eventually:
     """See `Eventually`."""
 
-    async def wait(check: Check, within: float = 30) -> None:
+    async def wait(check: Check, within: float = 30, pause: float = 0.02) -> None:
         async with asyncio.timeout(within):
             while True:
                 answer = check()
                 if answer if isinstance(answer, bool) else await answer:
                     return
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(pause)
 
     return wait
 

@@ -202,7 +202,7 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
 ) -> None:
     bodies: list[dict[str, Any]] = []
 
-    def spy(watch: Any, resource: Any, body: dict[str, Any]) -> list[Key]:
+    def spy(_: Any, __: Any, body: dict[str, Any]) -> list[Key]:
         bodies.append(body)
         return []
 
@@ -394,8 +394,6 @@ async def elected(namespace: str) -> dict[str, Any]:
     return {
         "leader_elect": True,
         "leader_elect_namespace": namespace,
-        "leader_elect_lease_duration": 3.0,
-        "leader_elect_renew_deadline": 2.0,
         "leader_elect_retry_period": 0.2,
     }
 
@@ -414,7 +412,7 @@ async def test_one_of_two_managers_works_and_the_other_takes_over_when_it_stops(
             assert sample(other, "master_status") == 0
             assert not second.sizes
             leader.stop()
-            await eventually(lambda: second.times("a") == 1, within=5)
+            await eventually(lambda: second.times("a") == 1)
             assert sample(other, "master_status") == 1
 
 
@@ -439,7 +437,7 @@ async def test_without_the_lease_everything_is_cancelled_at_once(
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/capelin-test"
     await client.request("PATCH", lease, body=thief, content_type="application/merge-patch+json")
     with pytest.raises(LeadershipLost):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await task
     assert cancelled == ["a"]
 
