@@ -1,30 +1,26 @@
 """The types that every Kubernetes object shares: metadata, owners, conditions, times."""
 
-import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MaxLen, MinLen
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    Strict,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, PlainSerializer, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
 from capelin.api.fields import Int64, map_list
 from capelin.api.model import Model
 
 
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
+
+
 def _seconds(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _utc(moment).isoformat(timespec="seconds") + "Z"
 
 
 def _microseconds(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _utc(moment).isoformat(timespec="microseconds") + "Z"
 
 
 # Go's zero time, or a year that stays a year in every time zone.
@@ -32,31 +28,39 @@ _TIME = (
     r"^(0001-01-01T00:00:00Z|[12][0-9]{3}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}"
     r"(\.[0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-9]|2[0-3]):[0-5][0-9]))$"
 )
-_SHAPE = re.compile(_TIME)
 
 
 def _to_the_second(moment: datetime) -> datetime:
-    return moment.replace(microsecond=0)
+    return moment.replace(microsecond=0) if moment.microsecond else moment
 
 
-def _moment(value: object) -> object:
-    """Refuse what pydantic would take for a time and the API server would not."""
-    if isinstance(value, datetime) or (isinstance(value, str) and _SHAPE.fullmatch(value)):
-        return value
-    raise ValueError("a time has to look like 2006-01-02T15:04:05Z")
+class _Moment:
+    """Takes what the API server takes for a time, and not all that pydantic would."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        moment = core_schema.datetime_schema(tz_constraint="aware", strict=False)
+        written = core_schema.chain_schema([core_schema.str_schema(pattern=_TIME), moment])
+        given = core_schema.datetime_schema(tz_constraint="aware", strict=True)
+        return core_schema.union_schema(
+            [written, given],
+            mode="left_to_right",
+            custom_error_type="time",
+            custom_error_message="a time has to look like 2006-01-02T15:04:05Z",
+        )
 
 
-_Moment = Annotated[
-    AwareDatetime,
-    Strict(strict=False),
-    BeforeValidator(_moment),
+_Any = Annotated[
+    datetime,
+    _Moment(),
     WithJsonSchema({"type": "string", "format": "date-time", "pattern": _TIME}),
 ]
 
-Time = Annotated[_Moment, AfterValidator(_to_the_second), PlainSerializer(_seconds)]
+Time = Annotated[_Any, AfterValidator(_to_the_second), PlainSerializer(_seconds)]
 """A moment to the second, as Kubernetes' `metav1.Time`."""
 
-MicroTime = Annotated[_Moment, PlainSerializer(_microseconds)]
+MicroTime = Annotated[_Any, PlainSerializer(_microseconds)]
 """A moment to the microsecond, as Kubernetes' `metav1.MicroTime`."""
 
 

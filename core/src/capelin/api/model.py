@@ -1,10 +1,11 @@
 """The base of every type that travels to or from Kubernetes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
 
 from capelin.api.rules import Rule
 
@@ -63,17 +64,26 @@ class Model(BaseModel):
 def _say_what_changed(part: object) -> None:
     """Count as said what was changed inside a default: `secret.metadata.labels["a"] = "b"`."""
     if isinstance(part, Model):
-        said = part.__pydantic_fields_set__
+        said, fields = part.__pydantic_fields_set__, part.__pydantic_fields__
         for name, value in vars(part).items():
             if name not in said:
-                default = type(part).model_fields[name].get_default(call_default_factory=True)
-                if value is default or value == default:
+                if value is None or value == _default(fields[name]):
                     continue
                 said.add(name)
-            _say_what_changed(value)
+            if isinstance(value, _CONTAINERS):
+                _say_what_changed(cast("object", value))
     elif isinstance(part, list):
         for item in cast("list[object]", part):
             _say_what_changed(item)
     elif isinstance(part, dict):
         for item in cast("dict[str, object]", part).values():
             _say_what_changed(item)
+
+
+_CONTAINERS = (Model, list, dict)
+
+
+def _default(field: FieldInfo) -> object:
+    # FieldInfo.get_default would copy what is only looked at here.
+    make = cast("Callable[[], object] | None", field.default_factory)
+    return make() if make else field.default
