@@ -34,6 +34,8 @@ class Endpoint:
         self.at_once = handler.hook.pure and not inspect.iscoroutinefunction(handler.function)
         """Whether this process does nothing else while the handler works."""
         self._request = handler.hook.request_type()
+        # What is built now is there when the first call comes, and shared by all processes.
+        self._request.model_rebuild()
         self._proceed = write(handler.hook, Proceed())
 
     async def answer(self, body: bytes) -> Answered:

@@ -1,11 +1,12 @@
 """An extension: its handlers, and what Cluster API has to be told about them."""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from pydantic import BaseModel
 
@@ -181,6 +182,13 @@ class Extension:
             raise InvalidExtensionError(
                 f"Cluster API would refuse the extension {self.name}: " + "; ".join(problems)
             )
+
+    def run(self, arguments: Sequence[str] | None = None) -> NoReturn:
+        """Serve until told to stop, as the command line or the environment says; see `--help`."""
+        # The server's libraries are for those who serve: types and tests do without them.
+        from capelin.runtime.server.command import run  # noqa: PLC0415
+
+        sys.exit(run(self, arguments))
 
     def discovery(self) -> DiscoveryResponse:
         """What the server answers when it is asked for its handlers."""

@@ -3,8 +3,9 @@
 import base64
 import binascii
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import orjson
@@ -144,38 +145,66 @@ def explain(error: ValidationError) -> str:
     )
 
 
-def _as_go_reads(declared: Any, value: object) -> object:
-    """The value with the field names, and without the nulls, that the declared type expects."""
+Reading = Callable[[Any], Any]
+"""Gives a value the field names, and takes the nulls, that its type expects."""
+
+
+def _as_go_reads(model: type[Model], document: object) -> object:
+    return _reading_of_model(model)(document)
+
+
+@cache
+def _reading_of_model(model: type[Model]) -> Reading:
+    """How to read JSON for a model; worked out once, as newer callers always send new fields."""
+    fields: dict[str, tuple[str, Reading | None, object]] = {}
+
+    def read_fields(document: Any) -> Any:
+        if not isinstance(document, dict):
+            return document
+        known: dict[str, Any] = {}
+        for key, value in cast("dict[str, Any]", document).items():
+            if (field := fields.get(key) or fields.get(key.casefold())) is None:
+                continue
+            name, reading, nothing = field
+            if value is None:
+                if nothing is not None:
+                    known[name] = nothing
+            else:
+                known[name] = value if reading is None else reading(value)
+        return known
+
+    for field in model.model_fields.values():
+        name = str(field.validation_alias)
+        nothing = _zero(field.annotation) if field.is_required() else None
+        fields[name] = fields[name.casefold()] = (name, _reading(field.annotation), nothing)
+    return read_fields
+
+
+def _reading(declared: Any) -> Reading | None:
+    """How to read a value; `None` for as it is."""
     for option in _options(declared):
-        if isinstance(option, type) and issubclass(option, Model) and isinstance(value, dict):
-            return dict(_fields_as_go_reads(option, cast("dict[str, object]", value)))
-        origin, arguments = get_origin(option), get_args(option)
-        if origin is list and isinstance(value, list):
-            return [_as_go_reads(arguments[0], item) for item in cast("list[object]", value)]
-        if origin is dict and isinstance(value, dict):
-            items = cast("dict[str, object]", value).items()
-            return {key: _as_go_reads(arguments[1], item) for key, item in items}
-    return value
+        if isinstance(option, type) and issubclass(option, Model):
+            return partial(_as_go_reads, option)
+        if get_origin(option) in (list, dict):
+            inner = _reading(get_args(option)[-1])
+            if inner is not None:
+                return _reading_of_each(inner)
+    return None
 
 
-def _fields_as_go_reads(
-    model: type[Model], document: Mapping[str, object]
-) -> Iterator[tuple[str, object]]:
-    names = {
-        (wire := str(field.validation_alias)).casefold(): (wire, field)
-        for field in model.model_fields.values()
-    }
-    for key, value in document.items():
-        if (known := names.get(key.casefold())) is None:
-            continue
-        alias, field = known
-        if value is not None:
-            yield alias, _as_go_reads(field.annotation, value)
-        elif field.is_required() and (zero := _zero(field.annotation)) is not None:
-            yield alias, zero
+def _reading_of_each(reading: Reading) -> Reading:
+    def read_each(value: Any) -> Any:
+        if isinstance(value, list):
+            return [reading(item) for item in cast("list[Any]", value)]
+        if isinstance(value, dict):
+            return {key: reading(item) for key, item in cast("dict[str, Any]", value).items()}
+        return value
+
+    return read_each
 
 
 def _zero(declared: Any) -> object:
+    """What Go makes of a field when nothing is said; reading copies it."""
     for option in _options(declared):
         kind = get_origin(option) or option
         if kind in (list, dict, str, int):

@@ -40,6 +40,7 @@ class App:
         self._endpoints = endpoints(extension)
         handlers = [endpoint.handler for endpoint in self._endpoints.values()]
         self._counter = counter or Metrics(handlers).process(0)
+        self._watch = Watch()
         self.closing = False
         """Whether clients are asked to open their next connection elsewhere."""
 
@@ -55,10 +56,9 @@ class App:
         start = time.perf_counter()
         seconds = patience(endpoint.handler.timeout_seconds, scope["query_string"])
         try:
-            with Watch(receive, seconds) as watch:
+            with self._watch.call(receive, seconds) as call:
                 body = await read_body(receive)
-                if not endpoint.at_once:
-                    watch.for_the_client()
+                call.heard = True
                 answered = await endpoint.answer(body)
             await self._send(send, answered)
             outcome = answered.outcome

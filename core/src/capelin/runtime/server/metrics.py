@@ -41,16 +41,16 @@ _WIDTH = _BUCKETS + len(BUCKETS) + 1
 class Counter:
     """What one process counts with."""
 
-    def __init__(self, numbers: memoryview[float], places: dict[str, int]) -> None:
-        self._numbers = numbers
+    def __init__(self, numbers: "memoryview[float]", places: dict[str, int]) -> None:
+        self.numbers = numbers
         self._places = places
 
     def count(self, path: str, outcome: str, seconds: float) -> None:
         """Note the end of a call."""
         place = self._places[path]
-        self._numbers[place + OUTCOMES.index(outcome)] += 1
-        self._numbers[place + _SECONDS] += seconds
-        self._numbers[place + _BUCKETS + bisect_left(BUCKETS, seconds)] += 1
+        self.numbers[place + OUTCOMES.index(outcome)] += 1
+        self.numbers[place + _SECONDS] += seconds
+        self.numbers[place + _BUCKETS + bisect_left(BUCKETS, seconds)] += 1
 
 
 class Metrics:
@@ -58,7 +58,6 @@ class Metrics:
 
     def __init__(self, handlers: Sequence[Handler], processes: int = 1) -> None:
         self._handlers = tuple(handlers)
-        self._processes = processes
         self._width = _WIDTH * len(handlers)
         memory = mmap.mmap(-1, max(1, self._width * processes) * 8)
         self._numbers = memoryview(memory).cast("d")

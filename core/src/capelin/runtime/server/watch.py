@@ -1,4 +1,4 @@
-"""Ending a call when its time is over or its client has gone."""
+"""Ending calls whose time is over or whose client has gone."""
 
 import asyncio
 from types import TracebackType
@@ -6,8 +6,9 @@ from typing import Self
 
 from capelin.runtime.server.bodies import ClientGoneError, Receive
 
-_PATIENCE_SECONDS = 0.05
-"""How long a call may last before somebody looks whether its client is still there."""
+_ROUND_SECONDS = 0.05
+"""How often a watch looks at its calls. Nearly all are over before the first look, and a timer for
+each of them would cost more than many handlers do."""
 
 
 class TimeOverError(Exception):
@@ -15,18 +16,60 @@ class TimeOverError(Exception):
 
 
 class Watch:
-    """Cancels what happens in its block once it is late, or for nobody.
+    """Looks after the calls of a process, as long as there are any."""
 
-    Leaving the block then raises `TimeOverError` or `ClientGoneError`. Nearly all calls are over
-    at once, so nothing but timers is started for them.
-    """
+    def __init__(self) -> None:
+        self._calls: set[WatchedCall] = set()
+        self._walking = False
 
-    def __init__(self, receive: Receive, seconds: float) -> None:
+    def call(self, receive: Receive, seconds: float) -> "WatchedCall":
+        """A block that is left with `TimeOverError` or `ClientGoneError` when it comes to that."""
+        return WatchedCall(self, receive, seconds)
+
+    def begin(self, call: "WatchedCall") -> None:
+        """Look after a call."""
+        self._calls.add(call)
+        if not self._walking:
+            self._walking = True
+            asyncio.get_running_loop().call_later(_ROUND_SECONDS, self._walk)
+
+    def end(self, call: "WatchedCall") -> None:
+        """Look after it no more."""
+        self._calls.discard(call)
+
+    def _walk(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for call in tuple(self._calls):
+            call.look(now)
+        self._walking = bool(self._calls)
+        if self._walking:
+            loop.call_later(_ROUND_SECONDS, self._walk)
+
+
+class WatchedCall:
+    """A call, from its first byte to its answer."""
+
+    __slots__ = (
+        "_cancelling",
+        "_deadline",
+        "_listener",
+        "_receive",
+        "_seconds",
+        "_task",
+        "_watch",
+        "_why",
+        "heard",
+    )
+
+    def __init__(self, watch: Watch, receive: Receive, seconds: float) -> None:
+        self._watch = watch
         self._receive = receive
         self._seconds = seconds
         self._why: type[Exception] | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._presence: asyncio.TimerHandle | None = None
+        self.heard = False
+        """Whether all of the body is read: what comes then is that the client hangs up."""
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
@@ -34,13 +77,9 @@ class Watch:
             raise RuntimeError("only a task can be watched")
         self._task = task
         self._cancelling = task.cancelling()
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._seconds, self._end, TimeOverError)
+        self._deadline = asyncio.get_running_loop().time() + self._seconds
+        self._watch.begin(self)
         return self
-
-    def for_the_client(self) -> None:
-        """From here on, end as well when the client hangs up. Its body has to be read by now."""
-        self._presence = self._loop.call_later(_PATIENCE_SECONDS, self._listen)
 
     def __exit__(
         self,
@@ -48,9 +87,7 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._timer.cancel()
-        if self._presence is not None:
-            self._presence.cancel()
+        self._watch.end(self)
         if self._listener is not None:
             self._listener.cancel()
         if self._why is None:
@@ -60,8 +97,12 @@ class Watch:
         if ours and kind is asyncio.CancelledError:
             raise self._why from None
 
-    def _listen(self) -> None:
-        self._listener = self._loop.create_task(self._until_gone())
+    def look(self, now: float) -> None:
+        """End the call if it is late; find out whether it is still for somebody."""
+        if now >= self._deadline:
+            self._end(TimeOverError)
+        elif self.heard and self._listener is None:
+            self._listener = asyncio.create_task(self._until_gone())
 
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -1,0 +1,100 @@
+"""TLS that follows its files: certificates are renewed without a restart or a lost connection."""
+
+import asyncio
+import logging
+import os
+import ssl
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+"""How often to look at the files."""
+
+
+class CertificateError(Exception):
+    """Certificates that cannot be served."""
+
+
+class Certificates:
+    """The server's certificate and key, and the CA of its clients if they have to show theirs.
+
+    A connection keeps what it was opened with; the next one gets what the files then say.
+    """
+
+    def __init__(self, folder: Path, client_ca: Path | None = None) -> None:
+        self._certificate = folder / "tls.crt"
+        self._key = folder / "tls.key"
+        self._client_ca = client_ca
+        self._tried = self._state()
+        self._current = self._read()
+
+    def context(self) -> ssl.SSLContext:
+        """What to listen with."""
+        context = self._read()
+        # It is called in every handshake, whether or not the client names the server.
+        context.sni_callback = self._use_current
+        return context
+
+    def refresh(self) -> bool:
+        """Look at the files; whether they hold something new that will do."""
+        state = self._state()
+        if state == self._tried:
+            return False
+        self._tried = state
+        try:
+            self._current = self._read()
+        except CertificateError as error:
+            # Perhaps half of them are written. What is in use is still good.
+            _log.warning("%s; keeping what is in use", error)
+            return False
+        _log.info("serving the new certificate in %s", self._certificate)
+        return True
+
+    async def follow(self) -> None:
+        """Refresh for ever."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self.refresh()
+
+    def _use_current(
+        self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _listening: object
+    ) -> None:
+        connection.context = self._current
+
+    def _state(self) -> tuple[object, ...]:
+        """Something that changes when a file does."""
+        return tuple(
+            _state_of(path) for path in (self._certificate, self._key, self._client_ca) if path
+        )
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # Without a password at hand, OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(self._certificate, self._key, password="")
+            if self._client_ca is not None:
+                context.load_verify_locations(self._client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except OSError as error:
+            raise CertificateError(self._problem(error)) from None
+        return context
+
+    def _problem(self, error: OSError) -> str:
+        if isinstance(error, ssl.SSLError):
+            files = f"{self._certificate} and {self._key}"
+            return f"{files} are not a certificate and its key ({error.reason or 'unreadable'})"
+        for path in (self._certificate, self._key, self._client_ca):
+            if path is not None and not os.access(path, os.R_OK):
+                return f"{path} cannot be read; mount the certificate there, or name another folder"
+        return f"{self._certificate} cannot be read ({error.strerror})"
+
+
+def _state_of(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

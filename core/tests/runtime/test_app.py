@@ -1,0 +1,393 @@
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import orjson
+import pytest
+from capelin.runtime.extension import Call, Extension, InvalidExtensionError
+from capelin.runtime.server.app import App, patience
+from capelin.runtime.server.bodies import MAX_BODY_BYTES
+from capelin.runtime.server.metrics import Counter
+from capelin.runtime.v1alpha1 import BeforeClusterCreate, Discovery
+from capelin.runtime.verdicts import Proceed, proceed
+
+PATH = BeforeClusterCreate.id.path("try")
+BODY = b'{"cluster":{}}'
+HEADERS = {"content-type": "application/json"}
+
+
+class Client:
+    """One request, as a server hands it to an application."""
+
+    def __init__(
+        self, *pieces: bytes, path: str = PATH, method: str = "POST", query: bytes = b""
+    ) -> None:
+        self.scope: dict[str, Any] = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query,
+            "headers": [],
+            "root_path": "",
+        }
+        self._pieces = list(pieces or (BODY,))
+        self._gone = asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+
+    def leave(self) -> None:
+        self._gone.set()
+
+    async def receive(self) -> dict[str, Any]:
+        if self._pieces:
+            piece = self._pieces.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+    async def call(self, app: App) -> dict[str, Any]:
+        await app(self.scope, self.receive, self.send)
+        return orjson.loads(self.sent[1]["body"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {key.decode(): value.decode() for key, value in self.sent[0]["headers"]}
+
+
+class Counts(Counter):
+    """Remembers what is counted."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, str]] = []
+
+    def count(self, path: str, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.ended.append((path, outcome))
+
+
+def app_of(function: Any, **registration: Any) -> tuple[App, Counts]:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="try", **registration)(function)
+    counts = Counts()
+    return App(ext, counts), counts
+
+
+async def go_on(_: object) -> Proceed:
+    return proceed()
+
+
+async def test_a_hook_is_answered_with_200_and_json() -> None:
+    app, counts = app_of(go_on)
+    client = Client()
+    answer = await client.call(app)
+    assert answer["status"] == "Success"
+    assert client.sent[0]["status"] == 200
+    assert client.headers == {**HEADERS, "content-length": str(len(client.sent[1]["body"]))}
+    assert counts.ended == [(PATH, "success")]
+
+
+async def test_discovery_is_there() -> None:
+    app, _ = app_of(go_on)
+    answer = await Client(b"{}", path=Discovery.id.path()).call(app)
+    assert [handler["name"] for handler in answer["handlers"]] == ["try"]
+
+
+async def test_a_body_may_come_in_pieces() -> None:
+    app, _ = app_of(go_on)
+    answer = await Client(*(bytes([byte]) for byte in BODY)).call(app)
+    assert answer["status"] == "Success"
+
+
+async def test_a_failure_is_a_200_too() -> None:
+    app, counts = app_of(go_on)
+    client = Client(b"nonsense")
+    answer = await client.call(app)
+    assert (client.sent[0]["status"], answer["status"]) == (200, "Failure")
+    assert counts.ended == [(PATH, "failure")]
+
+
+def pieces(total: int) -> Iterable[bytes]:
+    return [b" " * 2**20] * (total // 2**20) + [b" " * (total % 2**20)]
+
+
+async def test_twenty_mebibytes_are_taken() -> None:
+    app, _ = app_of(go_on)
+    padded = [BODY, *pieces(MAX_BODY_BYTES - len(BODY))]
+    answer = await Client(*padded).call(app)
+    assert answer["status"] == "Success"
+
+
+@pytest.mark.parametrize("parts", [1, 20])
+async def test_more_is_received_to_its_end_and_refused(parts: int) -> None:
+    app, counts = app_of(go_on)
+    too_much = b" " * (MAX_BODY_BYTES + 1)
+    size = len(too_much) // parts + 1
+    client = Client(*(too_much[at : at + size] for at in range(0, len(too_much), size)))
+    answer = await client.call(app)
+    assert answer["message"] == "handler try takes no request above 20 MiB"
+    assert client.headers["connection"] == "close"
+    assert counts.ended == [(PATH, "failure")]
+
+
+async def test_a_call_ends_when_its_time_is_over() -> None:
+    ended: list[str] = []
+
+    async def endless(_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    app, counts = app_of(endless)
+    client = Client(query=b"timeout=20ms")
+    answer = await client.call(app)
+    assert answer["message"] == "handler try did not answer in time"
+    assert answer["status"] == "Failure"
+    assert ended == ["cancelled"]
+    assert counts.ended == [(PATH, "timeout")]
+
+
+async def test_a_body_that_never_ends_is_not_waited_for() -> None:
+    app, counts = app_of(go_on)
+    client = Client(BODY, b"", query=b"timeout=20ms")
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    client.receive = receive
+    answer = await client.call(app)
+    assert answer["message"] == "handler try did not answer in time"
+    assert client.headers["connection"] == "close"
+    assert counts.ended == [(PATH, "timeout")]
+
+
+async def test_a_plain_handler_that_waits_too_long_is_answered_for() -> None:
+    waiting = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def sleeper(_: object) -> None:
+        asyncio.run_coroutine_threadsafe(waiting.wait(), loop).result()
+
+    app, _ = app_of(sleeper)
+    answer = await Client(query=b"timeout=20ms").call(app)
+    waiting.set()
+    assert answer["message"] == "handler try did not answer in time"
+
+
+async def test_a_call_ends_when_its_client_is_gone() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(_: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    app, counts = app_of(endless)
+    client = Client()
+    call = asyncio.create_task(app(client.scope, client.receive, client.send))
+    await begun.wait()
+    client.leave()
+    await call
+    assert ended.is_set()
+    assert client.sent == []
+    assert counts.ended == [(PATH, "abandoned")]
+
+
+async def test_a_client_that_leaves_while_it_speaks_is_let_go() -> None:
+    app, counts = app_of(go_on)
+    client = Client(b'{"clus', b"")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    client.receive = receive
+    await app(client.scope, client.receive, client.send)
+    assert client.sent == []
+    assert counts.ended == [(PATH, "abandoned")]
+
+
+async def test_being_cancelled_by_the_server_is_no_timeout() -> None:
+    begun = asyncio.Event()
+
+    async def endless(_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    app, _ = app_of(endless)
+    client = Client()
+    call = asyncio.create_task(app(client.scope, client.receive, client.send))
+    await begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert client.sent == []
+
+
+async def test_a_handler_that_will_not_be_cancelled_still_gives_its_answer() -> None:
+    async def stubborn(_: object) -> Proceed:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return proceed("late")
+
+    app, _ = app_of(stubborn)
+    answer = await Client(query=b"timeout=20ms").call(app)
+    assert answer["message"] == "late"
+
+
+async def test_nothing_is_left_of_a_call() -> None:
+    seen: list[weakref.ref[object]] = []
+
+    async def handler(call: Call[BeforeClusterCreate, None]) -> None:
+        seen.append(weakref.ref(call.request))
+        await asyncio.sleep(0.06)
+
+    app, _ = app_of(handler)
+    tasks = asyncio.all_tasks()
+    await Client().call(app)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks
+    gc.collect()
+    assert seen[0]() is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "query", "expected"),
+    [
+        (10, b"", 9.5),
+        (10, b"timeout=10s", 9.5),
+        (10, b"timeout=4s", 3.5),
+        (10, b"timeout=1s", 0.8),
+        (1, b"timeout=30s", 0.8),
+        (10, b"timeout=1m0s", 9.5),
+        (10, b"timeout=nonsense", 9.5),
+        (10, b"other=1&timeout=2.5s", 2.0),
+        (10, b"\xff=\xff", 9.5),
+    ],
+)
+def test_the_answer_is_there_before_the_caller_gives_up(
+    seconds: int, query: bytes, expected: float
+) -> None:
+    assert patience(seconds, query) == pytest.approx(expected)
+
+
+async def test_a_closing_server_asks_for_new_connections() -> None:
+    app, _ = app_of(go_on)
+    app.closing = True
+    client = Client()
+    await client.call(app)
+    assert client.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", PATH, 404), ("POST", "/nowhere", 404), ("GET", "/nowhere", 404)],
+)
+async def test_what_is_not_there_is_not_found(method: str, path: str, status: int) -> None:
+    app, counts = app_of(go_on)
+    client = Client(method=method, path=path)
+    await app(client.scope, client.receive, client.send)
+    assert client.sent[0]["status"] == status
+    assert counts.ended == []
+
+
+async def page(path: str) -> tuple[dict[str, str], bytes]:
+    app, _ = app_of(go_on)
+    client = Client(method="GET", path=path)
+    await app(client.scope, client.receive, client.send)
+    assert client.sent[0]["status"] == 200
+    return client.headers, b"".join(message.get("body", b"") for message in client.sent[1:])
+
+
+async def test_the_document_describes_what_the_server_answers() -> None:
+    _, body = await page("/openapi.json")
+    document = orjson.loads(body)
+    assert document["info"]["title"] == "guard"
+    assert list(document["paths"]) == [
+        BeforeClusterCreate.id.path("{name}"),
+        Discovery.id.path(),
+    ]
+
+
+async def test_swagger_ui_comes_from_the_server_itself() -> None:
+    _, body = await page("/docs")
+    html = body.decode()
+    assert "openapi.json" in html
+    assert "http://" not in html
+    assert "https://" not in html
+
+
+@pytest.mark.parametrize("asset", ["swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"])
+async def test_the_files_of_swagger_ui_are_served(asset: str) -> None:
+    _, html = await page("/docs")
+    assert f"docs/assets/{asset}" in html.decode()
+    _, body = await page(f"/docs/assets/{asset}")
+    assert len(body) > 500
+
+
+def test_an_extension_that_cluster_api_would_refuse_is_not_served() -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="Bad Name")(go_on)
+    with pytest.raises(InvalidExtensionError):
+        App(ext)
+
+
+class Server:
+    """The life of a server, as it tells an application about it."""
+
+    def __init__(self) -> None:
+        self.down = asyncio.Event()
+        self._up = False
+        self.sent: list[dict[str, Any]] = []
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._up:
+            self._up = True
+            return {"type": "lifespan.startup"}
+        await self.down.wait()
+        return {"type": "lifespan.shutdown"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+        self.down.set()
+
+
+async def test_what_an_extension_needs_is_open_while_the_server_lives() -> None:
+    life: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        life.append("open")
+        yield
+        life.append("closed")
+
+    server = Server()
+    await App(Extension("guard", lifespan=lifespan))(
+        {"type": "lifespan"}, server.receive, server.send
+    )
+    assert life == ["open", "closed"]
+    assert [message["type"] for message in server.sent] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+
+
+async def test_a_server_does_not_start_without_what_the_extension_needs() -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        raise ConnectionError("no API server")
+        yield
+
+    server = Server()
+    with pytest.raises(ConnectionError):
+        await App(Extension("guard", lifespan=lifespan))(
+            {"type": "lifespan"}, server.receive, server.send
+        )
+    assert server.sent == [{"type": "lifespan.startup.failed", "message": "no API server"}]

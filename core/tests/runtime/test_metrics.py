@@ -1,0 +1,105 @@
+from datetime import date
+
+import pytest
+from capelin.runtime.catalog import Catalog, Deprecation, Hook
+from capelin.runtime.extension import Extension, Handler
+from capelin.runtime.messages import Request, Response
+from capelin.runtime.server.metrics import BUCKETS, OUTCOMES, Metrics
+from capelin.runtime.v1alpha1 import BeforeClusterCreate, GeneratePatches
+from prometheus_client.parser import text_string_to_metric_families
+
+
+class TryRequest(Request):
+    """Tries."""
+
+
+class TryResponse(Response):
+    """Tried."""
+
+
+@Catalog().hook(
+    "hooks.example.com/v1beta1",
+    summary="Tries",
+    tag="Trials",
+    deprecated=Deprecation("1.2", date(2026, 1, 2), replaced_by="v1"),
+)
+class Try(Hook[TryRequest, TryResponse]):
+    """Going."""
+
+
+def handlers() -> tuple[Handler, ...]:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
+    ext.handler(GeneratePatches, name="patches")(lambda _: None)
+    ext.handler(Try, name="try")(lambda _: None)
+    return ext.handlers
+
+
+QUOTA, PATCHES, TRY = (handler.path for handler in handlers())
+
+
+def samples(metrics: Metrics, name: str, **labels: str) -> list[float]:
+    """The values of a metric with these labels, as Prometheus reads the page."""
+    return [
+        sample.value
+        for family in text_string_to_metric_families(metrics.page())
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+
+
+def test_calls_are_counted_by_handler_hook_version_and_outcome() -> None:
+    metrics = Metrics(handlers())
+    counter = metrics.process(0)
+    for outcome in OUTCOMES:
+        counter.count(QUOTA, outcome, 0.1)
+    counter.count(PATCHES, "success", 0.1)
+    name = "capelin_runtime_requests_total"
+    assert samples(metrics, name, handler="quota") == [1, 1, 1, 1, 1]
+    assert samples(metrics, name, outcome="success") == [1, 1, 0]
+    said = {"hook": "GeneratePatches", "version": "v1alpha1", "outcome": "success"}
+    assert samples(metrics, name, group="hooks.runtime.cluster.x-k8s.io", **said) == [1]
+
+
+def test_the_counts_of_all_processes_are_one() -> None:
+    metrics = Metrics(handlers(), processes=3)
+    for process in range(3):
+        metrics.process(process).count(QUOTA, "success", process + 1.0)
+    said = {"handler": "quota", "outcome": "success"}
+    assert samples(metrics, "capelin_runtime_requests_total", **said) == [3]
+    assert samples(metrics, "capelin_runtime_request_duration_seconds_sum", handler="quota") == [6]
+
+
+@pytest.mark.parametrize("seconds", [0, *BUCKETS, 0.0007, 1000])
+def test_a_duration_is_in_every_bucket_that_holds_it(seconds: float) -> None:
+    metrics = Metrics(handlers())
+    metrics.process(0).count(QUOTA, "success", seconds)
+    name = "capelin_runtime_request_duration_seconds"
+    held = [float(seconds <= bound) for bound in (*BUCKETS, float("inf"))]
+    assert samples(metrics, f"{name}_bucket", handler="quota") == held
+    assert samples(metrics, f"{name}_count", handler="quota") == [1]
+    assert samples(metrics, f"{name}_count", handler="patches") == [0]
+
+
+def test_calls_in_a_deprecated_version_stand_out() -> None:
+    metrics = Metrics(handlers())
+    metrics.process(0).count(TRY, "success", 0.1)
+    metrics.process(0).count(TRY, "failure", 0.1)
+    metrics.process(0).count(QUOTA, "success", 0.1)
+    name = "capelin_runtime_deprecated_requests_total"
+    assert samples(metrics, name) == [2]
+    assert samples(metrics, name, since="1.2", replaced_by="v1", version="v1beta1") == [2]
+
+
+def test_large_counts_are_told_exactly() -> None:
+    metrics = Metrics(handlers())
+    counter = metrics.process(0)
+    counter.count(QUOTA, "success", 0)
+    assert counter.numbers[0] == 1
+    counter.numbers[0] = 123456789
+    said = {"handler": "quota", "outcome": "success"}
+    assert samples(metrics, "capelin_runtime_requests_total", **said) == [123456789]
+
+
+def test_an_extension_without_handlers_has_a_page_too() -> None:
+    assert samples(Metrics(()), "capelin_runtime_requests_total") == []
