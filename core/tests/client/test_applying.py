@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from conftest import Scripted
+    from core.tests.client.conftest import Scripted
 
 TEXT = {"type": "string"}
 SHELLS = Resource("client.test.capelin.dev", "v1", "Shell", "shells", namespaced=False)

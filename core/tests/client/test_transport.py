@@ -24,7 +24,7 @@ from capelin.client import (
 )
 
 if TYPE_CHECKING:
-    from conftest import Scripted
+    from core.tests.client.conftest import Scripted
 
 MAPS = Resource("", "v1", "ConfigMap", "configmaps")
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "b"}}

@@ -15,7 +15,7 @@ from capelin.client.watch import differences, pause
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from conftest import Scripted
+    from core.tests.client.conftest import Scripted
 
 MAPS = Resource("", "v1", "ConfigMap", "configmaps")
 

@@ -1,0 +1,351 @@
+"""Every verb against the real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from capelin.api import Resource
+from capelin.api.views.core import ConfigMap, Namespace
+from capelin.client import (
+    AlreadyExists,
+    BadRequest,
+    Client,
+    Config,
+    Conflict,
+    Expired,
+    Forbidden,
+    Impersonation,
+    Invalid,
+    NotFound,
+    Options,
+    Server,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    User,
+    reading,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from capelin.embedded.apiserver import ApiServer
+
+    from core.tests.client.conftest import Scripted
+
+MAPS = Resource("", "v1", "ConfigMap", "configmaps")
+PODS = Resource("", "v1", "Pod", "pods")
+ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
+BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
+
+
+async def test_what_was_created_can_be_read(client: Client, namespace: str) -> None:
+    made = await client.create(ConfigMap.of("a", namespace, data={"x": "1"}))
+    assert made.uid
+    assert made == await client.get(ConfigMap, "a", namespace)
+    assert made == await client.find(ConfigMap, "a", namespace)
+    plain = await client.get(MAPS, "a", namespace)
+    assert (plain["kind"], plain["data"]) == ("ConfigMap", {"x": "1"})
+
+
+async def test_what_is_not_there_is_told_apart(client: Client, namespace: str) -> None:
+    with pytest.raises(NotFound, match='configmaps "a" not found') as caught:
+        await client.get(ConfigMap, "a", namespace)
+    assert (caught.value.status, caught.value.reason) == (404, "NotFound")
+    assert caught.value.details["name"] == "a"
+    assert await client.find(ConfigMap, "a", namespace) is None
+
+
+async def test_each_refusal_has_its_own_class(client: Client, namespace: str) -> None:
+    await client.create(ConfigMap.of("a", namespace))
+    with pytest.raises(AlreadyExists):
+        await client.create(ConfigMap.of("a", namespace))
+    with pytest.raises(Invalid) as caught:
+        await client.create(ConfigMap.of("NOT A NAME", namespace))
+    assert caught.value.causes[0]["field"] == "metadata.name"
+    with pytest.raises(Conflict):
+        await client.delete(ConfigMap, "a", namespace, uid=str(uuid4()))
+    unknown: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "spec": {}}
+    with pytest.raises(BadRequest, match="unknown field"):
+        await client.create({**unknown, "metadata": {"name": "b", "namespace": namespace}})
+
+
+async def test_who_may_not_is_forbidden_and_who_is_unknown_is_unauthorized(
+    client: Client, namespace: str
+) -> None:
+    config = client.config
+    nobody = User(
+        certificate=config.user.certificate,
+        key=config.user.key,
+        impersonate=Impersonation("nobody"),
+    )
+    async with Client(Config(config.server, nobody)) as other:
+        with pytest.raises(Forbidden, match='User "nobody" cannot get'):
+            await other.get(ConfigMap, "a", namespace)
+    with pytest.raises(Unauthorized):
+        await Client.connect(Config(config.server, User(token="wrong")))
+
+
+async def test_a_server_with_another_authority_is_not_trusted(client: Client) -> None:
+    async with Client(Config(Server(client.config.server.address))) as stranger:
+        with pytest.raises(Unreachable, match="its certificate is not trusted"):
+            await stranger.get(Namespace, "default")
+
+
+async def test_a_list_has_all_pages_and_the_version_to_go_on_from(
+    client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PAGE", 2)
+    for name in "abcde":
+        await client.create(ConfigMap.of(name, namespace))
+    listing = await client.list(ConfigMap, namespace)
+    assert [item.name for item in listing.items] == ["a", "b", "c", "d", "e"]
+    plain = await client.list(MAPS, namespace)
+    assert {item["kind"] for item in plain.items} == {"ConfigMap"}
+    await client.create(ConfigMap.of("f", namespace))
+    async with aclosing(
+        client.watch(ConfigMap, namespace, since=listing.resource_version)
+    ) as events:
+        assert (await anext(events)).object.name == "f"
+
+
+async def test_a_list_whose_next_page_is_forgotten_is_read_at_once(server: Scripted) -> None:
+    def page(*names: str, token: str = "") -> dict[str, Any]:
+        metadata = {"resourceVersion": "7", "continue": token}
+        return {"metadata": metadata, "items": [{"metadata": {"name": name}} for name in names]}
+
+    server.then(
+        server.reply(200, page("a", token="more")),
+        server.failure(410, "Expired"),
+        server.reply(200, page("a", "b")),
+        server.failure(410, "Expired"),
+        server.failure(410, "Expired"),
+    )
+    async with server.client() as client:
+        listing = await client.list(ConfigMap)
+        assert [item.name for item in listing.items] == ["a", "b"]
+        with pytest.raises(Expired):
+            await client.list(ConfigMap)
+    assert [request.target.partition("?")[2] for request in server.requests[:3]] == [
+        "limit=500",
+        "limit=500&continue=more",
+        "",
+    ]
+
+
+async def test_a_list_may_be_chosen_by_labels_and_fields(client: Client, namespace: str) -> None:
+    for name in "ab":
+        made = ConfigMap.of(name, namespace)
+        made.metadata.labels = {"app": name}
+        await client.create(made)
+    by_label = await client.list(ConfigMap, namespace, labels={"app": "a"})
+    by_expression = await client.list(ConfigMap, namespace, labels="app in (a, c)")
+    by_field = await client.list(ConfigMap, namespace, fields={"metadata.name": "a"})
+    for listing in (by_label, by_expression, by_field):
+        assert [item.name for item in listing.items] == ["a"]
+
+
+async def test_apply_creates_and_changes_and_takes_back(client: Client, namespace: str) -> None:
+    await client.apply(ConfigMap.of("a", namespace, data={"x": "1", "y": "1"}))
+    await client.apply(ConfigMap.of("a", namespace, data={"z": "1"}), manager="other")
+    after = await client.apply(ConfigMap.of("a", namespace, data={"x": "2"}))
+    assert after.data == {"x": "2", "z": "1"}
+
+
+async def test_a_field_of_somebody_else_is_taken_only_by_force(
+    client: Client, namespace: str
+) -> None:
+    await client.apply(ConfigMap.of("a", namespace, data={"x": "1"}), manager="other")
+    wanted = ConfigMap.of("a", namespace, data={"x": "2"})
+    with pytest.raises(Conflict, match=r'conflict with "other": \.data\.x'):
+        await client.apply(wanted, force=False)
+    assert (await client.apply(wanted)).data == {"x": "2"}
+
+
+async def test_a_dry_run_changes_nothing(client: Client, namespace: str) -> None:
+    assert (await client.apply(ConfigMap.of("a", namespace), dry_run=True)).uid
+    assert (await client.create(ConfigMap.of("a", namespace), dry_run=True)).uid
+    assert await client.find(ConfigMap, "a", namespace) is None
+
+
+async def test_plain_objects_find_their_kind_by_asking(client: Client, namespace: str) -> None:
+    manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {"name": "a", "namespace": namespace},
+        "revision": 1,
+        "data": {},
+    }
+    made = await client.apply(manifest)
+    assert made["revision"] == 1
+    with pytest.raises(NotFound, match="no kind Nonsense in apps/v1"):
+        await client.apply({**manifest, "kind": "Nonsense"})
+
+
+async def test_patches_change_what_they_name(client: Client, namespace: str) -> None:
+    await client.create(ConfigMap.of("a", namespace, data={"x": "1", "y": "1"}))
+    merged = await client.patch(ConfigMap, "a", namespace, {"data": {"x": "2", "y": None}})
+    assert merged.data == {"x": "2"}
+    operations = [
+        {"op": "test", "path": "/data/x", "value": "2"},
+        {"op": "remove", "path": "/data"},
+    ]
+    patched = await client.patch(MAPS, "a", namespace, operations, type="json")
+    assert "data" not in patched
+
+
+async def test_deleting_keeps_to_its_conditions(client: Client, namespace: str) -> None:
+    made = await client.create(ConfigMap.of("a", namespace))
+    changed = await client.patch(ConfigMap, "a", namespace, {"data": {"x": "1"}})
+    with pytest.raises(Conflict):
+        await client.delete(
+            ConfigMap, "a", namespace, resource_version=made.metadata.resource_version
+        )
+    assert await client.delete(
+        ConfigMap,
+        "a",
+        namespace,
+        uid=made.uid,
+        resource_version=changed.metadata.resource_version,
+        grace_seconds=0,
+    )
+    assert not await client.delete(ConfigMap, "a", namespace)
+
+
+async def test_everything_about_a_deletion_is_said(server: Scripted) -> None:
+    server.then(server.reply(200), server.reply(200))
+    async with server.client() as client:
+        assert await client.delete(MAPS, "a", "b")
+        await client.delete(
+            MAPS,
+            "a",
+            "b",
+            uid="1",
+            resource_version="7",
+            propagation="Foreground",
+            grace_seconds=0,
+        )
+    plain, full = (json.loads(request.body) for request in server.requests)
+    assert plain == {"apiVersion": "v1", "kind": "DeleteOptions"}
+    assert full == plain | {
+        "preconditions": {"uid": "1", "resourceVersion": "7"},
+        "propagationPolicy": "Foreground",
+        "gracePeriodSeconds": 0,
+    }
+
+
+async def test_an_eviction_keeps_to_the_budget(client: Client, namespace: str) -> None:
+    await client.create(ACCOUNT | {"metadata": {"name": "web", "namespace": namespace}})
+    labels = {"app": "web"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "namespace": namespace, "labels": labels},
+        "spec": {
+            "serviceAccountName": "web",
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "web", "image": "web"}],
+            "nodeName": "node",
+        },
+    }
+    made = await client.create(pod, resource=PODS)
+    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    await client.patch(PODS, "web", namespace, running, subresource="status")
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": labels}},
+    }
+    await client.create(budget, resource=BUDGETS)
+    with pytest.raises(TooManyRequests, match="disruption budget"):
+        await client.evict("web", namespace, uid=made["metadata"]["uid"])
+    await client.delete(BUDGETS, "web", namespace)
+    with pytest.raises(Conflict):
+        await client.evict("web", namespace, uid=str(uuid4()))
+    assert await client.evict("web", namespace, grace_seconds=0)
+    assert not await client.evict("web", namespace)
+
+
+ACCOUNT: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount"}
+
+
+async def test_scaling_sets_the_replicas(client: Client, namespace: str) -> None:
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "web", "image": "web"}]},
+    }
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
+    }
+    await client.apply(deployment, resource=DEPLOYMENTS)
+    await client.scale(DEPLOYMENTS, "web", namespace, 5)
+    assert (await client.get(DEPLOYMENTS, "web", namespace))["spec"]["replicas"] == 5
+
+
+async def test_a_service_account_s_token_is_a_way_in(client: Client, namespace: str) -> None:
+    await client.create(ACCOUNT | {"metadata": {"name": "me", "namespace": namespace}})
+    token = await client.token("me", namespace, seconds=600)
+    assert token.value not in repr(token)
+    left = token.expires - datetime.now(UTC)
+    assert timedelta(minutes=9) < left < timedelta(minutes=11)
+    async with Client(Config(client.config.server, User(token=token.value))) as me:
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        said = await me.request("POST", path, body=review)
+    assert said["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:me"
+
+
+async def test_kinds_are_told_by_group_and_version(client: Client) -> None:
+    core = await client.resources("v1")
+    assert MAPS in core
+    assert Resource("", "v1", "Namespace", "namespaces", namespaced=False) in core
+    assert DEPLOYMENTS in await client.resources("apps/v1")
+    assert not [resource for resource in core if "/" in resource.plural]
+    with pytest.raises(NotFound):
+        await client.resources("nowhere.example/v1")
+
+
+async def test_anything_can_be_asked(client: Client) -> None:
+    assert await client.request("GET", "/readyz") == "ok"
+    assert (await client.request("GET", "/version"))["major"] == "1"
+    listing = await client.request("GET", "/api/v1/namespaces", parameters={"limit": "1"})
+    assert len(listing["items"]) == 1
+
+
+async def test_connecting_proves_that_the_server_knows_us(kubeconfig: Path) -> None:
+    client = await Client.connect(Config.from_kubeconfig(kubeconfig), manager="me")
+    assert client.manager == "me"
+    assert await client.get(Namespace, "default")
+    await client.close()
+
+
+async def test_a_watch_outlives_a_crash_of_its_api_server(own_api_server: ApiServer) -> None:
+    config = Config.from_kubeconfig(own_api_server.kubeconfig)
+    async with Client(config, options=Options(qps=0)) as client:
+        await client.create(ConfigMap.of("before", "default"))
+        async with aclosing(client.watch(ConfigMap, "default")) as events:
+            assert (await anext(events)).object.name == "before"
+            following = asyncio.create_task(anext(events))
+            process = own_api_server.process("kube-apiserver")
+            assert process is not None
+            process.signal(signal.SIGKILL)
+            await process.wait()
+            with pytest.raises(Unreachable):
+                await client.get(ConfigMap, "before", "default")
+            await own_api_server.start()
+            await client.create(ConfigMap.of("after", "default"))
+            event = await following
+            assert (event.type, event.object.name) == ("ADDED", "after")
