@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -47,7 +47,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from capelin.testing.programs import get, needed
 
-    capture = session.config.pluginmanager.getplugin("capturemanager")
+    capture: Any = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else nullcontext():
         get(needed(fixtures, marked))
 

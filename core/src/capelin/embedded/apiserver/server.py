@@ -42,6 +42,8 @@ ETCD = "etcd"
 KUBE_APISERVER = "kube-apiserver"
 KUBE_CONTROLLER_MANAGER = "kube-controller-manager"
 
+_NAMES = (ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -55,6 +57,12 @@ class Settings:
     service_cidr: str = "10.96.0.0/16"
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
     """More flags of kube-apiserver, without their dashes."""
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The programs that it is made of, as `Binaries` knows them."""
+        kubernetes = [KUBE_APISERVER, *([KUBE_CONTROLLER_MANAGER] if self.controllers else [])]
+        return (ETCD, *(f"{program}@{self.version}" for program in kubernetes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +78,16 @@ class Place:
     @classmethod
     def choose(cls, identity: str) -> "Place":
         """An address of its own, and the usual ports there where nobody else has them."""
-        address = free_address(identity)
-        return cls(
-            address=address,
-            port=free_port(address, 6443),
-            etcd_port=free_port(address, 2379),
-            etcd_peer_port=free_port(address, 2380),
-            controller_manager_port=free_port(address, 10257),
+        return cls(free_address(identity), 6443, 2379, 2380, 10257).with_free_ports()
+
+    def with_free_ports(self) -> "Place":
+        """The same place, with other ports for those that somebody listens on."""
+        return Place(
+            address=self.address,
+            port=free_port(self.address, self.port),
+            etcd_port=free_port(self.address, self.etcd_port),
+            etcd_peer_port=free_port(self.address, self.etcd_peer_port),
+            controller_manager_port=free_port(self.address, self.controller_manager_port),
         )
 
 
@@ -98,10 +109,7 @@ class ApiServer:
     ) -> "ApiServer":
         """Get the programs, write certificates and kubeconfigs; nothing is started yet."""
         settings = settings or Settings()
-        programs = [f"{KUBE_APISERVER}@{settings.version}"]
-        if settings.controllers:
-            programs.append(f"{KUBE_CONTROLLER_MANAGER}@{settings.version}")
-        found = await (binaries or Binaries()).fetch([ETCD, *programs])
+        found = await (binaries or Binaries()).fetch(settings.programs)
         paths = {binary.component: binary.path for binary in found.values()}
         folder = private_folder(folder)
         place = _place(folder)
@@ -156,12 +164,24 @@ def _processes(folder: Path) -> Path:
 
 def _place(folder: Path) -> Place:
     file = folder / "place.json"
-    if file.exists():
-        data: dict[str, Any] = json.loads(file.read_bytes())
-        return Place(**data)
-    place = Place.choose(str(folder))
-    write_private(file, json.dumps(asdict(place)).encode())
+    before = _read_place(file)
+    if before is None:
+        place = Place.choose(str(folder))
+    elif any(Process.adopt(_processes(folder), name) for name in _NAMES):
+        # Who listens there now is ours.
+        place = before
+    else:
+        place = before.with_free_ports()
+    if place != before:
+        write_private(file, json.dumps(asdict(place)).encode())
     return place
+
+
+def _read_place(file: Path) -> Place | None:
+    if not file.exists():
+        return None
+    data: dict[str, Any] = json.loads(file.read_bytes())
+    return Place(**data)
 
 
 def _write_kubeconfigs(folder: Path, place: Place, keys: Keys) -> None:

@@ -1,0 +1,216 @@
+"""A real API server: what it keeps, whom it lets in, and what survives which kill."""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from capelin.api.views.core import Namespace, ServiceAccount
+from capelin.client import Client, Config
+from capelin.embedded.apiserver import ApiServer, Settings
+from capelin.embedded.components import OwnedFlagError
+from capelin.embedded.processes import NotReadyError, Supervisor, kill_all, records
+
+PROGRAMS = Settings().programs
+pytestmark = pytest.mark.needs_programs(*PROGRAMS)
+
+NAMES = ("etcd", "kube-apiserver", "kube-controller-manager")
+QUICK = Settings(durable=False)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[Path]:
+    yield tmp_path / "server"
+    await kill_all(tmp_path / "server" / "processes")
+
+
+async def started(folder: Path, settings: Settings = QUICK) -> ApiServer:
+    server = await ApiServer.prepare(folder, settings)
+    await server.start()
+    return server
+
+
+def client_of(server: ApiServer) -> Client:
+    return Client(Config.from_kubeconfig(server.kubeconfig), manager="test")
+
+
+def pids(server: ApiServer) -> dict[str, int]:
+    found = {name: server.process(name) for name in NAMES}
+    return {name: process.pid for name, process in found.items() if process is not None}
+
+
+def listening(address: str) -> list[int]:
+    """The ports on which anybody listens at an address."""
+    number = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return [
+        int(line[1].partition(":")[2], 16)
+        for line in lines
+        if line[1].startswith(number) and line[3] == "0A"
+    ]
+
+
+def answer(address: str, port: int, trust: ssl.SSLContext) -> bytes:
+    """What an HTTPS server says about its health, if it says anything."""
+    with socket.create_connection((address, port), timeout=10) as connection:
+        try:
+            with trust.wrap_socket(connection, server_hostname=address) as tls:
+                tls.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+                return b"".join(iter(lambda: tls.recv(4096), b""))
+        except (ssl.SSLError, ConnectionResetError):
+            return b""
+
+
+def read(file: Path) -> str:
+    return file.read_text()
+
+
+def others_may_read(folder: Path) -> list[Path]:
+    return [path for path in [folder, *folder.rglob("*")] if path.stat().st_mode & 0o077]
+
+
+def private_keys(folder: Path) -> list[str]:
+    return [path.read_text().splitlines()[1] for path in (folder / "pki").glob("*.key")]
+
+
+def shown(pid: int) -> str:
+    """What other users of the machine see of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+async def when(happens: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not happens():  # noqa: ASYNC110 - processes tell nobody what they do
+            await asyncio.sleep(0.01)
+
+
+async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path) -> None:
+    server = await started(folder)
+    before = pids(server)
+    assert {*before} == {*NAMES}
+    async with client_of(server) as client:
+        await client.create(Namespace.of("kept"))
+        # Made by the controller manager, for which nobody has waited.
+        async with asyncio.timeout(60):
+            while await client.find(ServiceAccount, "default", "kept") is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert others_may_read(folder) == []
+    assert not any(key in shown(pid) for key in private_keys(folder) for pid in before.values())
+    assert {6443, 2379, 2380} <= {*listening(server.place.address)}
+
+    await server.start()
+    assert pids(server) == before, "what runs already is left alone"
+
+    await server.stop()
+    assert pids(server) == {}
+    assert listening(server.place.address) == []
+    assert list(records.names(server.processes)) == []
+
+    again = await started(folder)
+    assert again.url == server.url
+    async with client_of(again) as client:
+        assert (await client.get(Namespace, "kept")).name == "kept"
+
+
+async def test_every_process_that_is_killed_comes_back(folder: Path) -> None:
+    server = await ApiServer.prepare(folder, QUICK)
+    async with Supervisor(server.processes) as supervisor, client_of(server) as client:
+        supervisor.declare(*server.declared)
+        await supervisor.ready()
+        await client.create(Namespace.of("kept"))
+        for name in NAMES:
+            before = pids(server)
+            os.kill(before[name], signal.SIGKILL)
+            await when(lambda: pids(server).get(name) not in {None, before[name]})  # noqa: B023
+            await supervisor.ready()
+            assert (await client.get(Namespace, "kept")).name == "kept"
+
+
+async def test_what_a_killed_starter_began_is_adopted_and_what_changed_is_replaced(
+    folder: Path,
+) -> None:
+    script = f"""
+import asyncio, pathlib
+from capelin.embedded.apiserver import ApiServer, Settings
+async def main():
+    server = await ApiServer.prepare(pathlib.Path({str(folder)!r}), Settings(durable=False))
+    await server.start()
+asyncio.run(main())
+"""
+    starter = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+    await when((folder / "processes" / "kube-apiserver.process").exists)
+    starter.kill()
+    await starter.wait()
+
+    server = await ApiServer.prepare(folder, QUICK)
+    began = pids(server)
+    assert {*began} == {"etcd", "kube-apiserver"}
+    await server.start()
+    assert pids(server).items() >= began.items()
+
+    changed = await ApiServer.prepare(folder, Settings(durable=False, arguments={"v": "1"}))
+    await changed.start()
+    after = pids(changed)
+    assert after["etcd"] == began["etcd"]
+    assert after["kube-apiserver"] != began["kube-apiserver"]
+    assert "--v=1\0" in shown(after["kube-apiserver"])
+
+
+async def test_a_flag_that_the_api_server_does_not_know_is_named(folder: Path) -> None:
+    settings = Settings(durable=False, controllers=(), arguments={"no-such-flag": "1"})
+    server = await ApiServer.prepare(folder, settings)
+    with pytest.raises(NotReadyError) as error:
+        await server.start()
+    assert str(error.value) == (
+        "kube-apiserver is not ready (Failed): exited with code 1: "
+        f"Error: unknown flag: --no-such-flag; its log is {server.processes}/kube-apiserver.log"
+    )
+
+
+async def test_a_flag_that_capelin_owns_is_refused_before_anything_starts(folder: Path) -> None:
+    with pytest.raises(OwnedFlagError, match="--secure-port is set by Capelin"):
+        await ApiServer.prepare(folder, Settings(arguments={"secure-port": "1"}))
+
+
+async def test_a_port_that_somebody_took_meanwhile_is_replaced_by_another(folder: Path) -> None:
+    before = await ApiServer.prepare(folder, QUICK)
+    with socket.create_server((before.place.address, before.place.port)):
+        after = await ApiServer.prepare(folder, QUICK)
+    assert after.place.address == before.place.address
+    assert after.place.port != before.place.port
+    assert after.place.etcd_port == before.place.etcd_port
+    assert after.url in read(after.kubeconfig)
+
+
+async def test_two_folders_have_two_addresses(tmp_path: Path) -> None:
+    one = await ApiServer.prepare(tmp_path / "one", QUICK)
+    other = await ApiServer.prepare(tmp_path / "other", QUICK)
+    assert one.place.address != other.place.address
+
+
+async def test_without_controllers_there_is_no_controller_manager(folder: Path) -> None:
+    settings = Settings(controllers=())
+    server = await ApiServer.prepare(folder, settings)
+    assert [declared.name for declared in server.declared] == ["etcd", "kube-apiserver"]
+    assert [program.partition("@")[0] for program in settings.programs] == [
+        "etcd",
+        "kube-apiserver",
+    ]
+
+
+def test_etcd_lets_nobody_in_without_a_certificate(api_server: ApiServer) -> None:
+    place, keys = api_server.place, api_server.keys
+    trust = ssl.create_default_context(cafile=keys.ca("etcd-ca"))
+    assert answer(place.address, place.etcd_port, trust) == b""
+    # The API server's own clients are signed by another CA.
+    admin = keys.files("admin")
+    trust.load_cert_chain(str(admin.certificate), str(admin.key))
+    assert answer(place.address, place.etcd_port, trust) == b""
+    known = keys.files("apiserver-etcd-client")
+    trust.load_cert_chain(str(known.certificate), str(known.key))
+    assert b'"health":"true"' in answer(place.address, place.etcd_port, trust)
