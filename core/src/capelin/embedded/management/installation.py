@@ -1,9 +1,9 @@
 """Sending manifests to the API server: many at a time, and each kind before its objects."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from capelin.api import Unstructured
 from capelin.client import ApiError, Client, NotFound
@@ -21,12 +21,19 @@ async def install(client: Client, manifests: Iterable[Unstructured]) -> None:
     """
     ordered = sorted(manifests, key=rank)
     for _, group in groupby(ordered, key=rank):
-        together = list(group)
         slots = asyncio.Semaphore(_AT_A_TIME)
-        async with asyncio.TaskGroup() as tasks:
-            for each in together:
-                tasks.create_task(_apply(client, each, slots))
+        await _all(_apply(client, each, slots) for each in group)
     await _established(client, [each for each in ordered if _is_definition(each)])
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it at once; the first thing that goes wrong is raised, and the rest not done."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for each in work:
+                tasks.create_task(each)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 async def _apply(client: Client, manifest: Unstructured, slots: asyncio.Semaphore) -> None:

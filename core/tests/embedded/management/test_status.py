@@ -1,0 +1,62 @@
+"""What a supervisor tells of an environment."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from capelin.embedded.management.status import Journal, Status, read_status
+from capelin.embedded.processes import Phase, State
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def told(path: Path) -> Status:
+    status = read_status(path)
+    assert status is not None
+    return status
+
+
+def state(phase: Phase, reason: str = "") -> State:
+    return State(phase, 7, reason, Path("/logs/etcd.log"))
+
+
+def test_an_environment_is_up_when_every_step_is_done_and_every_process_runs(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "status.json"
+    journal = Journal(path, pid=1, now=NOW)
+    journal.seen({"etcd": state(Phase.RUNNING)})
+    assert not told(path).is_up
+    for step in told(path).steps:
+        journal.running(step.name, NOW)
+        journal.done(step.name, NOW + timedelta(seconds=1.5))
+    assert told(path).is_up
+    assert [step.seconds for step in told(path).steps] == [1.5] * 4
+    journal.seen({"etcd": state(Phase.BACKING_OFF, "was killed by SIGKILL")})
+    assert not told(path).is_up
+    assert told(path).processes[0].message == "was killed by SIGKILL"
+
+
+def test_a_step_that_does_not_work_says_why_until_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    journal = Journal(path, pid=1, now=NOW)
+    journal.running("api-server", NOW)
+    journal.failing("api-server", "no answer")
+    assert (told(path).steps[0].state, told(path).steps[0].message) == ("Failing", "no answer")
+    journal.done("api-server", NOW)
+    assert (told(path).steps[0].state, told(path).steps[0].message) == ("Done", "")
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    journal = Journal(path, pid=1, now=NOW)
+    journal.seen({"etcd": state(Phase.RUNNING)})
+    path.unlink()
+    journal.seen({"etcd": state(Phase.RUNNING)})
+    assert not path.exists()
+
+
+def test_a_status_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    assert read_status(path) is None
+    path.write_text('{"supervisorPid": "x"')
+    assert read_status(path) is None

@@ -1,0 +1,102 @@
+"""The command line: what it refuses, what it says, and its exit codes."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from capelin.client import Unreachable
+from capelin.embedded.binaries import NotObtainableError
+from capelin.embedded.management.problems import BusyError, NotUpError, TooSlowError
+from capelin_infra.cli.running import explained
+
+HELP_SECONDS = 0.3
+
+
+def capelin(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "capelin_infra", *arguments],
+        env={**os.environ, "XDG_STATE_HOME": str(home), "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
+    text = capelin("--help", home=tmp_path).stdout
+    for verb in ("up", "status", "kubeconfig", "logs", "down", "create", "delete", "upgrade"):
+        assert f"\n  {verb} " in text
+    for code in ("0 done", "2 the command line", "4 no such", "5 another", "130 interrupted"):
+        assert code in " ".join(text.split())
+
+
+def test_help_comes_at_once(tmp_path: Path) -> None:
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert capelin("--help", home=tmp_path).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # Time on a processor, the best of three: how busy others keep the machine says nothing.
+    assert min(seconds() for _ in range(3)) < HELP_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["up", "--name", "No!"], 2, "cannot be the name of an environment"),
+        (["up", "--kubernetes-version", "v1.1.1"], 2, "known: v1."),
+        (["up", "--with", "aws"], 2, "Those that there are: kubeadm, dev"),
+        (["up", "--workers", "-1"], 2, "--workers"),
+        (["scale", "demo"], 2, "--workers, --control-plane-replicas, or both"),
+        (["kubeconfig"], 4, "Start it with capelin up --name default"),
+        (["status", "--name", "none"], 4, "There is no environment none"),
+        (["logs", "--name", "none"], 4, "There is no environment none"),
+        (["down", "--name", "none"], 4, "There is no environment none"),
+        (["upgrade", "cluster", "demo", "v1.34.0"], 4, "There is no environment default"),
+        (["cache", "prefetch", "kube-proxyy"], 2, "is not a program"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(
+    arguments: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    ended = capelin(*arguments, home=tmp_path)
+    assert said in ended.stderr
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trace_is_shown_to_those_who_ask(tmp_path: Path) -> None:
+    assert "Traceback" in capelin("-v", "kubeconfig", home=tmp_path).stderr
+
+
+def test_without_environments_status_says_how_to_start_one(tmp_path: Path) -> None:
+    assert "capelin up" in capelin("status", home=tmp_path).stdout
+    assert capelin("status", "-o", "json", home=tmp_path).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BusyError("a", "b", "c"), 5),
+        (TooSlowError("a", "b", "c"), 6),
+        (NotUpError("a", "b", "c"), 1),
+        (NotObtainableError("etcd", [("cache", "not there")], "advice"), 3),
+        (Unreachable("no answer"), 1),
+        (KeyError("x"), 1),
+    ],
+)
+def test_each_kind_of_trouble_has_its_exit_code(error: Exception, code: int) -> None:
+    message, found = explained(error)
+    assert found == code
+    assert message.startswith("Error: ")
+
+
+def test_a_problem_is_told_as_what_why_and_what_to_do() -> None:
+    message, _ = explained(NotUpError("It is not up.", "It crashed.", "Look at it."))
+    assert message.splitlines() == ["Error: It is not up.", "  It crashed.", "  Look at it."]

@@ -1,0 +1,59 @@
+"""What the doctor thinks of machines."""
+
+from dataclasses import replace
+
+import pytest
+from capelin_infra.doctor import Machine, judge, this_machine
+
+FIT = Machine(
+    system="linux",
+    memory_bytes=8_000_000_000,
+    free_bytes=50_000_000_000,
+    writable=True,
+    loopback=True,
+    open_files=65536,
+    watches=1024,
+    missing_programs=0,
+    go=None,
+)
+
+
+def test_a_fit_machine_lacks_nothing() -> None:
+    findings = judge(FIT)
+    assert {each.verdict for each in findings} == {"good"}
+    assert {each.remedy for each in findings} == {""}
+
+
+@pytest.mark.parametrize(
+    ("machine", "verdict", "remedy"),
+    [
+        (replace(FIT, system="darwin"), "bad", "virtual machine"),
+        (replace(FIT, writable=False), "bad", "XDG_STATE_HOME"),
+        (replace(FIT, loopback=False), "bad", "ip link set lo up"),
+        (replace(FIT, memory_bytes=1_000_000_000), "poor", "stop other programs"),
+        (replace(FIT, free_bytes=1_000_000_000), "poor", "XDG_CACHE_HOME"),
+        (replace(FIT, open_files=256), "poor", "ulimit"),
+        (replace(FIT, watches=8), "poor", "sysctl"),
+        (replace(FIT, missing_programs=5), "poor", "install Go"),
+    ],
+)
+def test_what_a_machine_lacks_comes_with_how_to_get_it(
+    machine: Machine, verdict: str, remedy: str
+) -> None:
+    (found,) = [each for each in judge(machine) if each.verdict != "good"]
+    assert found.verdict == verdict
+    assert remedy in found.remedy
+
+
+def test_go_builds_what_is_missing() -> None:
+    findings = judge(replace(FIT, missing_programs=5, go="/usr/bin/go"))
+    assert "5 programs are not in the cache; Go is here to build them" in [
+        each.what for each in findings
+    ]
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    machine = this_machine()
+    assert machine.memory_bytes > 0
+    assert machine.free_bytes > 0
+    assert machine.loopback

@@ -1,0 +1,54 @@
+"""Steps that are crossed off."""
+
+import io
+
+import pytest
+from capelin_infra.progress import Checklist
+from rich.console import Console
+
+
+def plain() -> tuple[Checklist, io.StringIO]:
+    out = io.StringIO()
+    return Checklist(Console(file=out, width=100)), out
+
+
+def test_a_log_gets_a_line_for_each_step_that_ended() -> None:
+    checklist, out = plain()
+    with checklist.shown():
+        line = checklist.begin("programs")
+        checklist.tell(line, "compiling")
+        assert out.getvalue() == ""
+        checklist.end(line, seconds=1.25, detail="Kubernetes v1.34.4")
+        with checklist.step("cluster"):
+            pass
+    assert out.getvalue().splitlines()[0] == "✔ programs  1.2 s  Kubernetes v1.34.4"
+    assert out.getvalue().splitlines()[1].startswith("✔ cluster  0.0 s")
+
+
+def test_a_step_that_fails_is_marked_with_what_it_was_doing() -> None:
+    checklist, out = plain()
+
+    def fail() -> None:
+        with checklist.step("programs") as line:
+            checklist.tell(line, "compiling")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
+    assert out.getvalue().startswith("✘ programs")
+    assert "compiling" in out.getvalue()
+
+
+def test_a_terminal_keeps_the_whole_list_in_view() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=60, force_terminal=True, color_system=None)
+    checklist = Checklist(console)
+    with checklist.shown():
+        checklist.end(checklist.begin("first"), seconds=1.0)
+        checklist.tell(checklist.begin("second"), "doing it")
+    with console.capture() as capture:
+        console.print(checklist.render())
+    first, second = capture.get().splitlines()
+    assert first.split() == ["✔", "first", "1.0", "s"]
+    assert "second" in second
+    assert "doing it" in second

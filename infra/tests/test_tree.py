@@ -1,0 +1,118 @@
+"""Clusters as people see them."""
+
+from typing import Any
+
+from capelin_infra.tree import Node, Parts, Shown, tree
+
+
+def shown(kind: str, name: str, **rest: Any) -> Shown:
+    metadata = {"name": name, "labels": rest.pop("labels", {}), **rest.pop("metadata", {})}
+    return Shown.read({"apiVersion": "x/v1", "kind": kind, "metadata": metadata, **rest})
+
+
+def ready(status: str = "True", kind: str = "Ready", message: str = "") -> dict[str, Any]:
+    return {"conditions": [{"type": kind, "status": status, "message": message}]}
+
+
+def machine(name: str, labels: dict[str, str], status: str = "True") -> Shown:
+    return shown(
+        "Machine",
+        name,
+        labels=labels,
+        spec={"version": "v1.34.0"},
+        status=ready(status, message="* node is not ready"),
+    )
+
+
+def node(parts: Parts) -> dict[str, Any]:
+    return tree(parts).dump()
+
+
+CLUSTER = shown(
+    "Cluster", "demo", spec={"topology": {"version": "v1.34.0"}}, status=ready(kind="Available")
+)
+
+
+def test_a_cluster_is_shown_with_all_that_it_consists_of() -> None:
+    control_plane = shown(
+        "KubeadmControlPlane",
+        "cp",
+        spec={"replicas": 1, "version": "v1.34.0"},
+        status={**ready(kind="Available"), "readyReplicas": 1},
+    )
+    pool = shown(
+        "MachinePool",
+        "p",
+        spec={"replicas": 3, "template": {"spec": {"version": "v1.34.0"}}},
+        status={**ready("False", "Available", "Replicas: 2 of 3"), "readyReplicas": 2},
+    )
+    infrastructure = shown("DevCluster", "i", status={"initialization": {"provisioned": True}})
+    in_pool = {"cluster.x-k8s.io/pool-name": "p"}
+    machines = [
+        machine("a", {"cluster.x-k8s.io/control-plane": ""}),
+        machine("b", in_pool),
+        machine("c", in_pool),
+        machine("d", in_pool, status="False"),
+    ]
+    assert node(Parts(CLUSTER, infrastructure, control_plane, [pool], machines)) == {
+        "object": "Cluster/demo",
+        "state": "good",
+        "version": "v1.34.0",
+        "children": [
+            {"object": "DevCluster/i", "state": "good"},
+            {
+                "object": "KubeadmControlPlane/cp",
+                "state": "good",
+                "replicas": "1/1",
+                "version": "v1.34.0",
+                "children": [{"object": "Machine/a", "state": "good", "version": "v1.34.0"}],
+            },
+            {
+                "object": "Workers",
+                "state": "bad",
+                "children": [
+                    {
+                        "object": "MachinePool/p",
+                        "state": "bad",
+                        "replicas": "2/3",
+                        "version": "v1.34.0",
+                        "message": "Replicas: 2 of 3",
+                        "children": [
+                            {"object": "2 Machines", "state": "good", "version": "v1.34.0"},
+                            {
+                                "object": "Machine/d",
+                                "state": "bad",
+                                "version": "v1.34.0",
+                                "message": "node is not ready",
+                            },
+                        ],
+                    }
+                ],
+            },
+        ],
+    }
+
+
+def test_a_cluster_that_has_only_just_been_made_is_shown_alone() -> None:
+    bare = shown("Cluster", "new")
+    assert tree(Parts(bare, None, None, [], [])) == Node("Cluster/new")
+
+
+def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
+    going = shown(
+        "Cluster",
+        "old",
+        metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"},
+        status=ready(kind="Available"),
+    )
+    assert node(Parts(going, None, None, [], [])) == {
+        "object": "Cluster/old",
+        "state": "waiting",
+        "message": "is being deleted",
+    }
+
+
+def test_a_provider_of_the_old_contract_is_shown_too() -> None:
+    old = shown("OldCluster", "o", status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
+    found = node(Parts(CLUSTER, old, None, [], []))
+    assert found["children"] == [{"object": "OldCluster/o", "state": "waiting"}]
