@@ -91,9 +91,9 @@ class Checklist:
         line.state, line.detail = state, detail
         line.seconds = time.monotonic() - line.began if seconds is None else seconds
         if self._live is None:
-            mark = _MARKS[state][0]
             said = f"  {detail}" if detail else ""
-            self.console.print(f"{mark} {line.title}  {_took(line)}{said}", highlight=False)
+            text = Text.assemble(_MARKS[state], f" {line.title}  ", _took(line), (said, "dim"))
+            self.console.print(text, soft_wrap=True)
 
 
 def _took(line: Line) -> Text:
