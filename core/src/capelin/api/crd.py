@@ -1,7 +1,7 @@
 """Custom resource definitions from our kinds."""
 
 from capelin.api.objects import BaseObject, Column, Definition, Scale, Unstructured
-from capelin.api.resource import Resource, plural_of
+from capelin.api.resource import Resource
 from capelin.api.rules import Schema
 from capelin.api.schema import Structure
 
@@ -27,11 +27,6 @@ def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructure
     if len(names) > 1:
         raise SchemaError(f"the versions of {resource.kind} differ in group or names: {names}")
     definition = newest.definition
-    if definition.contracts and resource.plural != plural_of(resource.kind):
-        raise SchemaError(
-            f"Cluster API looks for {plural_of(resource.kind)}.{resource.group}, so the plural of"
-            f" {resource.kind} cannot be {resource.plural}"
-        )
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -33,11 +33,21 @@ class Resource:
         return "/" + "/".join(parts)
 
 
+# The first ending that fits; Cluster API derives names of CRDs so and looks for no others.
+_PLURALS = (
+    *(("data", "data"), ("information", "information")),
+    *(("ay", "ays"), ("ey", "eys"), ("oy", "oys"), ("uy", "uys"), ("y", "ies")),
+    *(("ss", "sses"), ("us", "uses"), ("s", "s"), ("ch", "ches"), ("sh", "shes"), ("x", "xes")),
+    *(("io", "ios"), ("ano", "anos"), ("lo", "los"), ("to", "tos"), ("oo", "oos"), ("o", "oes")),
+    *(("ez", "ezzes"), ("iz", "izzes"), ("tz", "tzes"), ("zz", "zzes")),
+    *(("fe", "ves"), ("lf", "lves"), ("rf", "rves"), ("eaf", "eaves"), ("oaf", "oaves")),
+)
+
+
 def plural_of(kind: str) -> str:
-    """The plural that Cluster API expects in a CRD's name."""
+    """The plural that Cluster API expects in a CRD's name; not of words as index or person."""
     word = kind.lower()
-    if word.endswith(("s", "x", "z", "ch", "sh")):
-        return word + "es"
-    if word.endswith("y") and word[-2:-1] not in set("aeiou"):
-        return word[:-1] + "ies"
-    return word + "s"
+    for singular, plural in _PLURALS:
+        if word.endswith(singular):
+            return word.removesuffix(singular) + plural
+    return f"{word}s"

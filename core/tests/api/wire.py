@@ -1,0 +1,81 @@
+"""A plain connection to the API server, which shows warnings and is quick for many requests."""
+
+import base64
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from capelin.api import Unstructured
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: Any
+    warnings: list[str]
+
+    @property
+    def message(self) -> str:
+        return self.body.get("message", "")
+
+
+class Wire:
+    """One connection that is kept open, as the administrator."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        tls = ssl.create_default_context(cadata=authority)
+        pair = kubeconfig.with_name("wire.pem")
+        pair.touch(0o600)
+        pair.write_bytes(
+            base64.b64decode(user["client-certificate-data"])
+            + b"\n"
+            + base64.b64decode(user["client-key-data"])
+        )
+        tls.load_cert_chain(pair)
+        host = str(cluster["server"]).removeprefix("https://")
+        self._connection = http.client.HTTPSConnection(host, context=tls, timeout=30)
+
+    def send(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+    ) -> Answer:
+        self._connection.request(
+            method,
+            path,
+            None if body is None else json.dumps(body),
+            {"Content-Type": content_type},
+        )
+        response = self._connection.getresponse()
+        content = response.read()
+        is_json = response.headers.get_content_type() == "application/json"
+        return Answer(
+            response.status,
+            json.loads(content) if is_json else {"message": content.decode()},
+            response.headers.get_all("Warning") or [],
+        )
+
+    def apply(self, path: str, body: Unstructured) -> Answer:
+        return self.send(
+            "PATCH",
+            f"{path}?fieldManager=test&force=true&fieldValidation=Strict",
+            body,
+            "application/apply-patch+yaml",
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def until(done: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
