@@ -18,6 +18,8 @@ class World:
     async def find(
         self, kind: type[ObjectT], name: str, namespace: str | None = None
     ) -> ObjectT | None:
+        assert kind in {Cluster, Machine, MachinePool}
+        assert name
         return cast("ObjectT | None", self.objects.get((kind, namespace, name)))
 
 
