@@ -31,7 +31,6 @@ from capelin.api.fields import (
 )
 from capelin.api.rules import Marker, Schema, kept
 from capelin.embedded.components import OWNED_FLAGS
-from pydantic import Field
 
 GROUP = "controlplane.cluster.x-k8s.io"
 VERSION = "v1alpha1"
@@ -157,7 +156,7 @@ class Addon(Model):
 class Addons(Model):
     """What Capelin installs in the workload cluster."""
 
-    core_dns: Addon = Field(default=Addon(), alias="coreDNS")
+    core_dns: Addon = Addon()
     kube_proxy: Addon = Addon()
 
 

@@ -1,0 +1,49 @@
+"""The manager of the infrastructure provider."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capelin.controller import Options, Reconciler, flag
+from capelin.controller import main as run
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries.progress import PlainProgress
+
+from capelin_machine_pool.backends.simulated import SimulatedMachines
+from capelin_machine_pool.reconcilers import Clusters, Machines, Pools
+from capelin_machine_pool.reconcilers.machines import MANAGER
+
+
+def _default_state() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "capelin" / "machines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinePoolOptions(Options):
+    """What the manager of the infrastructure provider can be told."""
+
+    state_folder: Path = flag(
+        _default_state(),
+        Path,
+        "Where what keeps simulated machines alive is remembered.",
+        shown="~/.local/state/capelin/machines",
+    )
+
+
+def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
+    """The reconcilers of the provider."""
+    backend = SimulatedMachines(options.state_folder, Binaries(progress=PlainProgress()))
+    return [Clusters(), Machines(backend), Pools()]
+
+
+def main() -> None:
+    """Run the manager."""
+    sys.exit(run(MANAGER, build, MachinePoolOptions))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What machines are to be: from specs to plain values and manifests."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from capelin.api import BaseObject, ObjectMeta
+from capelin.api.views.capi import Machine, MachinePool
+from capelin.contract.metadata import pool_machine_labels
+from capelin.contract.owners import reference_to
+from capelin.controller import Key
+
+from capelin_machine_pool.api import (
+    CapelinMachine,
+    CapelinMachinePool,
+    Faults,
+    MachineSpec,
+    Simulated,
+)
+
+REVISION_LABEL = "infrastructure.cluster.x-k8s.io/capelin-revision"
+"""Which making of its pool a machine came from; others are outdated."""
+
+Fault = Literal["never boots", "dies", "flaps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedMachine:
+    """A machine as it is wanted."""
+
+    key: Key
+    cluster: str
+    provider_id: str
+    version: str
+    failure_domain: str | None
+    created: datetime
+    simulated: Simulated
+
+    @property
+    def boots_at(self) -> datetime:
+        """When it becomes a node: after its startup time and a part of the jitter."""
+        jitter = self.simulated.startup_jitter_seconds * _fraction("jitter", self.key.name)
+        return self.created + timedelta(seconds=self.simulated.startup_seconds + jitter)
+
+    @property
+    def fault(self) -> Fault | None:
+        """What goes wrong with it, if anything does."""
+        return fault_of(self.key.name, self.simulated.faults)
+
+    @property
+    def fails_at(self) -> datetime:
+        """When its fault shows, if it is one of a machine that runs."""
+        return self.boots_at + timedelta(seconds=self.simulated.faults.after_seconds)
+
+
+def provider_id(namespace: str, cluster: str, name: str) -> str:
+    """What a machine is known by, to core and to its node."""
+    return f"capelin:///{namespace}/{cluster}/{name}"
+
+
+def wanted_machine(
+    machine: CapelinMachine, owner: Machine | None, cluster: str
+) -> WantedMachine | None:
+    """What a machine is to be, or nothing while nobody says its version."""
+    version = machine.spec.version or (owner.spec.version if owner else None)
+    if version is None or machine.metadata.creation_timestamp is None:
+        return None
+    namespace = machine.namespace or ""
+    return WantedMachine(
+        key=Key(namespace, machine.name),
+        cluster=cluster,
+        provider_id=machine.spec.provider_id or provider_id(namespace, cluster, machine.name),
+        version=version,
+        failure_domain=machine.spec.failure_domain
+        or (owner.spec.failure_domain if owner else None),
+        created=machine.metadata.creation_timestamp,
+        simulated=machine.spec.simulated,
+    )
+
+
+def revision_of(
+    pool: CapelinMachinePool, machine_pool: MachinePool, bootstrap_spec: Mapping[str, Any]
+) -> str:
+    """The making of a pool's machines: two machines of one revision are alike.
+
+    It is about what the bootstrap config says, not about its data: the token in there changes by
+    itself, and that replaces no machine.
+    """
+    making = {
+        "version": machine_pool.spec.template.spec.version,
+        "simulated": pool.spec.simulated.model_dump(mode="json"),
+        "bootstrap": bootstrap_spec,
+    }
+    return hashlib.sha256(json.dumps(making, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def pool_machine(
+    pool: CapelinMachinePool,
+    machine_pool: MachinePool,
+    cluster: str,
+    *,
+    name: str,
+    revision: str,
+    failure_domain: str | None,
+) -> CapelinMachine:
+    """A machine of a pool, such that core finds it and makes its Machine."""
+    namespace = pool.namespace or ""
+    return CapelinMachine(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=namespace,
+            labels={
+                **pool_machine_labels(cluster=cluster, pool=machine_pool.name),
+                REVISION_LABEL: revision,
+            },
+            # Not as its controller: that will be the Machine.
+            owner_references=[reference_to(pool)],
+        ),
+        spec=MachineSpec(
+            backend=pool.spec.backend,
+            simulated=pool.spec.simulated,
+            provider_id=provider_id(namespace, cluster, name),
+            failure_domain=failure_domain,
+            version=machine_pool.spec.template.spec.version,
+        ),
+    )
+
+
+def fault_of(name: str, faults: Faults) -> Fault | None:
+    """What goes wrong with a machine: decided by its name, in the shares that are asked for."""
+    place = 100 * _fraction("fault", name)
+    for share, fault in _shares(faults):
+        if place < share:
+            return fault
+        place -= share
+    return None
+
+
+def is_of(obj: BaseObject, revision: str) -> bool:
+    """Whether a machine is of a revision."""
+    return obj.metadata.labels.get(REVISION_LABEL) == revision
+
+
+def _shares(faults: Faults) -> tuple[tuple[int, Fault], ...]:
+    return (
+        (faults.never_boots, "never boots"),
+        (faults.dies, "dies"),
+        (faults.flaps, "flaps"),
+    )
+
+
+def _fraction(purpose: str, name: str) -> float:
+    """A number from 0 to 1 that looks random and is always the same for a name."""
+    digest = hashlib.sha256(f"{purpose}/{name}".encode()).digest()
+    return int.from_bytes(digest[:8]) / 2**64

@@ -1,0 +1,38 @@
+"""What is around machines: there is nothing to make, and a status for core to go on."""
+
+from collections.abc import Iterable
+
+from capelin.api.views.capi import Cluster
+from capelin.contract.clusters import cluster_of, named_by
+from capelin.contract.metadata import is_managed_elsewhere
+from capelin.contract.pausing import paused
+from capelin.controller import Context, Done, For, Key, Reconciler, Result, Watches
+
+from capelin_machine_pool.api import CapelinCluster, ClusterStatus
+from capelin_machine_pool.status import cluster_status, said
+
+
+def its_infrastructure(cluster: Cluster) -> Iterable[Key]:
+    """The infrastructure that a Cluster's events concern."""
+    name = named_by(cluster.spec.infrastructure_ref, CapelinCluster)
+    return [] if name is None else [Key(cluster.namespace or "", name)]
+
+
+class Clusters(Reconciler[CapelinCluster]):
+    """Keeps the infrastructure around machines."""
+
+    watches = (For(CapelinCluster), Watches(Cluster, to=its_infrastructure))
+
+    async def reconcile(self, infrastructure: CapelinCluster, at: Context) -> Result:
+        """Take one step."""
+        cluster = await cluster_of(at.client, infrastructure)
+        if cluster is None or is_managed_elsewhere(infrastructure):
+            return Done()
+        pause = paused(infrastructure, cluster)
+        if pause.status == "True":
+            before = infrastructure.status or ClusterStatus()
+            changed = {"conditions": said(infrastructure, pause, now=at.now())}
+            await at.publish(infrastructure, before.model_copy(update=changed))
+        elif infrastructure.metadata.deletion_timestamp is None:
+            await at.publish(infrastructure, cluster_status(infrastructure, pause, at.now()))
+        return Done()

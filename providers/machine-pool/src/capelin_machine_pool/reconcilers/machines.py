@@ -1,0 +1,166 @@
+"""Moves one machine through its life."""
+
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+
+from capelin.api.views.capi import Cluster, Machine
+from capelin.api.views.core import Secret
+from capelin.client import Client, NotFound, WorkloadClients
+from capelin.contract import secrets
+from capelin.contract.clusters import cluster_of, named_by, owner_of
+from capelin.contract.conditions import Aspect
+from capelin.contract.pausing import paused
+from capelin.contract.vocabulary import POOL_NAME_LABEL, READY
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    Key,
+    Permission,
+    Reconciler,
+    Result,
+    Watches,
+)
+
+from capelin_machine_pool import status as say
+from capelin_machine_pool.api import CapelinMachine, MachineStatus
+from capelin_machine_pool.backends import Backend
+from capelin_machine_pool.desired import WantedMachine, wanted_machine
+
+FINALIZER = "infrastructure.cluster.x-k8s.io/capelin"
+MANAGER = "capelin-machine-pool"
+
+_SOON = 2.0
+_LATER = 15.0
+_LOOK_AGAIN = 60.0
+
+
+def its_machine(machine: Machine) -> Iterable[Key]:
+    """The machine that a Machine's events concern."""
+    name = named_by(machine.spec.infrastructure_ref, CapelinMachine)
+    return [] if name is None else [Key(machine.namespace or "", name)]
+
+
+class Machines(Reconciler[CapelinMachine]):
+    """Moves a machine one step through its life."""
+
+    watches = (For(CapelinMachine), Watches(Machine, to=its_machine))
+    permissions = (
+        Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
+        Permission("", ("secrets",), ("get",)),
+    )
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._workloads: WorkloadClients | None = None
+
+    async def reconcile(self, machine: CapelinMachine, at: Context) -> Result:
+        """Take one step."""
+        cluster = await cluster_of(at.client, machine)
+        pause = paused(machine, cluster)
+        if pause.status == "True":
+            await self._say(machine, at, pause)
+            return After(_LATER)
+        if machine.metadata.deletion_timestamp is not None:
+            return await self._remove(machine, cluster, at)
+        if cluster is None:
+            await self._wait(machine, at, pause, say.WAITING_FOR_OWNER, "no Cluster owns it yet")
+            return After(_SOON)
+        if not cluster.status.initialization.infrastructure_provisioned:
+            reason, what = say.WAITING_FOR_INFRASTRUCTURE, "the Cluster's infrastructure"
+            await self._wait(machine, at, pause, reason, f"{what} is not provisioned yet")
+            return After(_SOON)
+        owner = await owner_of(at.client, machine, Machine)
+        wanted = wanted_machine(machine, owner, cluster.name)
+        in_pool = POOL_NAME_LABEL in machine.metadata.labels
+        bootstrapped = owner is not None and owner.spec.bootstrap.data_secret_name is not None
+        if wanted is None or not (in_pool or bootstrapped):
+            message = "its Machine has no bootstrap data or no version yet"
+            await self._wait(machine, at, pause, say.WAITING_FOR_BOOTSTRAP_DATA, message)
+            # The Machine's next event says when.
+            return After(_LATER)
+        await at.add_finalizer(machine, FINALIZER)
+        return await self._keep(machine, wanted, pause, at)
+
+    async def _keep(
+        self, machine: CapelinMachine, wanted: WantedMachine, pause: Aspect, at: Context
+    ) -> Result:
+        namespace = wanted.key.namespace
+        name = secrets.secret_name(wanted.cluster, "kubeconfig")
+        try:
+            secret = await at.client.get(Secret, name, namespace)
+            async with self._clients(at.client).client(wanted.cluster, namespace) as workload:
+                instance = await self._backend.ensure(
+                    wanted,
+                    workload,
+                    kubeconfig=secret.data.get(secrets.KUBECONFIG, b""),
+                    was_running=say.is_provisioned(machine),
+                    now=at.now(),
+                )
+        except NotFound:
+            message = "there is no kubeconfig for the cluster yet"
+            await self._wait(machine, at, pause, say.WAITING_FOR_CONTROL_PLANE, message)
+            return After(_SOON)
+        if machine.spec.provider_id is None:
+            await self._write_provider_id(machine, wanted.provider_id, at.client)
+        await at.publish(machine, say.machine_status(machine, instance, pause, at.now()))
+        if instance.look_again_at is not None:
+            return After(max(0.01, (instance.look_again_at - at.now()).total_seconds()))
+        in_pool = POOL_NAME_LABEL in machine.metadata.labels
+        # Its pool looks after all of its nodes at once.
+        return Done() if in_pool else After(_LOOK_AGAIN)
+
+    async def _remove(
+        self, machine: CapelinMachine, cluster: Cluster | None, at: Context
+    ) -> Result:
+        if FINALIZER in machine.metadata.finalizers:
+            key = Key(machine.namespace or "", machine.name)
+            async with AsyncExitStack() as stack:
+                workload: Client | None = None
+                going = cluster is None or cluster.metadata.deletion_timestamp is not None
+                try:
+                    if cluster is not None:
+                        workload = await stack.enter_async_context(
+                            self._clients(at.client).client(cluster.name, key.namespace)
+                        )
+                except NotFound:
+                    if not going:
+                        return After(_SOON)
+                await self._backend.remove(key, workload)
+            await at.remove_finalizer(machine, FINALIZER)
+        return Done()
+
+    async def _write_provider_id(
+        self, machine: CapelinMachine, provider_id: str, client: Client
+    ) -> None:
+        resource = CapelinMachine.resource
+        await client.apply(
+            {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": {
+                    "name": machine.name,
+                    "namespace": machine.namespace,
+                    "uid": machine.uid,
+                },
+                "spec": {"providerID": provider_id},
+            },
+            resource=resource,
+            manager=f"{MANAGER}-provider-id",
+        )
+
+    async def _wait(
+        self, machine: CapelinMachine, at: Context, pause: Aspect, reason: str, message: str
+    ) -> None:
+        await self._say(machine, at, pause, Aspect(READY, "False", reason, message))
+
+    async def _say(self, machine: CapelinMachine, at: Context, *aspects: Aspect) -> None:
+        before = machine.status or MachineStatus()
+        changed = {"conditions": say.said(machine, *aspects, now=at.now())}
+        await at.publish(machine, before.model_copy(update=changed))
+
+    def _clients(self, client: Client) -> WorkloadClients:
+        if self._workloads is None:
+            self._workloads = WorkloadClients(client)
+        return self._workloads

@@ -1,0 +1,289 @@
+"""Moves pools towards their specs: makes machines, and has core remove them."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from capelin.api import Resource, plural_of
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.client import Client, NotFound
+from capelin.contract import failure_domains
+from capelin.contract.clusters import cluster_of, named_by, owner_of
+from capelin.contract.conditions import Aspect
+from capelin.contract.machine_pools import is_to_go_first
+from capelin.contract.metadata import pool_machine_labels
+from capelin.contract.owners import ensure, reference_to
+from capelin.contract.pausing import paused
+from capelin.contract.vocabulary import READY
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    Key,
+    Owns,
+    Permission,
+    Reconciler,
+    Result,
+    Watches,
+)
+
+from capelin_machine_pool import status as say
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, PoolStatus
+from capelin_machine_pool.desired import is_of, pool_machine, revision_of
+from capelin_machine_pool.plan import Member, limits, next_changes
+from capelin_machine_pool.reconcilers.machines import FINALIZER, MANAGER
+
+ItemT = TypeVar("ItemT")
+
+_SOON = 2.0
+_LATER = 15.0
+_AT_ONCE = 20
+"""How many machines are made, or removed, at the same time."""
+
+
+def its_pool(machine_pool: MachinePool) -> Iterable[Key]:
+    """The pool that a MachinePool's events concern."""
+    reference = machine_pool.spec.template.spec.infrastructure_ref
+    name = named_by(reference, CapelinMachinePool)
+    return [] if name is None else [Key(machine_pool.namespace or "", name)]
+
+
+class Pools(Reconciler[CapelinMachinePool]):
+    """Moves a pool of machines one step towards its spec."""
+
+    watches = (
+        For(CapelinMachinePool),
+        Owns(CapelinMachine),
+        Watches(MachinePool, to=its_pool),
+    )
+    permissions = (
+        Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
+        Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
+        Permission("bootstrap.cluster.x-k8s.io", ("*",), ("get",)),
+    )
+
+    async def reconcile(self, pool: CapelinMachinePool, at: Context) -> Result:
+        """Take one step."""
+        cluster = await cluster_of(at.client, pool)
+        pause = paused(pool, cluster)
+        if pause.status == "True":
+            await self._say(pool, at, pause)
+            return After(_LATER)
+        machine_pool = await owner_of(at.client, pool, MachinePool)
+        if pool.metadata.deletion_timestamp is not None:
+            return await self._remove(pool, at)
+        if cluster is None or machine_pool is None:
+            message = "no MachinePool owns it yet; name it in a MachinePool's infrastructureRef"
+            await self._say(pool, at, pause, Aspect(READY, "False", say.WAITING_FOR_OWNER, message))
+            return Done()
+        await at.add_finalizer(pool, FINALIZER)
+        await self._own(pool, cluster, at)
+        missing = _waits_for(cluster, machine_pool)
+        if missing is not None:
+            await self._say(pool, at, pause, missing)
+            return After(_SOON)
+        return await self._keep(pool, machine_pool, cluster, pause, at)
+
+    async def _keep(
+        self,
+        pool: CapelinMachinePool,
+        machine_pool: MachinePool,
+        cluster: Cluster,
+        pause: Aspect,
+        at: Context,
+    ) -> Result:
+        labels = pool_machine_labels(cluster=cluster.name, pool=machine_pool.name)
+        machines = (await at.client.list(CapelinMachine, pool.namespace, labels=labels)).items
+        revision = revision_of(pool, machine_pool, await _bootstrap_spec(at.client, machine_pool))
+        replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
+        up_to_date = sum(is_of(machine, revision) for machine in machines)
+        await at.publish(
+            pool,
+            say.pool_status(
+                pool,
+                machines,
+                replicas=replicas,
+                up_to_date=up_to_date,
+                paused=pause,
+                now=at.now(),
+            ),
+        )
+        await self._list_machines(pool, machines, at)
+        rolling = pool.spec.rolling_update
+        wanted = limits(replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy)
+        settled = up_to_date == len(machines) == replicas
+        owners = {} if settled else await _machines_of(at.client, pool, labels)
+        members = [_member(machine, owners, revision, at.now()) for machine in machines]
+        changes = next_changes(members, wanted)
+        domains = _domains(machine_pool, cluster, machines)
+        made = [
+            pool_machine(
+                pool,
+                machine_pool,
+                cluster.name,
+                name=f"{pool.name}-{uuid.uuid4().hex[:6]}",
+                revision=revision,
+                failure_domain=domain,
+            )
+            for domain in domains(changes.create)
+        ]
+        await _each(made, at.client.create)
+        await _each(changes.remove, partial(_delete_machine, at.client, pool))
+        waiting = any(not member.removable for member in members)
+        return After(_SOON) if waiting else Done()
+
+    async def _remove(self, pool: CapelinMachinePool, at: Context) -> Result:
+        """Have every machine removed through its Machine, and go when none is left."""
+        left = [
+            machine
+            for machine in (await at.client.list(CapelinMachine, pool.namespace)).items
+            if any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
+        ]
+        if not left:
+            await at.remove_finalizer(pool, FINALIZER)
+            return Done()
+        await self._list_machines(pool, left, at)
+        await _each([one.name for one in left], partial(_delete_everything, at.client, pool))
+        message = f"{len(left)} machines are being removed"
+        await self._say(pool, at, Aspect("Deleting", "True", "Deleting", message))
+        return After(_SOON)
+
+    async def _list_machines(
+        self, pool: CapelinMachinePool, machines: Sequence[CapelinMachine], at: Context
+    ) -> None:
+        listed = say.provider_ids(machines)
+        if listed == pool.spec.provider_id_list:
+            return
+        resource = CapelinMachinePool.resource
+        await at.client.apply(
+            {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": {"name": pool.name, "namespace": pool.namespace, "uid": pool.uid},
+                "spec": {"providerIDList": listed},
+            },
+            resource=resource,
+            manager=f"{MANAGER}-provider-id-list",
+        )
+
+    async def _own(self, pool: CapelinMachinePool, cluster: Cluster, at: Context) -> None:
+        """Name the Cluster as an owner too: core does it for topologies only, and move needs it."""
+        present = pool.metadata.owner_references
+        if ensure(present, reference_to(cluster)) != present:
+            await at.own_metadata(pool, owner_references=[reference_to(cluster)])
+
+    async def _say(self, pool: CapelinMachinePool, at: Context, *aspects: Aspect) -> None:
+        before = pool.status or PoolStatus()
+        changed = {
+            "conditions": say.said(pool, *aspects, now=at.now()),
+            # Said before there are machines, so that core never takes them for its own.
+            "infrastructure_machine_kind": CapelinMachine.resource.kind,
+        }
+        await at.publish(pool, before.model_copy(update=changed))
+
+
+def _waits_for(cluster: Cluster, machine_pool: MachinePool) -> Aspect | None:
+    if not cluster.status.initialization.infrastructure_provisioned:
+        message = "the Cluster's infrastructure is not provisioned yet"
+        return Aspect(READY, "False", say.WAITING_FOR_INFRASTRUCTURE, message)
+    if machine_pool.spec.template.spec.bootstrap.data_secret_name is None:
+        message = "its MachinePool has no bootstrap data yet"
+        return Aspect(READY, "False", say.WAITING_FOR_BOOTSTRAP_DATA, message)
+    if not cluster.status.initialization.control_plane_initialized:
+        message = "the control plane has not answered yet"
+        return Aspect(READY, "False", say.WAITING_FOR_CONTROL_PLANE, message)
+    return None
+
+
+def _member(
+    machine: CapelinMachine, owners: Mapping[str, Machine], revision: str, now: datetime
+) -> Member:
+    owner = owners.get(machine.name)
+    going = owner is not None and owner.metadata.deletion_timestamp is not None
+    found = machine.status.conditions if machine.status else []
+    return Member(
+        name=machine.name,
+        current=is_of(machine, revision),
+        ready=say.is_ready(machine),
+        created=machine.metadata.creation_timestamp or now,
+        deleting=machine.metadata.deletion_timestamp is not None or going,
+        removable=owner is not None,
+        goes_first=owner is not None and is_to_go_first(owner),
+        lost=any(one.type == say.NODE_RUNNING and one.reason == "Lost" for one in found),
+    )
+
+
+async def _machines_of(
+    client: Client, pool: CapelinMachinePool, labels: Mapping[str, str]
+) -> dict[str, Machine]:
+    """The Machines of a pool by the names of what they stand for."""
+    found = (await client.list(Machine, pool.namespace, labels=labels)).items
+    return {named_by(one.spec.infrastructure_ref, CapelinMachine) or "": one for one in found}
+
+
+async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any]:
+    """What a pool's bootstrap config says, as far as there is one."""
+    reference = machine_pool.spec.template.spec.bootstrap.config_ref
+    if reference is None or not (reference.kind and reference.name and reference.api_group):
+        return {}
+    resource = await _resource(client, reference.api_group, reference.kind)
+    found = await client.find(resource, reference.name, machine_pool.namespace)
+    return {} if found is None else found.get("spec") or {}
+
+
+async def _resource(client: Client, group: str, kind: str) -> Resource:
+    described = await client.request("GET", f"/apis/{group}")
+    version = described["preferredVersion"]["version"]
+    return Resource(group, version, kind, plural_of(kind))
+
+
+def _domains(
+    machine_pool: MachinePool, cluster: Cluster, machines: Sequence[CapelinMachine]
+) -> Callable[[int], list[str | None]]:
+    """Where the next machines go, by how many there are to be."""
+    names = machine_pool.spec.failure_domains or [
+        domain.name for domain in cluster.status.failure_domains
+    ]
+    placed = [machine.spec.failure_domain for machine in machines]
+
+    def choose(count: int) -> list[str | None]:
+        chosen: list[str | None] = []
+        for _ in range(count):
+            domain = failure_domains.fewest(names, [*placed, *chosen], seed=machine_pool.uid)
+            chosen.append(domain)
+        return chosen
+
+    return choose
+
+
+async def _delete_machine(client: Client, pool: CapelinMachinePool, name: str) -> None:
+    """Have core drain and remove a machine."""
+    try:
+        await client.delete(Machine, name, pool.namespace)
+    except NotFound:
+        return
+
+
+async def _delete_everything(client: Client, pool: CapelinMachinePool, name: str) -> None:
+    """Remove a machine of a pool that goes, by its Machine if it has one."""
+    try:
+        await client.delete(Machine, name, pool.namespace)
+    except NotFound:
+        await client.delete(CapelinMachine, name, pool.namespace)
+
+
+async def _each(items: Iterable[ItemT], do: Callable[[ItemT], Awaitable[object]]) -> None:
+    """Do something for each, a few at a time."""
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: ItemT) -> None:
+        async with limit:
+            await do(item)
+
+    async with asyncio.TaskGroup() as tasks:
+        for item in items:
+            tasks.create_task(one(item))

@@ -1,0 +1,165 @@
+"""What to say of pools, machines and what is around them: status and conditions."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from capelin.api import BaseObject, Condition
+from capelin.contract.conditions import Aspect, update
+from capelin.contract.machine_pools import provider_id_list
+from capelin.contract.vocabulary import DELETING, READY
+
+from capelin_machine_pool.api import (
+    CapelinCluster,
+    CapelinMachine,
+    CapelinMachinePool,
+    ClusterStatus,
+    Initialization,
+    MachineStatus,
+    PoolStatus,
+)
+from capelin_machine_pool.api import Instance as PoolInstance
+from capelin_machine_pool.backends import Instance
+
+REPLICAS_READY = "ReplicasReady"
+UP_TO_DATE = "UpToDate"
+NODE_RUNNING = "NodeRunning"
+
+WAITING_FOR_OWNER = "WaitingForOwner"
+WAITING_FOR_INFRASTRUCTURE = "WaitingForClusterInfrastructureReady"
+WAITING_FOR_BOOTSTRAP_DATA = "WaitingForBootstrapData"
+WAITING_FOR_CONTROL_PLANE = "WaitingForControlPlaneInitialized"
+NOT_DELETING = Aspect(DELETING, "False", "NotDeleting")
+
+
+def cluster_status(cluster: CapelinCluster, paused: Aspect, now: datetime) -> ClusterStatus:
+    """The status of what is around machines: there is nothing that could be missing."""
+    aspects = [Aspect(READY, "True", READY), NOT_DELETING, paused]
+    return ClusterStatus(
+        conditions=conditions(cluster, _before(cluster), aspects, now),
+        initialization=Initialization(provisioned=True),
+        failure_domains=cluster.spec.failure_domains,
+        ready=True,
+        observed_generation=cluster.metadata.generation,
+    )
+
+
+def machine_status(
+    machine: CapelinMachine, instance: Instance, paused: Aspect, now: datetime
+) -> MachineStatus:
+    """The status of a machine. Once provisioned, it stays so: core watches its node from then."""
+    before = machine.status or MachineStatus()
+    provisioned = bool(before.initialization.provisioned) or instance.running
+    running = instance.running and not instance.lost
+    node = (
+        Aspect(NODE_RUNNING, "True", NODE_RUNNING)
+        if running
+        else Aspect(
+            NODE_RUNNING, "False", "Lost" if instance.lost else "Starting", instance.message
+        )
+    )
+    ready = Aspect(READY, node.status, READY if running else f"Not{READY}", node.message)
+    return MachineStatus(
+        conditions=conditions(machine, before.conditions, [ready, node, NOT_DELETING, paused], now),
+        initialization=Initialization(provisioned=provisioned),
+        addresses=list(instance.addresses) or before.addresses,
+        failure_domain=machine.spec.failure_domain,
+        ready=provisioned,
+        observed_generation=machine.metadata.generation,
+    )
+
+
+def pool_status(
+    pool: CapelinMachinePool,
+    machines: Sequence[CapelinMachine],
+    *,
+    replicas: int,
+    up_to_date: int,
+    paused: Aspect,
+    now: datetime,
+) -> PoolStatus:
+    """The status of a pool.
+
+    It is provisioned as soon as it can have machines, and stays so: core copies the list of its
+    machines only while it is, and would lose sight of them otherwise.
+    """
+    ready = sum(is_ready(machine) for machine in machines)
+    missing = f"{ready} of {replicas} machines are ready"
+    here = (
+        Aspect(REPLICAS_READY, "True", REPLICAS_READY)
+        if ready >= replicas
+        else Aspect(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", missing)
+    )
+    outdated = len(machines) - up_to_date
+    current = (
+        Aspect(UP_TO_DATE, "True", UP_TO_DATE)
+        if outdated == 0
+        else Aspect(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", f"{outdated} machines are outdated")
+    )
+    whole = Aspect(
+        READY, here.status, READY if here.status == "True" else f"Not{READY}", here.message
+    )
+    return PoolStatus(
+        conditions=conditions(
+            pool, _before(pool), [whole, here, current, NOT_DELETING, paused], now
+        ),
+        initialization=Initialization(provisioned=True),
+        infrastructure_machine_kind=CapelinMachine.resource.kind,
+        instances=[
+            PoolInstance(
+                instance_name=machine.name,
+                provider_id=machine.spec.provider_id,
+                version=machine.spec.version,
+                ready=is_ready(machine),
+            )
+            for machine in sorted(machines, key=lambda machine: machine.name)
+        ],
+        replicas=len(provider_ids(machines)),
+        ready=True,
+        capacity=pool.spec.simulated.capacity,
+        observed_generation=pool.metadata.generation,
+    )
+
+
+def provider_ids(machines: Sequence[CapelinMachine]) -> list[str]:
+    """The machines that have become nodes, as core wants to see them."""
+    return provider_id_list(
+        machine.spec.provider_id
+        for machine in machines
+        if machine.spec.provider_id and is_provisioned(machine)
+    )
+
+
+def is_provisioned(machine: CapelinMachine) -> bool:
+    """Whether a machine has become a node once."""
+    return bool(machine.status and machine.status.initialization.provisioned)
+
+
+def is_ready(machine: CapelinMachine) -> bool:
+    """Whether a machine runs now."""
+    found = machine.status.conditions if machine.status else []
+    return any(one.type == READY and one.status == "True" for one in found)
+
+
+def said(obj: BaseObject, *aspects: Aspect, now: datetime) -> list[Condition]:
+    """The conditions of an object with these changed, and all else as it was."""
+    before = _before(obj)
+    merged: Mapping[str, Aspect] = {
+        **{condition.type: Aspect.of(condition) for condition in before},
+        **{aspect.type: aspect for aspect in aspects},
+    }
+    return conditions(obj, before, list(merged.values()), now)
+
+
+def conditions(
+    obj: BaseObject, before: Sequence[Condition], aspects: Sequence[Aspect], now: datetime
+) -> list[Condition]:
+    """Conditions with the times at which they changed."""
+    return update(before, aspects, now=now, generation=obj.metadata.generation)
+
+
+def _before(obj: BaseObject) -> list[Condition]:
+    match obj:
+        case CapelinCluster() | CapelinMachine() | CapelinMachinePool():
+            return obj.status.conditions if obj.status else []
+        case _:
+            return []
