@@ -1,0 +1,54 @@
+"""Ten thousand requests leave nothing behind."""
+
+import asyncio
+import gc
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+from capelin.api.views.core import ConfigMap
+from capelin.client import AlreadyExists, Client, Config, Options
+
+WORKERS = 5
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def twenty(client: Client, namespace: str) -> None:
+    """Requests of every sort: found, not found, refused, given up on, watched."""
+    for _ in range(6):
+        await client.get(ConfigMap, "a", namespace)
+        await client.find(ConfigMap, "nothing", namespace)
+    for _ in range(5):
+        with suppress(AlreadyExists):
+            await client.create(ConfigMap.of("a", namespace))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.0005):
+            await client.list(ConfigMap, namespace)
+    async with aclosing(client.watch(ConfigMap, namespace)) as events:
+        await anext(events)
+
+
+async def worker(client: Client, namespace: str, requests: int) -> None:
+    for _ in range(requests // 20):
+        await twenty(client, namespace)
+
+
+async def test_no_descriptor_and_no_task_is_left_after_ten_thousand_requests(
+    kubeconfig: Path, namespace: str
+) -> None:
+    tasks_before = asyncio.all_tasks()
+    descriptors_before = descriptors()
+    config = Config.from_kubeconfig(kubeconfig)
+    async with Client(config, options=Options(qps=0)) as client:
+        await client.create(ConfigMap.of("a", namespace))
+        await asyncio.gather(*(worker(client, namespace, 200) for _ in range(WORKERS)))
+        tasks_then, descriptors_then = len(asyncio.all_tasks()), descriptors()
+        await asyncio.gather(*(worker(client, namespace, 1800) for _ in range(WORKERS)))
+        assert len(asyncio.all_tasks()) <= tasks_then + WORKERS
+        assert descriptors() <= descriptors_then + WORKERS
+    gc.collect()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks_before
+    assert descriptors() <= descriptors_before
