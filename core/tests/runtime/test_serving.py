@@ -1,0 +1,391 @@
+import http.client
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from capelin.pki import KeyPair, issue, new_ca
+from capelin.runtime.v1alpha1 import (
+    BeforeClusterCreate,
+    BeforeClusterDelete,
+    BeforeClusterUpgrade,
+    Discovery,
+    ValidateTopology,
+)
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
+
+NOW = datetime.now(UTC)
+CA = new_ca("hooks", now=NOW)
+PROGRAM = Path(__file__).with_name("served.py")
+PID = BeforeClusterCreate.id.path("pid")
+SLOW = BeforeClusterUpgrade.id.path("slow")
+ENDLESS = BeforeClusterDelete.id.path("endless")
+SIZE = ValidateTopology.id.path("size")
+CLUSTER = b'{"cluster":{}}'
+UPGRADE = b'{"cluster":{},"fromKubernetesVersion":"v1","toKubernetesVersion":"v2"}'
+PATIENCE = 30.0
+
+
+def certificate() -> KeyPair:
+    return issue(
+        CA, common_name="guard", usages=["server", "client"], addresses=["127.0.0.1"], now=NOW
+    )
+
+
+def write(folder: Path, pair: KeyPair) -> KeyPair:
+    folder.mkdir(exist_ok=True)
+    (folder / "tls.crt").write_bytes(pair.certificate_pem)
+    (folder / "tls.key").write_bytes(pair.private_key_pem)
+    return pair
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait for something to become true, at most for as long as a busy machine may take."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
+
+
+class Served:
+    """A running server."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: list[str], out: list[str]) -> None:
+        self.process, self.log, self.out = process, log, out
+
+        def ports() -> re.Match[str] | None:
+            assert process.poll() is None, "".join(log)
+            return re.search(r"https port (\d+), probes on http port (\d+)", "".join(log))
+
+        until(ports)
+        found = ports()
+        assert found
+        self.port, self.probes = int(found[1]), int(found[2])
+        until(lambda: self.page("/readyz")[0] == 200)
+        self.ready = time.monotonic()
+
+    def connect(self, shown: Path | None = None) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cadata=CA.certificate_pem.decode())
+        if shown is not None:
+            context.load_cert_chain(shown / "tls.crt", shown / "tls.key")
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, context=context, timeout=PATIENCE
+        )
+
+    def page(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.probes, timeout=PATIENCE)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except ConnectionError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def calls(self, handler: str, outcome: str) -> float:
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(self.page("/metrics")[1])
+            for sample in family.samples
+            if sample.name == "capelin_runtime_requests_total"
+            and (sample.labels["handler"], sample.labels["outcome"]) == (handler, outcome)
+        )
+
+    def ask(self, path: str, body: bytes) -> dict[str, Any]:
+        connection = self.connect()
+        try:
+            return ask(connection, path, body)
+        finally:
+            connection.close()
+
+
+def ask(connection: http.client.HTTPConnection, path: str, body: bytes) -> dict[str, Any]:
+    connection.request("POST", path, body)
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    assert answer.status == 200
+    return said
+
+
+def serial(connection: http.client.HTTPSConnection) -> int:
+    shown = connection.sock.getpeercert(binary_form=True)
+    assert isinstance(shown, bytes)
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+def follow(stream: IO[str], lines: list[str]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: lines.extend(stream), daemon=True)
+    thread.start()
+    return thread
+
+
+@contextmanager
+def serving(folder: Path, *flags: str, **environment: str) -> Generator[Served]:
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM), "--host=127.0.0.1", *flags],
+        env={
+            **os.environ,
+            "CAPELIN_CERT_DIR": str(folder),
+            "CAPELIN_PORT": "0",
+            "CAPELIN_PROBES_PORT": "0",
+            "CAPELIN_DRAIN_SECONDS": "0",
+            **environment,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        assert process.stdout
+        log, out = list[str](), list[str]()
+        threads = follow(process.stderr, log), follow(process.stdout, out)
+        try:
+            yield Served(process, log, out)
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+            for thread in threads:
+                thread.join(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("certs")
+    write(made, certificate())
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Generator[Served]:
+    with serving(folder) as running:
+        yield running
+
+
+def test_a_hook_is_answered_without_a_content_type(server: Served) -> None:
+    connection = server.connect()
+    connection.request("POST", PID, CLUSTER)
+    answer = connection.getresponse()
+    assert answer.headers["content-type"] == "application/json"
+    assert json.loads(answer.read())["message"] == str(server.process.pid)
+    connection.close()
+
+
+def test_a_connection_is_good_for_many_calls(server: Served) -> None:
+    connection = server.connect()
+    names = {handler["name"] for handler in ask(connection, Discovery.id.path(), b"{}")["handlers"]}
+    assert names == {"pid", "slow", "endless", "size"}
+    assert {ask(connection, PID, CLUSTER)["status"] for _ in range(20)} == {"Success"}
+    connection.close()
+
+
+def test_calls_do_not_wait_for_each_other(server: Served) -> None:
+    slow = server.connect()
+    slow.request("POST", SLOW, UPGRADE)
+    assert server.ask(PID, CLUSTER)["status"] == "Success"
+    assert json.loads(slow.getresponse().read())["message"] == "done"
+    slow.close()
+
+
+def test_probes_say_that_all_is_well(server: Served) -> None:
+    assert server.page("/healthz") == (200, "ok")
+    assert server.page("/readyz") == (200, "ok")
+    assert server.page("/nowhere")[0] == 404
+
+
+def test_hooks_are_not_served_in_plain_http(server: Served) -> None:
+    assert server.page(PID)[0] == 404
+
+
+def test_calls_are_counted(server: Served) -> None:
+    before = server.calls("pid", "success"), server.calls("pid", "failure")
+    server.ask(PID, CLUSTER)
+    server.ask(PID, b"nonsense")
+    after = server.calls("pid", "success"), server.calls("pid", "failure")
+    assert after == (before[0] + 1, before[1] + 1)
+
+
+def test_twenty_mebibytes_are_answered(server: Served) -> None:
+    item = json.dumps(
+        {
+            "holderReference": dict.fromkeys(
+                ("apiVersion", "kind", "namespace", "name", "fieldPath"), "x"
+            ),
+            "object": {"spec": {"files": [{"content": "x" * 1000}] * 8}},
+        }
+    )
+    count = 20 * 2**20 // (len(item) + 1) - 1
+    body = ('{"items":[' + ",".join([item] * count) + "]}").encode()
+    assert 19.9 * 2**20 < len(body) <= 20 * 2**20
+    assert server.ask(SIZE, body)["message"] == f"{count} items"
+
+
+def test_more_is_refused_in_words(server: Served) -> None:
+    answer = server.ask(SIZE, b" " * (20 * 2**20 + 1))
+    assert answer["status"] == "Failure"
+    assert answer["message"] == "handler size takes no request above 20 MiB"
+
+
+def test_a_call_is_answered_before_its_caller_gives_up(server: Served) -> None:
+    answer = server.ask(f"{ENDLESS}?timeout=50ms", CLUSTER)
+    assert answer["message"] == "handler endless did not answer in time"
+
+
+def test_a_call_ends_when_its_client_hangs_up(server: Served) -> None:
+    before = server.calls("endless", "abandoned")
+    connection = server.connect()
+    connection.request("POST", ENDLESS, CLUSTER)
+    connection.close()
+    until(lambda: server.calls("endless", "abandoned") == before + 1)
+
+
+def test_documents_are_shown(server: Served) -> None:
+    connection = server.connect()
+    connection.request("GET", "/openapi.json")
+    assert PID.replace("/pid", "/{name}") in json.loads(connection.getresponse().read())["paths"]
+    connection.close()
+
+
+def test_a_renewed_certificate_is_served_and_nobody_is_cut_off(tmp_path: Path) -> None:
+    first = write(tmp_path, certificate())
+    with serving(tmp_path) as server:
+        old = server.connect()
+        ask(old, PID, CLUSTER)
+        second = write(tmp_path, certificate())
+        numbers = [
+            x509.load_pem_x509_certificate(pair.certificate_pem).serial_number
+            for pair in (first, second)
+        ]
+
+        def shown() -> int:
+            connection = server.connect()
+            ask(connection, PID, CLUSTER)
+            try:
+                return serial(connection)
+            finally:
+                connection.close()
+
+        until(lambda: shown() == numbers[1])
+        assert serial(old) == numbers[0]
+        assert ask(old, PID, CLUSTER)["status"] == "Success"
+        old.close()
+
+
+def test_clients_can_be_made_to_show_a_certificate(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "clients.crt").write_bytes(CA.certificate_pem)
+    with serving(folder, f"--client-ca={tmp_path / 'clients.crt'}") as server:
+        known = server.connect(shown=folder)
+        assert ask(known, PID, CLUSTER)["status"] == "Success"
+        known.close()
+        unknown = server.connect()
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            ask(unknown, PID, CLUSTER)
+        unknown.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_call_that_has_begun_is_finished(folder: Path, workers: int) -> None:
+    with serving(folder, f"--workers={workers}") as server:
+        connection = server.connect()
+        connection.request("POST", SLOW, UPGRADE)
+        until(lambda: "begun\n" in server.out)
+        server.process.send_signal(signal.SIGTERM)
+        answer = connection.getresponse()
+        assert json.loads(answer.read())["message"] == "done"
+        connection.close()
+        assert server.process.wait(PATIENCE) == 0
+    assert sorted(server.out) == ["begun\n", *["closed\n"] * workers, *["open\n"] * workers]
+
+
+def test_a_server_goes_on_for_a_while_until_nobody_calls_any_more(folder: Path) -> None:
+    with serving(folder, CAPELIN_DRAIN_SECONDS="60") as server:
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.page("/readyz")[0] == 503)
+        connection = server.connect()
+        connection.request("POST", PID, CLUSTER)
+        answer = connection.getresponse()
+        assert json.loads(answer.read())["status"] == "Success"
+        assert answer.headers["connection"] == "close"
+        connection.close()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_several_processes_share_the_work_and_are_replaced_when_they_die(folder: Path) -> None:
+    with serving(folder, "--workers=2") as server:
+        pids: set[str] = set()
+
+        def both() -> bool:
+            pids.add(server.ask(PID, CLUSTER)["message"])
+            return len(pids) == 2
+
+        until(both)
+        assert str(server.process.pid) not in pids
+        calls = server.calls("pid", "success")
+        # A process that ends as soon as it has started is not replaced.
+        until(lambda: time.monotonic() > server.ready + 1)
+        victim = int(pids.pop())
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: "starting it anew" in "".join(server.log))
+        until(both)
+        assert server.calls("pid", "success") > calls
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE) == 0
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_processes_end_with_the_one_that_started_them(folder: Path) -> None:
+    with serving(folder, "--workers=2") as server:
+        pid = int(server.ask(PID, CLUSTER)["message"])
+        server.process.kill()
+        server.process.wait(PATIENCE)
+        until(lambda: has_ended(pid))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_that_cannot_start_ends(folder: Path, workers: str) -> None:
+    done = run(folder, "--workers", workers, BROKEN="yes")
+    assert done.returncode != 0
+    assert "no API server" in done.stderr
+
+
+def run(folder: Path, *flags: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), "--host=127.0.0.1", "--port=0", "--probes-port=0", *flags],
+        env={**os.environ, "CAPELIN_CERT_DIR": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_a_server_without_certificates_says_so(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert f"{tmp_path}/tls.crt cannot be read; mount the certificate there" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_named(folder: Path, server: Served) -> None:
+    done = run(folder, f"--port={server.port}")
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {server.port} (Address already in use)" in done.stderr
