@@ -1,5 +1,6 @@
 """Environments by name, and who may change one."""
 
+import fcntl
 import multiprocessing
 import stat
 from multiprocessing.connection import Connection
@@ -107,10 +108,19 @@ def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environmen
         theirs.close()
 
 
-def test_a_lock_on_a_removed_file_is_no_lock(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with held(path, "down") as holder:
+def test_a_lock_on_a_file_that_was_removed_meanwhile_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock = tmp_path / "lock", fcntl.flock
+    removals = [path]
+
+    def removed_by_the_one_before(descriptor: int, operation: int) -> None:
+        for each in removals:
+            each.unlink()
+        removals.clear()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_by_the_one_before)
+    with held(path, "up") as holder:
         assert holder is None
-        path.unlink()
-        with held(path, "up") as successor:
-            assert successor is None
+        assert path.read_text() == "up"
