@@ -96,8 +96,13 @@ def running(config: Config, namespace: str) -> Running:
 
     @asynccontextmanager
     async def run(*reconcilers: Reconciler[Any], **options: Any) -> AsyncGenerator[Manager]:
-        quiet: dict[str, Any] = {"metrics_address": None, "health_address": None}
-        chosen = Options(**{"namespace": namespace, **quiet, "grace_period": 5, **options})
+        usual: dict[str, Any] = {
+            "namespace": namespace,
+            "metrics_address": None,
+            "health_address": None,
+            "grace_period": 5,
+        }
+        chosen = Options(**(usual | options))
         manager = Manager("capelin-test", reconcilers, chosen, config)
         task = asyncio.create_task(manager.run())
         try:

@@ -73,8 +73,10 @@ async def installed(install: Any) -> None:
     await install(Shoal)
 
 
-async def make(client: Client, namespace: str, name: str, size: int = 1, **labels: str) -> Shoal:
-    metadata = ObjectMeta(name=name, namespace=namespace, labels=labels)
+async def make(
+    client: Client, namespace: str, name: str, size: int = 1, labels: dict[str, str] | None = None
+) -> Shoal:
+    metadata = ObjectMeta(name=name, namespace=namespace, labels=labels or {})
     return await client.create(Shoal(metadata=metadata, spec=Spec(size=size)))
 
 
@@ -121,7 +123,7 @@ async def test_a_watch_filter_leaves_the_rest_to_other_managers(
 ) -> None:
     label = "cluster.x-k8s.io/watch-filter"
     for name, value in (("blue", "blue"), ("red", "red")):
-        await make(client, namespace, name, **{label: value})
+        await make(client, namespace, name, labels={label: value})
     await make(client, namespace, "plain")
     seen = Seen()
     async with running(seen, watch_filter="blue"):

@@ -1,0 +1,316 @@
+"""kopf against an API server that does what the test says."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from capelin.api import Object, kind
+from capelin.api.views.core import ConfigMap
+from capelin.client import Config, Server, User
+from capelin.controller import For, Key, Owns, Watch
+from capelin.controller.metrics import Metrics
+from capelin.controller.watching import Subscription, Watching, WatchLostError
+
+
+@kind(group="watching.test", version="v1")
+class Crab(Object[dict[str, Any], dict[str, Any]]):
+    """A kind."""
+
+
+CRABS = "/apis/watching.test/v1/crabs"
+MAPS = "/api/v1/configmaps"
+RESOURCES = {
+    "/api/v1": [("namespaces", "Namespace", False), ("configmaps", "ConfigMap", True)],
+    "/apis/watching.test/v1": [("crabs", "Crab", True)],
+}
+
+
+class Api:
+    """Just enough of an API server: what is listed, and a line for each watch to send next."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.requests: list[web.Request] = []
+        self.items: dict[str, list[str]] = {CRABS: [], MAPS: []}
+        self.lines: dict[str, asyncio.Queue[Any]] = {CRABS: asyncio.Queue(), MAPS: asyncio.Queue()}
+        self.refuse: list[int] = []
+        self.tokens: set[str] | None = None
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        if self.tokens is not None and request.headers.get("Authorization") not in self.tokens:
+            return web.json_response({"kind": "Status", "code": 401}, status=401)
+        if request.path in self.lines:
+            if self.refuse:
+                return web.json_response({"kind": "Status"}, status=self.refuse.pop(0))
+            return await (self.watch if "watch" in request.query else self.list)(request)
+        return web.json_response(self.discovery(request.path))
+
+    def discovery(self, path: str) -> dict[str, Any]:
+        if path == "/api":
+            return {"versions": ["v1"]}
+        if path == "/apis":
+            version = {"version": "v1"}
+            group = {"name": "watching.test", "versions": [version], "preferredVersion": version}
+            return {"groups": [group]}
+        found = [
+            {
+                "name": name,
+                "kind": kind_,
+                "namespaced": namespaced,
+                "singularName": kind_.lower(),
+                "verbs": ["list", "watch", "patch"],
+            }
+            for name, kind_, namespaced in RESOURCES[path]
+        ]
+        return {"resources": found}
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        items = [body(name) for name in self.items[request.path]]
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while (line := await self.lines[request.path].get()) is not None:
+            await response.write(json.dumps(line).encode() + b"\n")
+        return response
+
+    def count(self, path: str, *, watch: bool) -> int:
+        return sum(each.path == path and ("watch" in each.query) is watch for each in self.requests)
+
+
+def body(name: str, **metadata: Any) -> dict[str, Any]:
+    owner = {"apiVersion": "watching.test/v1", "kind": "Crab", "name": f"of-{name}", "uid": "1"}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "sea",
+            "uid": name,
+            "resourceVersion": "2",
+            "ownerReferences": [owner],
+            **metadata,
+        }
+    }
+
+
+def changed(name: str, **metadata: Any) -> dict[str, Any]:
+    return {"type": "MODIFIED", "object": body(name, **metadata)}
+
+
+GONE = {"type": "ERROR", "object": {"code": 410}}
+
+
+class Asked:
+    """Notes what a queue is asked for."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.all = 0
+        self.retries = 0
+
+    def add(self, key: Key) -> None:
+        self.keys.append(key.name)
+
+    def add_all(self) -> None:
+        self.all += 1
+
+    def retry_soon(self) -> None:
+        self.retries += 1
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    api = Api()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", api.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    api.address = f"http://{host}:{port}"
+    yield api
+    await runner.cleanup()
+
+
+def watching(api: Api, asked: Asked, *watches: Watch, user: User | None = None) -> Watching:
+    subscriptions = [Subscription(watch, Crab.resource, asked) for watch in watches]
+    return Watching(Config(Server(api.address), user or User()), subscriptions, Metrics())
+
+
+@asynccontextmanager
+async def run(made: Watching) -> AsyncGenerator[asyncio.Task[None]]:
+    task = asyncio.create_task(made.run())
+    try:
+        async with asyncio.timeout(30):
+            await made.listed.wait()
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_is_there_and_what_changes_is_told(api: Api, eventually: Any) -> None:
+    asked = Asked()
+    api.items[CRABS] = ["a", "b"]
+    api.items[MAPS] = ["m"]
+    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
+        await eventually(lambda: sorted(asked.keys) == ["a", "b", "of-m"])
+        api.lines[CRABS].put_nowait(changed("a"))
+        await eventually(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m"])
+        api.lines[MAPS].put_nowait({**changed("m"), "type": "DELETED"})
+        await eventually(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m", "of-m"])
+    assert (asked.all, asked.retries) == (0, 0)
+
+
+async def test_what_is_not_listed_yet_is_known(api: Api) -> None:
+    made = watching(api, Asked(), For(Crab), Owns(ConfigMap))
+    assert sorted(made.waiting_for) == ["configmaps", "crabs"]
+    async with run(made):
+        assert made.waiting_for == []
+
+
+async def test_only_metadata_is_asked_for_and_only_what_the_labels_choose(api: Api) -> None:
+    labels = {"a": "1", "b": None}
+    async with run(watching(api, Asked(), For(Crab, labels=labels), Owns(ConfigMap))):
+        pass
+    crabs = [request for request in api.requests if request.path == CRABS]
+    assert [request.query["labelSelector"] for request in crabs] == ["a=1,b", "a=1,b"]
+    assert [request.headers["Accept"].split(";")[1] for request in crabs] == [
+        "as=PartialObjectMetadataList",
+        "as=PartialObjectMetadata",
+    ]
+    maps = [request for request in api.requests if request.path == MAPS]
+    assert not any("labelSelector" in request.query for request in maps)
+
+
+async def test_two_that_choose_differently_share_one_watch_of_everything(
+    api: Api, eventually: Any
+) -> None:
+    asked = Asked()
+    api.items[CRABS] = ["a"]
+    watches = For(Crab, labels={"a": "1"}), Owns(Crab, labels={"b": None})
+    async with run(watching(api, asked, *watches)):
+        api.lines[CRABS].put_nowait(changed("a", labels={"b": "2"}))
+        await eventually(lambda: asked.keys == ["of-a"])
+    assert not any("labelSelector" in request.query for request in api.requests)
+    assert api.count(CRABS, watch=False) == 1
+
+
+async def test_after_a_gap_whoever_owned_what_may_be_gone_is_told(
+    api: Api, eventually: Any
+) -> None:
+    asked = Asked()
+    api.items[MAPS] = ["m"]
+    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
+        await eventually(lambda: asked.keys == ["of-m"])
+        api.items[MAPS] = []
+        api.lines[MAPS].put_nowait(GONE)
+        await eventually(lambda: asked.all == 1)
+        api.lines[CRABS].put_nowait(GONE)
+        await eventually(lambda: api.count(CRABS, watch=True) == 2)
+    assert asked.all == 1, "what is gone itself needs no reconcile"
+
+
+async def test_a_watch_that_ends_is_resumed_without_a_list(api: Api, eventually: Any) -> None:
+    asked = Asked()
+    async with run(watching(api, asked, For(Crab))):
+        api.lines[CRABS].put_nowait(None)
+        api.lines[CRABS].put_nowait(changed("a"))
+        await eventually(lambda: asked.keys == ["a"])
+    assert api.count(CRABS, watch=False) == 1
+    assert (asked.all, asked.retries) == (0, 0)
+
+
+async def test_the_end_of_an_outage_is_told(api: Api, eventually: Any) -> None:
+    asked = Asked()
+    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
+        api.refuse = [503, 500]
+        api.lines[CRABS].put_nowait(None)
+        await eventually(lambda: api.count(CRABS, watch=True) == 4)
+        await eventually(lambda: asked.retries == 1)
+    assert asked.retries == 1
+
+
+async def test_a_refusal_is_neither_a_list_nor_an_outage(api: Api) -> None:
+    asked = Asked()
+    api.refuse = [403]
+    made = watching(api, asked, Owns(ConfigMap))
+    async with run(made):
+        pass
+    assert api.count(MAPS, watch=False) == 2
+    assert (asked.all, asked.retries) == (0, 0)
+
+
+async def test_a_watch_that_dies_takes_the_others_with_it(api: Api) -> None:
+    async with run(watching(api, Asked(), For(Crab), Owns(ConfigMap))) as task:
+        api.lines[CRABS].put_nowait({"type": "ERROR", "object": {"code": 500}})
+        with pytest.raises(WatchLostError, match="the watch of crabs has ended"):
+            async with asyncio.timeout(30):
+                await task
+
+
+async def test_a_watch_that_kopf_loses_without_a_word_is_missed(api: Api) -> None:
+    async with run(watching(api, Asked(), For(Crab), Owns(ConfigMap))) as task:
+        (watcher,) = (
+            each for each in asyncio.all_tasks() if "watcher for crabs" in each.get_name()
+        )
+        watcher.cancel()
+        with pytest.raises(WatchLostError, match="the watch of crabs has ended"):
+            async with asyncio.timeout(30):
+                await task
+
+
+async def test_a_replaced_token_is_used(api: Api, tmp_path: Path, eventually: Any) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    api.tokens = {"Bearer old"}
+    asked = Asked()
+    async with run(watching(api, asked, For(Crab), user=User(token_file=token))):
+        token.write_text("new")
+        api.tokens = {"Bearer new"}
+        api.lines[CRABS].put_nowait(None)
+        api.lines[CRABS].put_nowait(changed("a"))
+        await eventually(lambda: asked.keys == ["a"])
+
+
+async def test_signals_stay_with_whoever_had_them(api: Api, eventually: Any) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    asked = Asked()
+    caught: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: caught.append(number))
+    try:
+        async with run(watching(api, asked, For(Crab))):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await eventually(lambda: caught == [signal.SIGTERM])
+            api.lines[CRABS].put_nowait(changed("a"))
+            await eventually(lambda: asked.keys == ["a"])
+    finally:
+        signal.signal(signal.SIGTERM, before[1])
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+async def test_no_task_is_left_behind(api: Api) -> None:
+    before = asyncio.all_tasks()
+    async with run(watching(api, Asked(), For(Crab), Owns(ConfigMap))):
+        assert len(asyncio.all_tasks() - before) > 10
+    server = {task for task in asyncio.all_tasks() if "RequestHandler" in repr(task)}
+    assert asyncio.all_tasks() - before - server == set()
+
+
+async def test_requests_are_counted(api: Api) -> None:
+    made = Metrics()
+    subscription = Subscription(For(Crab), Crab.resource, Asked())
+    async with run(Watching(Config(Server(api.address)), [subscription], made)):
+        host = api.address.removeprefix("http://")
+        counted = made.registry.get_sample_value(
+            "rest_client_requests_total", {"code": "200", "method": "GET", "host": host}
+        )
+        assert counted == len(api.requests)

@@ -1,0 +1,229 @@
+"""What a reconcile writes about its object, on a real API server."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import pytest
+from annotated_types import Ge, Le, MaxLen
+from capelin.api import Model, Object, ObjectMeta, kind
+from capelin.api.views.core import ConfigMap, Event
+from capelin.client import Client, Config, NotFound, Options
+from capelin.contract.owners import reference_to
+from capelin.controller import Context
+from capelin.controller.events import Recorder
+
+FINALIZER = "writing.test/reef"
+
+
+class Spec(Model):
+    size: Annotated[int, Ge(0), Le(1000)] = 1
+
+
+class Status(Model):
+    fish: Annotated[int | None, Ge(0), Le(1000)] = None
+    mood: Annotated[str | None, MaxLen(10)] = None
+
+
+@kind(group="writing.test", version="v1")
+class Reef(Object[Spec, Status]):
+    """A kind."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def installed(install: Any) -> None:
+    await install(Reef)
+
+
+@pytest.fixture
+async def writer(config: Config) -> AsyncIterator[Client]:
+    async with Client(config, manager="capelin-test", options=Options(qps=0)) as client:
+        yield client
+
+
+@pytest.fixture
+def recorder(writer: Client) -> Recorder:
+    return Recorder(writer, "capelin-test", "a-host", now=lambda: datetime.now(UTC))
+
+
+@pytest.fixture
+def at(writer: Client, recorder: Recorder) -> Context:
+    return Context(writer, logging.getLogger("test"), recorder)
+
+
+@pytest.fixture
+async def reef(client: Client, namespace: str) -> Reef:
+    metadata = ObjectMeta(name="a", namespace=namespace)
+    return await client.create(Reef(metadata=metadata, spec=Spec(size=3)))
+
+
+async def again(client: Client, reef: Reef) -> Reef:
+    return await client.get(Reef, reef.name, reef.namespace)
+
+
+async def version(client: Client, reef: Reef) -> str:
+    return (await again(client, reef)).metadata.resource_version
+
+
+async def test_a_status_is_written_when_it_is_another_and_only_then(
+    client: Client, reef: Reef, at: Context
+) -> None:
+    assert await at.publish(reef, Status(fish=3)) is True
+    assert (await again(client, reef)).status == Status(fish=3)
+    before = await version(client, reef)
+    assert await at.publish(reef, Status(fish=3)) is False
+    assert await at.publish(await again(client, reef), Status(fish=3)) is False
+    assert await version(client, reef) == before
+    assert reef.metadata.resource_version == before
+
+
+async def test_what_a_status_no_longer_says_goes(client: Client, reef: Reef, at: Context) -> None:
+    await at.publish(reef, Status(fish=3, mood="calm"))
+    assert await at.publish(reef, Status(fish=3)) is True
+    assert (await again(client, reef)).status == Status(fish=3)
+
+
+async def test_a_finalizer_is_put_once_and_stays_when_the_object_is_applied(
+    client: Client, writer: Client, reef: Reef, at: Context
+) -> None:
+    assert await at.add_finalizer(reef, FINALIZER) is True
+    assert reef.metadata.finalizers == [FINALIZER]
+    before = await version(client, reef)
+    assert await at.add_finalizer(reef, FINALIZER) is False
+    assert await version(client, reef) == before
+    wanted = Reef(metadata=ObjectMeta(name="a", namespace=reef.namespace), spec=Spec(size=9))
+    await writer.apply(wanted)
+    assert (await again(client, reef)).metadata.finalizers == [FINALIZER]
+
+
+async def test_a_finalizer_holds_an_object_until_it_is_removed(
+    client: Client, reef: Reef, at: Context
+) -> None:
+    await at.add_finalizer(reef, FINALIZER)
+    await client.delete(Reef, reef.name, reef.namespace)
+    going = await again(client, reef)
+    assert going.metadata.deletion_timestamp is not None
+    assert await at.add_finalizer(going, "writing.test/too-late") is False
+    assert await at.remove_finalizer(going, FINALIZER) is True
+    with pytest.raises(NotFound):
+        await again(client, reef)
+
+
+async def test_no_finalizer_is_put_on_an_object_that_is_gone(
+    client: Client, reef: Reef, at: Context
+) -> None:
+    await client.delete(Reef, reef.name, reef.namespace)
+    with pytest.raises(Exception, match="uid mismatch"):
+        await at.add_finalizer(reef, FINALIZER)
+    with pytest.raises(NotFound):
+        await again(client, reef)
+
+
+async def test_a_finalizer_goes_whoever_put_it_there_and_whatever_came_in_between(
+    client: Client, reef: Reef, at: Context
+) -> None:
+    ours_last = {"metadata": {"finalizers": ["other.test/first", FINALIZER]}}
+    stale = await client.patch(Reef, reef.name, reef.namespace, ours_last)
+    reordered = {"metadata": {"finalizers": [FINALIZER, "other.test/first", "other.test/new"]}}
+    await client.patch(Reef, reef.name, reef.namespace, reordered)
+    assert await at.remove_finalizer(stale, FINALIZER) is True
+    left = (await again(client, reef)).metadata.finalizers
+    assert left == ["other.test/first", "other.test/new"] == stale.metadata.finalizers
+    assert await at.remove_finalizer(stale, FINALIZER) is False
+
+
+async def test_a_finalizer_of_an_object_that_is_gone_needs_no_removal(
+    client: Client, reef: Reef, at: Context
+) -> None:
+    reef.metadata.finalizers = [FINALIZER]
+    await client.delete(Reef, reef.name, reef.namespace)
+    assert await at.remove_finalizer(reef, FINALIZER) is False
+
+
+async def test_metadata_is_kept_and_given_up_again(
+    client: Client, namespace: str, reef: Reef, at: Context
+) -> None:
+    owner = await client.create(ConfigMap.of("owner", namespace))
+    owners = [reference_to(owner)]
+    await client.patch(Reef, "a", namespace, {"metadata": {"labels": {"theirs": "1"}}})
+    reef = await again(client, reef)
+    kept: dict[str, Any] = {"labels": {"ours": "1"}, "owner_references": owners}
+    assert await at.own_metadata(reef, annotations={"note": "x"}, **kept) is True
+    assert reef.metadata.labels == {"theirs": "1", "ours": "1"}
+    before = await version(client, reef)
+    assert await at.own_metadata(reef, annotations={"note": "x"}, **kept) is False
+    assert await version(client, reef) == before
+    assert await at.own_metadata(reef, **kept) is True
+    found = (await again(client, reef)).metadata
+    assert (found.annotations, found.owner_references) == ({}, owners)
+    assert await at.own_metadata(reef) is True
+    found = (await again(client, reef)).metadata
+    assert (found.labels, found.owner_references) == ({"theirs": "1"}, [])
+    assert await at.own_metadata(await again(client, reef)) is False
+
+
+async def events(client: Client, namespace: str) -> list[Event]:
+    return (await client.list(Event, namespace)).items
+
+
+async def test_an_event_is_told_once_and_counted_from_then_on(
+    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder
+) -> None:
+    for _ in range(3):
+        at.event(reef, "Warning", "Bleached", "the reef is bleached")
+    at.event(reef, "Normal", "Grew", "it grew")
+    await recorder.flush()
+    told = {event.reason: event for event in await events(client, namespace)}
+    assert told.keys() == {"Bleached", "Grew"}
+    bleached = told["Bleached"]
+    assert bleached.series is not None
+    assert (bleached.type, bleached.series.count) == ("Warning", 3)
+    assert (bleached.note, bleached.action) == ("the reef is bleached", "Reconcile")
+    assert bleached.reporting_controller == "capelin-test"
+    assert bleached.regarding is not None
+    assert (bleached.regarding.kind, bleached.regarding.uid) == ("Reef", reef.uid)
+    assert told["Grew"].series is None
+
+
+async def test_another_process_goes_on_counting(
+    client: Client, writer: Client, namespace: str, reef: Reef
+) -> None:
+    for _ in range(3):
+        recorder = Recorder(writer, "capelin-test", "a-host", now=lambda: datetime.now(UTC))
+        Context(writer, logging.getLogger("test"), recorder).event(reef, "Normal", "Grew", "it did")
+        await recorder.flush()
+    (event,) = await events(client, namespace)
+    assert event.series is not None
+    assert event.series.count == 3
+
+
+async def test_an_event_that_kubernetes_has_dropped_is_told_anew(
+    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder
+) -> None:
+    at.event(reef, "Normal", "Grew", "it grew")
+    await recorder.flush()
+    (event,) = await events(client, namespace)
+    await client.delete(Event, event.name, namespace)
+    at.event(reef, "Normal", "Grew", "it grew")
+    await recorder.flush()
+    (event,) = await events(client, namespace)
+    assert event.series is None
+
+
+async def test_events_are_written_in_the_background_and_failures_harm_nobody(
+    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder, eventually: Any
+) -> None:
+    lost = Reef(metadata=ObjectMeta(name="b", namespace="no-such-namespace"), spec=Spec())
+    writing = asyncio.create_task(recorder.run())
+    at.event(lost, "Normal", "Lost", "nobody hears this")
+    at.event(reef, "Normal", "Heard", "somebody hears this")
+
+    async def heard() -> bool:
+        return [event.reason for event in await events(client, namespace)] == ["Heard"]
+
+    await eventually(heard)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
