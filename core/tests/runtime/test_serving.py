@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -254,7 +255,8 @@ def test_a_call_ends_when_its_client_hangs_up(server: Served) -> None:
 def test_documents_are_shown(server: Served) -> None:
     connection = server.connect()
     connection.request("GET", "/openapi.json")
-    assert PID.replace("/pid", "/{name}") in json.loads(connection.getresponse().read())["paths"]
+    paths = json.loads(connection.getresponse().read())["paths"]
+    assert BeforeClusterCreate.id.path("{name}") in paths
     connection.close()
 
 
@@ -289,10 +291,14 @@ def test_clients_can_be_made_to_show_a_certificate(tmp_path: Path, folder: Path)
         known = server.connect(shown=folder)
         assert ask(known, PID, CLUSTER)["status"] == "Success"
         known.close()
-        unknown = server.connect()
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            ask(unknown, PID, CLUSTER)
-        unknown.close()
+        context = ssl.create_default_context(cadata=CA.certificate_pem.decode())
+        with (
+            socket.create_connection(("127.0.0.1", server.port), PATIENCE) as plain,
+            pytest.raises((ssl.SSLError, ConnectionError)),
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as unknown,
+        ):
+            # With TLS 1.3, a refusal arrives after the client's own handshake is over.
+            unknown.recv(1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
