@@ -4,7 +4,7 @@ from importlib.resources import files
 from typing import Final
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import ClusterClass
+from capelin.api.views.capi import Cluster, ClusterClass
 from capelin.client import Client
 from capelin.embedded.management.components import parse
 
@@ -35,9 +35,10 @@ async def bring_up_demo(
     for manifest in manifests:
         manifest["metadata"].setdefault("namespace", _NAMESPACE)
         await client.apply(manifest)
-    shape = Shape(NAME, _NAMESPACE, DEMO_CLASS, version, replicas, workers)
-    cluster_class = await client.get(ClusterClass, DEMO_CLASS, _NAMESPACE)
-    await client.apply(new_cluster(shape, version, cluster_class), manager="capelin-up")
+    if await client.find(Cluster, NAME, _NAMESPACE) is None:
+        shape = Shape(NAME, _NAMESPACE, DEMO_CLASS, version, replicas, workers)
+        cluster_class = await client.get(ClusterClass, DEMO_CLASS, _NAMESPACE)
+        await client.create(new_cluster(shape, version, cluster_class))
     with checklist.step(f"cluster {NAME}") as line:
         await until_ready(
             client, NAME, _NAMESPACE, _SECONDS, lambda what: checklist.tell(line, what)

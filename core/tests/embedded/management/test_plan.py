@@ -8,13 +8,14 @@ from typing import Any
 from capelin.embedded.management.plan import (
     Component,
     Place,
+    Purpose,
     choose_ports,
     command,
     ports_of,
     python_component,
     upstream_component,
 )
-from capelin.embedded.management.providers import CORE, Provider
+from capelin.embedded.management.providers import CORE, Provider, ProviderType
 
 DEPLOYMENT: dict[str, Any] = {
     "kind": "Deployment",
@@ -41,6 +42,7 @@ DEPLOYMENT: dict[str, Any] = {
 EXTENSION: dict[str, Any] = {"kind": "ExtensionConfig", "metadata": {"name": "mine"}}
 FOLDER = Path("/state/cluster-api")
 WORKLOADS = Path("/state/workloads")
+AUTHORITY = Path("/state/ca.crt")
 
 
 def core() -> Component:
@@ -49,22 +51,21 @@ def core() -> Component:
     )
 
 
-def mine(*, serves: bool = False) -> Component:
+def mine(kind: ProviderType = "ControlPlaneProvider") -> Component:
     return python_component(
         Provider(
             name="mine",
-            type="ControlPlaneProvider",
+            type=kind,
             version="v0.1.0",
             module="mine",
             arguments=["--concurrency=5"],
-            serves=serves,
             objects=[EXTENSION],
         )
     )
 
 
 def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod() -> None:
-    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS)
+    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS, AUTHORITY)
     assert command(core(), place).arguments == (
         "/cache/core",
         "--feature-gates=ClusterTopology=true",
@@ -73,11 +74,13 @@ def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod(
         "--diagnostics-address=0",
         "--webhook-port=31001",
         "--webhook-cert-dir=/state/cluster-api",
+        "--runtime-extension-client-cert-file=/state/cluster-api/tls.crt",
+        "--runtime-extension-client-key-file=/state/cluster-api/tls.key",
     )
 
 
 def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
-    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS)
+    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS, AUTHORITY)
     environment = command(core(), place).environment
     assert dict(environment) | {"POD_UID": "?"} == {
         "DOCKER_HOST": "",
@@ -90,7 +93,7 @@ def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
 
 
 def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
-    place = Place("127.64.0.9", {"health": 31000}, FOLDER, WORKLOADS)
+    place = Place("127.64.0.9", {"health": 31000}, FOLDER, WORKLOADS, AUTHORITY)
     assert command(mine(), place).arguments == (
         sys.executable,
         "-m",
@@ -102,13 +105,30 @@ def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
     )
 
 
+def test_an_extension_serves_hooks_to_those_who_show_a_certificate() -> None:
+    ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001}
+    made = command(
+        mine("RuntimeExtensionProvider"),
+        Place("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY),
+    )
+    assert made.arguments[4:] == (
+        "--host=127.64.0.9",
+        "--port=31001",
+        "--probes-port=31000",
+        "--cert-dir=/state/cluster-api",
+        "--client-ca=/state/ca.crt",
+    )
+    assert made.environment["KUBECONFIG"] == "/state/cluster-api/kubeconfig"
+    assert made.environment["CAPELIN_STATE_FOLDER"] == "/state/workloads/runtime-extension-mine"
+
+
 def test_what_needs_cluster_api_to_answer_is_sent_late() -> None:
-    assert mine(serves=True).late == [EXTENSION]
-    assert EXTENSION not in mine(serves=True).manifests
+    assert mine("RuntimeExtensionProvider").late == [EXTENSION]
+    assert EXTENSION not in mine("RuntimeExtensionProvider").manifests
 
 
 def test_what_is_called_gets_a_port_and_what_is_not_gets_none() -> None:
-    assert mine(serves=True).listens_for == ("health", "webhooks")
+    assert mine("RuntimeExtensionProvider").listens_for == ("health", "webhooks")
     assert mine().listens_for == ("health",)
 
 

@@ -73,6 +73,11 @@ class Environment:
         return self.folder / "supervisor"
 
     @property
+    def authority(self) -> Path:
+        """The certificate of the authority that vouches for them all."""
+        return self.credentials / "ca.crt"
+
+    @property
     def processes(self) -> Path:
         """What its supervisor looks after, and the logs of it."""
         return self.folder / "processes"

@@ -86,7 +86,13 @@ class Manager:
 
     def declared(self) -> Declared:
         """Its process."""
-        place = Place(self.address, self.listening.ports, self.folder, self.environment.workloads)
+        place = Place(
+            address=self.address,
+            ports=self.listening.ports,
+            folder=self.folder,
+            workloads=self.environment.workloads,
+            authority=self.environment.authority,
+        )
         health = f"http://{self.address}:{self.listening.ports['health']}/readyz"
         return Declared(
             name=self.component.label,

@@ -27,6 +27,9 @@ EVERYWHERE: Final = "0.0.0.0"  # noqa: S104
 
 Purpose = Literal["health", "webhooks"]
 
+Dialect = Literal["go", "python", "extension"]
+"""A manager of Cluster API's, one on `capelin.controller`, a server on `capelin.runtime`."""
+
 _PASSED_ON: Final = frozenset(
     {
         "CAPELIN_BINARIES",
@@ -51,7 +54,7 @@ class Component:
     version: str
     program: tuple[str, ...]
     """The command line's beginning."""
-    dialect: Literal["go", "python"]
+    dialect: Dialect
     """Whose names its flags have."""
     launch: Launch
     manifests: Sequence[Unstructured]
@@ -81,6 +84,8 @@ class Place:
     """With its `kubeconfig`, and its certificate as `tls.crt` and `tls.key`."""
     workloads: Path
     """Where it keeps what it runs on this machine."""
+    authority: Path
+    """The CA of everybody's certificates here, to know callers by."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -107,16 +112,17 @@ def upstream_component(
 
 def python_component(provider: Provider) -> Component:
     """A provider of an installed package, in this very interpreter."""
+    is_extension = provider.type == "RuntimeExtensionProvider"
     return Component(
         label=provider.label,
         name=provider.name,
         type=provider.type,
         version=provider.version,
         program=(sys.executable, "-m", provider.module),
-        dialect="python",
+        dialect="extension" if is_extension else "python",
         launch=provider.launch,
         manifests=provider.components(),
-        listens_for=("health", "webhooks") if provider.serves else ("health",),
+        listens_for=("health", "webhooks") if is_extension else ("health",),
         late=provider.objects,
     )
 
@@ -171,34 +177,44 @@ def ports_of(component: Component, ports: Mapping[str, int]) -> dict[Purpose, in
 
 def _flags(component: Component, place: Place) -> dict[str, str]:
     health = f"{place.address}:{place.ports['health']}"
-    webhooks = place.ports.get("webhooks")
-    if component.dialect == "go":
-        flags = {
-            "kubeconfig": str(place.kubeconfig),
-            "health-addr": health,
-            "diagnostics-address": "0",
-        }
-        if webhooks is not None:
-            flags |= {"webhook-port": str(webhooks), "webhook-cert-dir": str(place.folder)}
-        return flags
-    flags = {
-        "kubeconfig": str(place.kubeconfig),
-        "health-address": health,
-        "metrics-address": "0",
-    }
-    if webhooks is not None:
-        flags |= {
-            "address": f"{place.address}:{webhooks}",
-            "certificate": str(place.folder / "tls.crt"),
-            "private-key": str(place.folder / "tls.key"),
-        }
-    return flags
+    match component.dialect:
+        case "python":
+            return {
+                "kubeconfig": str(place.kubeconfig),
+                "health-address": health,
+                "metrics-address": "0",
+            }
+        case "extension":
+            return {
+                "host": place.address,
+                "port": str(place.ports["webhooks"]),
+                "probes-port": str(place.ports["health"]),
+                "cert-dir": str(place.folder),
+                "client-ca": str(place.authority),
+            }
+        case "go":
+            flags = {
+                "kubeconfig": str(place.kubeconfig),
+                "health-addr": health,
+                "diagnostics-address": "0",
+                "webhook-port": str(place.ports["webhooks"]),
+                "webhook-cert-dir": str(place.folder),
+            }
+            # Extensions answer nobody but Cluster API's core, which shows who it is.
+            certificate = {
+                "runtime-extension-client-cert-file": str(place.folder / "tls.crt"),
+                "runtime-extension-client-key-file": str(place.folder / "tls.key"),
+            }
+            return flags | (certificate if component.type == "CoreProvider" else {})
 
 
 def _environment(component: Component, place: Place) -> dict[str, str]:
-    if component.dialect == "python":
-        folder = place.workloads / component.label
-        return {"CAPELIN_STATE_FOLDER": str(folder), **passed_on(os.environ)}
+    if component.dialect != "go":
+        return {
+            "CAPELIN_STATE_FOLDER": str(place.workloads / component.label),
+            "KUBECONFIG": str(place.kubeconfig),
+            **passed_on(os.environ),
+        }
     # What a manager in a pod learns from the downward API.
     return {
         "POD_IP": place.address,

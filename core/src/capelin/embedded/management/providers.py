@@ -94,14 +94,13 @@ class Provider:
     version: str
     """As in `v0.1.0`."""
     module: str
-    """Started as `python -m <module>` with the flags of a manager."""
+    """Started as `python -m <module>`: a manager of `capelin.controller`, or for a
+    `RuntimeExtensionProvider` a server of `capelin.runtime`, with the flags that these have."""
     crds: Sequence[Unstructured] = ()
     rules: Sequence[Unstructured] = ()
     """The RBAC rules, in the whole cluster, of its service account."""
     arguments: Sequence[str] = ()
     """Flags beyond those that every manager gets."""
-    serves: bool = False
-    """Whether the API server or Cluster API call it: then it gets a port and a certificate."""
     objects: Sequence[Unstructured] = field(default=())
     """What else it needs, such as an ExtensionConfig; sent when Cluster API answers.
 
