@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from capelin.api.views.core import Lease, LeaseSpec
+from capelin.client import Client, LeaderElection, LeadershipLost, Timing
+from capelin.client.election import Observed, claim, may_lead, observed, release
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from core.tests.client.conftest import Scripted
+
+THEN = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = THEN + timedelta(seconds=5)
+THEIRS = LeaseSpec(
+    holder_identity="other",
+    lease_duration_seconds=15,
+    acquire_time=THEN,
+    renew_time=THEN,
+    lease_transitions=3,
+)
+QUICK = Timing(lease=2, renew=1, retry=0.1)
+
+
+def lease(spec: LeaseSpec, version: str = "7") -> Lease:
+    made = Lease.of("election", "default", spec=spec)
+    made.metadata.resource_version = version
+    return made
+
+
+def test_a_lease_is_left_alone_while_its_holder_renews_it() -> None:
+    assert not may_lead(Observed(THEIRS, "7", since=100), "me", now=114.9)
+
+
+def test_a_lease_is_free_when_it_has_not_changed_for_its_duration() -> None:
+    assert may_lead(Observed(THEIRS, "7", since=100), "me", now=115)
+
+
+def test_it_is_our_clock_that_counts_however_wrong_the_holder_s_is() -> None:
+    for renewed in (THEN - timedelta(days=365), THEN + timedelta(days=365)):
+        spec = THEIRS.model_copy(update={"renew_time": renewed})
+        seen = observed(None, lease(spec), now=100)
+        assert not may_lead(seen, "me", now=114)
+        assert may_lead(seen, "me", now=115)
+
+
+def test_our_lease_and_nobody_s_are_free() -> None:
+    assert may_lead(Observed(THEIRS, "7", since=100), "other", now=100)
+    assert may_lead(Observed(release(Observed(THEIRS, "7", 100), THEN), "7", 100), "me", now=100)
+    assert may_lead(Observed(LeaseSpec(), "7", since=100), "me", now=100)
+
+
+def test_a_lease_that_says_the_same_is_as_old_as_it_was() -> None:
+    first = observed(None, lease(THEIRS, "7"), now=100)
+    same = observed(first, lease(THEIRS, "8"), now=107)
+    assert (same.since, same.version) == (100, "8")
+    renewed = THEIRS.model_copy(update={"renew_time": LATER})
+    assert observed(same, lease(renewed, "9"), now=109).since == 109
+
+
+def test_taking_a_lease_counts_the_transition() -> None:
+    assert claim(None, "me", 15, THEN) == LeaseSpec(
+        holder_identity="me",
+        lease_duration_seconds=15,
+        acquire_time=THEN,
+        renew_time=THEN,
+        lease_transitions=0,
+    )
+    taken = claim(Observed(THEIRS, "7", since=0), "me", 15, LATER)
+    assert (taken.holder_identity, taken.lease_transitions) == ("me", 4)
+    assert taken.acquire_time == taken.renew_time == LATER
+
+
+def test_renewing_a_lease_changes_only_the_time() -> None:
+    renewed = claim(Observed(THEIRS, "7", since=0), "other", 15, LATER)
+    assert renewed == THEIRS.model_copy(update={"renew_time": LATER})
+
+
+def test_a_released_lease_keeps_count() -> None:
+    free = release(Observed(THEIRS, "7", since=0), LATER)
+    assert (free.holder_identity, free.lease_duration_seconds, free.lease_transitions) == ("", 1, 3)
+
+
+@pytest.mark.parametrize("timing", [(10, 10, 2), (15, 2, 2), (15, 10, 0)])
+def test_a_rhythm_in_which_two_could_lead_is_refused(timing: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="has to be longer"):
+        Timing(*timing)
+
+
+def elections(client: Client, namespace: str, *names: str) -> list[LeaderElection]:
+    return [
+        LeaderElection(client, "election", namespace, identity=name, timing=QUICK) for name in names
+    ]
+
+
+async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            result = condition()
+            if result if isinstance(result, bool) else await result:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_one_leads_and_the_next_follows_at_once_when_it_is_done(
+    client: Client, namespace: str
+) -> None:
+    first, second = elections(client, namespace, "first", "second")
+    leading = asyncio.create_task(first.run(forever))
+    await until(lambda: first.is_leader)
+    waiting = asyncio.create_task(second.run(forever))
+    await until(lambda: second.leader == "first")
+    assert not second.is_leader
+    held = await client.get(Lease, "election", namespace)
+    assert held.spec.holder_identity == "first"
+    assert held.spec.lease_duration_seconds == 2
+    before = asyncio.get_running_loop().time()
+    await cancel(leading)
+    await until(lambda: second.is_leader)
+    assert asyncio.get_running_loop().time() - before < QUICK.lease
+    assert not first.is_leader
+    held = await client.get(Lease, "election", namespace)
+    assert (held.spec.holder_identity, held.spec.lease_transitions) == ("second", 1)
+    await cancel(waiting)
+    freed = await client.get(Lease, "election", namespace)
+    assert freed.spec.holder_identity == ""
+
+
+async def test_the_result_of_the_work_comes_back(client: Client, namespace: str) -> None:
+    async def work() -> int:
+        return 7
+
+    (election,) = elections(client, namespace, "me")
+    assert await election.run(work) == 7
+    assert not election.is_leader
+
+
+async def test_a_failure_of_the_work_frees_the_lease(client: Client, namespace: str) -> None:
+    async def work() -> None:
+        raise LookupError("broken")
+
+    (election,) = elections(client, namespace, "me")
+    with pytest.raises(LookupError, match="broken"):
+        await election.run(work)
+    assert (await client.get(Lease, "election", namespace)).spec.holder_identity == ""
+
+
+async def test_the_lease_is_renewed_while_the_work_comes_to_its_end(
+    client: Client, namespace: str
+) -> None:
+    ended: list[str | None] = []
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(QUICK.lease * 1.2)
+            held = await client.get(Lease, "election", namespace)
+            ended.append(held.spec.holder_identity)
+
+    first, second = elections(client, namespace, "first", "second")
+    leading = asyncio.create_task(first.run(work))
+    await until(lambda: first.is_leader)
+    waiting = asyncio.create_task(second.run(forever))
+    await cancel(leading)
+    assert ended == ["first"]
+    await until(lambda: second.is_leader)
+    await cancel(waiting)
+
+
+async def test_a_silent_leader_is_followed_after_its_lease(client: Client, namespace: str) -> None:
+    silent = THEIRS.model_copy(update={"lease_duration_seconds": 1, "renew_time": LATER})
+    await client.create(Lease.of("election", namespace, spec=silent))
+    (election,) = elections(client, namespace, "me")
+    before = asyncio.get_running_loop().time()
+    task = asyncio.create_task(election.run(forever))
+    await until(lambda: election.is_leader)
+    assert asyncio.get_running_loop().time() - before >= 1
+    assert (await client.get(Lease, "election", namespace)).spec.lease_transitions == 4
+    await cancel(task)
+
+
+async def test_a_leader_whose_lease_is_taken_stops_at_once(client: Client, namespace: str) -> None:
+    stopped = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            stopped.set()
+
+    (election,) = elections(client, namespace, "me")
+    task = asyncio.create_task(election.run(work))
+    await until(lambda: election.is_leader)
+    await client.patch(Lease, "election", namespace, {"spec": THEIRS.dump()})
+    with pytest.raises(LeadershipLost, match=f"me could not renew the lease {namespace}/election"):
+        await task
+    assert stopped.is_set()
+    assert (await client.get(Lease, "election", namespace)).spec.holder_identity == "other"
+
+
+async def test_a_leader_that_lost_its_lease_object_makes_it_anew(
+    client: Client, namespace: str
+) -> None:
+    (election,) = elections(client, namespace, "me")
+    task = asyncio.create_task(election.run(forever))
+    await until(lambda: election.is_leader)
+    await client.delete(Lease, "election", namespace)
+
+    async def is_back() -> bool:
+        return await client.find(Lease, "election", namespace) is not None
+
+    await until(is_back)
+    assert election.is_leader
+    await cancel(task)
+
+
+async def test_a_leader_that_cannot_renew_stops_before_another_may_lead(server: Scripted) -> None:
+    made = lease(claim(None, "me", 2, datetime.now(UTC))).dump()
+    server.then(server.failure(404, "NotFound"), server.reply(201, made))
+    server.then(*[server.failure(500, "InternalError")] * 100)
+    async with server.client() as client:
+        (election,) = elections(client, "default", "me")
+        before = asyncio.get_running_loop().time()
+        with pytest.raises(LeadershipLost):
+            await election.run(forever)
+        lasted = asyncio.get_running_loop().time() - before
+    assert QUICK.renew <= lasted < QUICK.lease
+
+
+async def test_a_leader_survives_renewals_that_fail_for_a_while(server: Scripted) -> None:
+    made = lease(claim(None, "me", 2, datetime.now(UTC))).dump()
+    server.then(server.failure(404, "NotFound"), server.reply(201, made))
+    server.then(server.hang_up, server.failure(500, "InternalError"), server.reply(200, made))
+    server.then(*[server.reply(200, made)] * 100)
+    async with server.client() as client:
+        (election,) = elections(client, "default", "me")
+        task = asyncio.create_task(election.run(forever))
+        async with server.asked:
+            await server.asked.wait_for(lambda: len(server.requests) >= 15)
+        assert election.is_leader
+        await cancel(task)
