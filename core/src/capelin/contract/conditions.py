@@ -172,7 +172,7 @@ def _dated(aspect: Aspect, before: Condition | None, now: datetime, generation: 
     if before is not None and before.status == aspect.status:
         moment = before.last_transition_time
     else:
-        moment = (aspect.since or now).replace(microsecond=0)
+        moment = aspect.since or now
         if before is not None:
             # A clock that was set back must not make it look as if the change came first.
             moment = max(moment, before.last_transition_time)
