@@ -41,6 +41,7 @@ while [ -e $fake/held ]; do sleep 0.05; done
 if [ -e $fake/trouble ]; then cat $fake/trouble >&2; exit 1; fi
 mkdir -p $out
 for package in $packages; do
+    echo "go: downloading $package v1.2.3" >&2
     echo $package >&2
     name=${{package%/v[0-9]}}
     printf "#!/bin/sh\necho $package\n" > $out/${{name##*/}}
@@ -109,14 +110,18 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def layer_of(files: Mapping[str, bytes]) -> bytes:
-    """A layer with some files, as registries keep it."""
+def layer_of(files: Mapping[str, bytes | str]) -> bytes:
+    """A layer with some files (or links, where a name stands), as registries keep it."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                archive.addfile(member)
+            else:
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
     return gzip.compress(packed.getvalue(), mtime=0)
 
 
@@ -161,7 +166,7 @@ class Registry:
         self,
         repository: str,
         tag: str,
-        *layers: Mapping[str, bytes],
+        *layers: Mapping[str, bytes | str],
         platform: Platform = HERE,
     ) -> dict[str, Any]:
         """An image for one platform, in a list, as the official ones are."""

@@ -8,7 +8,7 @@ import pytest
 from capelin.embedded.binaries import Binaries, BinariesError, NotObtainableError
 
 if TYPE_CHECKING:
-    from conftest import FakeGo, Told
+    from .conftest import FakeGo, Told
 
     Making = Callable[..., Binaries]
 

@@ -11,7 +11,7 @@ from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
 from capelin.embedded.binaries.source import Module, folder_hash
 
 if TYPE_CHECKING:
-    from conftest import FakeGo, Registry, Told
+    from .conftest import FakeGo, Registry, Told
 
     Making = Callable[..., Binaries]
 

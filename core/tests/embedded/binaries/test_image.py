@@ -11,7 +11,7 @@ from capelin.embedded.binaries import Binaries, NotObtainableError
 from capelin.embedded.binaries.catalogue import COMPONENTS, Platform
 
 if TYPE_CHECKING:
-    from conftest import FakeGo, Registry, Told
+    from .conftest import FakeGo, Registry, Told
 
     Making = Callable[..., Binaries]
     Serve = Callable[[Registry], Awaitable[Registry]]
@@ -121,6 +121,18 @@ async def test_an_image_for_another_platform_alone_is_refused(
     assert await failure_of(binaries()) == reason
 
 
+async def test_a_configuration_with_another_digest_is_refused(
+    binaries: "Making", registry: "Registry"
+) -> None:
+    here = Platform.here()
+    manifest = plain_manifest(registry, {"os": here.system, "architecture": here.architecture})
+    digest = manifest["config"]["digest"]
+    registry.add_manifest(NAME, manifest, TAG)
+    registry.documents[f"/v2/{NAME}/blobs/{digest}"] += b" "
+    reason = f"its configuration is not what {digest} stands for"
+    assert await failure_of(binaries()) == reason
+
+
 async def test_a_missing_platform_is_told_with_those_that_are_there(
     binaries: "Making", registry: "Registry"
 ) -> None:
@@ -152,12 +164,13 @@ async def test_a_truncated_layer_is_refused(binaries: "Making", registry: "Regis
 
 
 async def test_a_layer_that_does_not_end_is_cut_off(
-    binaries: "Making", registry: "Registry"
+    binaries: "Making", registry: "Registry", told: "Told"
 ) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     corrupt(registry, lambda content: content + bytes(10**7))
     reason = await failure_of(binaries())
     assert re.fullmatch(r"a download is damaged: it has more than \d+ bytes", reason)
+    assert told.amounts[-1][0] < 10**6
 
 
 async def test_a_manifest_with_another_digest_is_refused(
@@ -191,6 +204,13 @@ async def test_an_image_without_the_program_is_refused(
 ) -> None:
     registry.add_image(NAME, TAG, {"usr/bin/other": b""}, {"base": b""})
     assert await failure_of(binaries()) == f"it holds no /usr/local/bin/{NAME}"
+
+
+async def test_a_program_that_is_a_link_is_refused(
+    binaries: "Making", registry: "Registry"
+) -> None:
+    registry.add_image(NAME, TAG, {f"usr/local/bin/{NAME}": "../../other", "usr/other": b""})
+    assert await failure_of(binaries()) == f"/usr/local/bin/{NAME} is not a plain file in it"
 
 
 async def test_a_layer_that_is_no_archive_is_refused(

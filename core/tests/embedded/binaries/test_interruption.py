@@ -12,7 +12,7 @@ import pytest
 from capelin.embedded.binaries import Cache
 
 if TYPE_CHECKING:
-    from conftest import FakeGo
+    from .conftest import FakeGo
 
 ASK = """
 import asyncio, sys

@@ -7,7 +7,7 @@ from capelin.embedded.binaries.catalogue import MODULES, PROJECTS
 from capelin.embedded.binaries.pin import RECIPES, go_mod, pin, tools_go
 
 if TYPE_CHECKING:
-    from conftest import FakeGo
+    from .conftest import FakeGo
 
 UPSTREAM = """module k8s.io/kubernetes
 

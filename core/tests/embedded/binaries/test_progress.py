@@ -9,7 +9,7 @@ from capelin.embedded.binaries.ways import Journal
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from conftest import Told
+    from .conftest import Told
 
 WHAT, WAY = "etcd v3.6.5", "go build"
 

@@ -13,7 +13,7 @@ from capelin.embedded.binaries.errors import WayFailedError
 from capelin.embedded.binaries.source import Module, first_proxy, folder_hash, tree_hash
 
 if TYPE_CHECKING:
-    from conftest import FakeGo, Registry, Told
+    from .conftest import FakeGo, Registry, Told
 
     Making = Callable[..., Binaries]
 

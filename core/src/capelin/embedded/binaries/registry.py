@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 from pydantic import Field, ValidationError
-from yarl import URL
 
 from capelin.api.model import Model
 from capelin.embedded.binaries import web
@@ -167,7 +167,7 @@ class Repository:
             raise WayFailedError("it wants credentials, and Capelin pulls public images only")
         query = {key: parameters[key] for key in ("service", "scope") if key in parameters}
         query.setdefault("scope", f"repository:{self._name}:pull")
-        async with web.get(self._session, str(URL(realm).with_query(query)), {}) as response:
+        async with web.get(self._session, f"{realm}?{urlencode(query)}", {}) as response:
             if response.status != 200:
                 raise WayFailedError(f"it gives no anonymous token (answer {response.status})")
             answer: Any = await response.json(content_type=None)

@@ -6,9 +6,9 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
-from yarl import URL
 
 from capelin.embedded.binaries.errors import WayFailedError
 
@@ -42,7 +42,7 @@ async def get(
     session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]
 ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
     """An answer of any status, with the network's troubles told in words."""
-    host = URL(url).host
+    host = urlsplit(url).hostname
     try:
         async with session.get(url, headers=headers) as response:
             yield response
