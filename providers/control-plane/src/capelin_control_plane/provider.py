@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from capelin.api import crd
+from capelin.api import Unstructured, crd
 from capelin.controller import rbac
 from capelin.embedded.management.providers import Provider
 
@@ -24,4 +24,36 @@ def provider() -> Provider:
             crd(CapelinControlPlaneTemplate, provider=LABEL),
         ],
         rules=rbac([ControlPlanes]),
+        objects=read_by_bootstrap_provider(),
     )
+
+
+def read_by_bootstrap_provider() -> list[Unstructured]:
+    """The kubeadm bootstrap provider's right to read which version a control plane has.
+
+    It needs that of every control plane kind, has it for its own only, and nothing to add to.
+    """
+    name = f"{LABEL}-read-by-kubeadm-bootstrap"
+    group = "rbac.authorization.k8s.io"
+    resource = CapelinControlPlane.resource
+    rule = {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": ["get"]}
+    reader = {
+        "kind": "ServiceAccount",
+        "name": "capi-kubeadm-bootstrap-manager",
+        "namespace": "capi-kubeadm-bootstrap-system",
+    }
+    return [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name},
+            "rules": [rule],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [reader],
+        },
+    ]
