@@ -42,8 +42,14 @@ def test_the_same_moment_can_be_written_in_many_ways(text: str) -> None:
     assert Moments.read_json(f'{{"second": "{text}"}}').second == expected
 
 
-@pytest.mark.parametrize("wrong", ["2025-01-31", "2025-01-31T10:30:15", "1738319415", 1738319415])
-def test_what_the_api_server_takes_for_no_time_is_none(wrong: object) -> None:
+WRONG: list[object] = [
+    *("2025-01-31", "2025-01-31T10:30:15", "2025-02-30T10:30:15Z", "1738319415", 1738319415, []),
+    *("0000-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00", "2025-01-31T10:30:15+99:00"),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_cannot_be_a_moment_everywhere_is_no_time(wrong: object) -> None:
     with pytest.raises(ValidationError, match="a time has to look like 2006-01-02T15:04:05Z"):
         Moments.read({"second": wrong})
 

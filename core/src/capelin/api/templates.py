@@ -35,19 +35,23 @@ class TemplateResource(Model, Generic[SpecT]):
     """What is made from the template."""
 
     metadata: TemplateMetadata = TemplateMetadata()
+    """Labels and annotations of what is made."""
+
     spec: SpecT
 
 
 class TemplateSpec(Model, Generic[SpecT]):
-    """What is made from the template."""
+    """The spec of a template."""
 
     template: TemplateResource[SpecT]
+    """What is made from the template."""
 
 
 class Template(BaseObject, Generic[SpecT]):
     """Objects to be made."""
 
     spec: TemplateSpec[SpecT]
+    """What is made, and how."""
 
 
 def immutable_templates(name: str, *kinds: type[Template[Any]]) -> list[Unstructured]:

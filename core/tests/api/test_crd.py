@@ -1,0 +1,277 @@
+"""Whole CRDs."""
+
+# ruff: noqa: E501 - patterns are as long as they are
+
+from typing import Annotated, Literal
+
+import pytest
+from annotated_types import MaxLen
+from capelin.api import (
+    BaseObject,
+    Column,
+    Conditions,
+    Definition,
+    Model,
+    Object,
+    Scale,
+    SchemaError,
+    crd,
+    immutable,
+    kind,
+)
+from capelin.api.fields import Int32, KubernetesVersion, Replicas
+from capelin.api.manifests import to_yaml
+from inline_snapshot import snapshot
+
+GROUP = "controlplane.capelin.test"
+
+
+class Spec(Model):
+    """What is wanted."""
+
+    version: KubernetesVersion
+    """The version of Kubernetes."""
+
+    backend: Annotated[Literal["Processes", "Pods"], immutable()] = "Processes"
+    replicas: Replicas = 1
+
+
+class Status(Model):
+    """What is."""
+
+    replicas: Replicas | None = None
+    selector: Annotated[str, MaxLen(256)] | None = None
+    conditions: Conditions = []
+
+
+@kind(
+    group=GROUP,
+    version="v1alpha1",
+    definition=Definition(
+        contracts=("v1beta1", "v1beta2"),
+        scale=Scale(selector=".status.selector"),
+        columns=(
+            Column("Version", ".spec.version"),
+            Column("Age", ".metadata.creationTimestamp", "date", "How old it is", priority=1),
+        ),
+        short_names=("cp",),
+        categories=("cluster-api",),
+        labels={"a": "b"},
+    ),
+)
+class ControlPlane(Object[Spec, Status]):
+    """A control plane."""
+
+
+@kind(
+    group=GROUP,
+    version="v1beta1",
+    name="ControlPlane",
+    definition=Definition(contracts=("v1beta2",)),
+)
+class Newer(Object[Spec, Status]):
+    """A control plane."""
+
+
+@kind(group=GROUP, version="v1", namespaced=False)
+class Plain(BaseObject):
+    """A kind without spec, status or anything."""
+
+
+def test_a_whole_crd() -> None:
+    assert to_yaml([crd(ControlPlane, provider="control-plane-capelin")]) == snapshot("""\
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: controlplanes.controlplane.capelin.test
+  labels:
+    a: b
+    cluster.x-k8s.io/provider: control-plane-capelin
+    cluster.x-k8s.io/v1beta1: v1alpha1
+    cluster.x-k8s.io/v1beta2: v1alpha1
+    clusterctl.cluster.x-k8s.io: ''
+spec:
+  group: controlplane.capelin.test
+  names:
+    kind: ControlPlane
+    listKind: ControlPlaneList
+    plural: controlplanes
+    singular: controlplane
+    shortNames:
+    - cp
+    categories:
+    - cluster-api
+  scope: Namespaced
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        description: A control plane.
+        type: object
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: What is wanted.
+            type: object
+            properties:
+              version:
+                description: The version of Kubernetes.
+                type: string
+                maxLength: 64
+                pattern: ^v?[0-9]{1,3}\\.[0-9]{1,4}\\.[0-9]{1,4}(-[0-9A-Za-z.-]+)?(\\+[0-9A-Za-z.-]+)?$
+              backend:
+                type: string
+                enum:
+                - Processes
+                - Pods
+                x-kubernetes-validations:
+                - rule: self == oldSelf
+                  message: cannot be changed once it is set
+                default: Processes
+              replicas:
+                type: integer
+                maximum: 2147483647
+                minimum: 0
+                format: int32
+                default: 1
+            required:
+            - version
+          status:
+            description: What is.
+            type: object
+            properties:
+              replicas:
+                type: integer
+                maximum: 2147483647
+                minimum: 0
+                format: int32
+              selector:
+                type: string
+                maxLength: 256
+              conditions:
+                type: array
+                maxItems: 32
+                items:
+                  description: One aspect of an object's state, as Kubernetes' `metav1.Condition`.
+                  type: object
+                  properties:
+                    type:
+                      description: The aspect, such as `Available`.
+                      type: string
+                      maxLength: 316
+                      minLength: 1
+                      pattern: ^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$
+                    status:
+                      description: Whether it is so.
+                      type: string
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                    reason:
+                      description: Why, in a word for programs.
+                      type: string
+                      maxLength: 1024
+                      minLength: 1
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                    message:
+                      description: Why, in a sentence for people.
+                      type: string
+                      maxLength: 32768
+                      default: ''
+                    lastTransitionTime:
+                      description: When the status last changed.
+                      type: string
+                      format: date-time
+                      pattern: ^(0001-01-01T00:00:00Z|[12][0-9]{3}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-9]|2[0-3]):[0-5][0-9]))$
+                    observedGeneration:
+                      description: The generation of the spec that this is said about.
+                      type: integer
+                      maximum: 9007199254740992
+                      minimum: 0
+                      format: int64
+                  required:
+                  - lastTransitionTime
+                  - reason
+                  - status
+                  - type
+                x-kubernetes-list-type: map
+                x-kubernetes-list-map-keys:
+                - type
+        required:
+        - spec
+    subresources:
+      status: {}
+      scale:
+        specReplicasPath: .spec.replicas
+        statusReplicasPath: .status.replicas
+        labelSelectorPath: .status.selector
+    additionalPrinterColumns:
+    - name: Version
+      type: string
+      jsonPath: .spec.version
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+      description: How old it is
+      priority: 1
+""")
+
+
+def test_the_same_types_give_the_same_text() -> None:
+    assert to_yaml([crd(ControlPlane)]) == to_yaml([crd(ControlPlane)])
+
+
+def test_the_last_of_several_versions_is_stored_and_each_contract_names_its_versions() -> None:
+    definition = crd(ControlPlane, Newer)
+    versions = definition["spec"]["versions"]
+    assert [(one["name"], one["served"], one["storage"]) for one in versions] == [
+        ("v1alpha1", True, False),
+        ("v1beta1", True, True),
+    ]
+    assert definition["metadata"]["labels"] == {
+        "cluster.x-k8s.io/v1beta1": "v1alpha1",
+        "cluster.x-k8s.io/v1beta2": "v1alpha1_v1beta1",
+        "clusterctl.cluster.x-k8s.io": "",
+    }
+
+
+def test_versions_of_different_kinds_are_refused() -> None:
+    with pytest.raises(SchemaError, match="the versions of ControlPlane differ in group or names"):
+        crd(Plain, ControlPlane)
+
+
+def test_a_plain_kind_has_no_labels_and_no_subresources() -> None:
+    definition = crd(Plain)
+    assert definition["metadata"] == {"name": f"plains.{GROUP}", "labels": {}}
+    assert definition["spec"]["scope"] == "Cluster"
+    assert definition["spec"]["versions"][0].keys() == {"name", "served", "storage", "schema"}
+
+
+def test_a_scale_that_leads_nowhere_is_refused() -> None:
+    @kind(group=GROUP, version="v1", definition=Definition(scale=Scale(selector=".status.gone")))
+    class Scaled(Object[Spec, Status]):
+        pass
+
+    with pytest.raises(SchemaError, match=r"scale: there is no field \.status\.gone"):
+        crd(Scaled)
+
+
+def test_a_scale_of_what_may_be_negative_is_refused() -> None:
+    class Loose(Model):
+        replicas: Int32 = 1
+
+    @kind(group=GROUP, version="v1", definition=Definition(scale=Scale()))
+    class Scaled(Object[Loose, Status]):
+        pass
+
+    with pytest.raises(SchemaError, match=r"scale: \.spec\.replicas has to be Replicas"):
+        crd(Scaled)

@@ -1,0 +1,377 @@
+"""What types say in the schema of a CRD, and what they cannot say."""
+
+# ruff: noqa: E501 - patterns are as long as they are
+
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from capelin.api import Model, Object, SchemaError, Time, Unstructured, crd, kind
+from capelin.api.fields import (
+    AnyObject,
+    AnyValue,
+    Duration,
+    EmbeddedObject,
+    Int32,
+    IntOrPercent,
+    Quantity,
+    atomic,
+    map_list,
+    set_list,
+)
+from inline_snapshot import snapshot
+from pydantic import Field, create_model
+
+Text = Annotated[str, MaxLen(9)]
+MaybeText = Text | None
+
+
+class Empty(Model):
+    """Nothing."""
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Named(Model):
+    name: Text
+    other: Text | None = None
+
+
+class Recursive(Model):
+    child: "Recursive | None" = None
+
+
+def schema_of(annotation: Any, default: Any = ...) -> Unstructured:
+    """The schema of a field `x` of a spec."""
+    spec: type[Model] = create_model("Spec", __base__=Model, x=(annotation, default))
+
+    @kind(group="capelin.test", version="v1", name="Sample")
+    class Sample(Object[spec, Empty]):
+        pass
+
+    schema = crd(Sample)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema["properties"]["spec"]
+
+
+UNSAYABLE: list[tuple[Any, Any, str]] = [
+    (str, ..., "spec.x: a string without a bound; say Annotated[str, MaxLen(n)]"),
+    (bytes, ..., "spec.x: a string without a bound; say Annotated[str, MaxLen(n)]"),
+    (int, ..., "spec.x: a number without bounds; use Int32, or say Ge(n) and Le(n)"),
+    (Annotated[int, Ge(0)], ..., "spec.x: a number without bounds"),
+    (Annotated[int, Ge(0), Le(2**60)], ..., "spec.x: limits beyond 2**53 are not exact"),
+    (float, ..., "spec.x: a number without bounds; say Ge(n) and Le(n)"),
+    (list[Text], ..., "spec.x: a list without a bound; say Annotated[list[...], MaxLen(n)]"),
+    (dict[str, Text], ..., "spec.x: a map without a bound; say Annotated[dict[str, ...], Max"),
+    (Annotated[list[str], MaxLen(3)], ..., "spec.x[]: a string without a bound"),
+    (Annotated[dict[str, str], MaxLen(3)], ..., "spec.x.*: a string without a bound"),
+    (Annotated[list[Text | None], MaxLen(3)], ..., "spec.x[]: may not be None"),
+    (Annotated[dict[int, Text], MaxLen(3)], ..., "spec.x: the keys of a map are plain strings"),
+    (Annotated[dict[Text, Text], MaxLen(3)], ..., "spec.x: the keys of a map are plain strings"),
+    (Annotated[int | str, MaxLen(3)], ..., "spec.x: a number without bounds"),
+    (int | bool, ..., "spec.x: the only union that the schema of a CRD can say is int | str"),
+    (Named | Empty, ..., "spec.x: the only union that the schema of a CRD can say is int | str"),
+    (Literal["a", 1], ..., "spec.x: any type is allowed"),
+    (Any, ..., "spec.x: any type is allowed; use AnyValue or AnyObject if that is meant"),
+    (Annotated[dict[str, Any], MaxLen(3)], ..., "spec.x.*: any type is allowed"),
+    (tuple[int, str], ..., "spec.x: the schema of a CRD cannot say tuple[int, str]"),
+    (set[int], ..., "spec.x: the schema of a CRD cannot say set[int]"),
+    (Callable[[], int], ..., "spec.x: the schema of a CRD cannot say collections.abc.Callable["),
+    (Recursive, ..., "spec.x.child: Recursive contains itself, and a CRD has no recursion"),
+    (MaybeText, ..., "spec.x: may be None but must be given; say `= None`, or leave `| None`"),
+    (MaybeText, "a", "spec.x: has a default, so that it cannot be None; say `= None`, or"),
+    (
+        Annotated[list[Named], map_list("other"), MaxLen(3)],
+        ...,
+        "spec.x: the items of a list by other need a required field other",
+    ),
+]
+
+
+@pytest.mark.parametrize(("annotation", "default", "problem"), UNSAYABLE)
+def test_what_a_crd_cannot_say_is_refused_with_its_path(
+    annotation: Any, default: Any, problem: str
+) -> None:
+    with pytest.raises(SchemaError) as refused:
+        schema_of(annotation, default)
+    first, *problems = str(refused.value).splitlines()
+    assert first == "capelin.test/v1 Sample cannot become a CRD:"
+    assert any(line.strip().startswith(problem) for line in problems), problems
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    class Wrong(Model):
+        a: str
+        b: list[int]
+
+    with pytest.raises(SchemaError) as refused:
+        schema_of(Wrong)
+    assert str(refused.value) == snapshot("""\
+capelin.test/v1 Sample cannot become a CRD:
+  spec.x.a: a string without a bound; say Annotated[str, MaxLen(n)]
+  spec.x.b[]: a number without bounds; use Int32, or say Ge(n) and Le(n)
+  spec.x.b: a list without a bound; say Annotated[list[...], MaxLen(n)]\
+""")
+
+
+def test_fields_without_a_default_are_required_and_no_others() -> None:
+    class Spec(Model):
+        given: Text
+        also: int = Field(ge=0, le=9)
+        filled: Text = "a"
+        absent: Text | None = None
+        many: Annotated[list[Text], MaxLen(3)] = []
+
+    assert schema_of(Spec)["properties"]["x"] == snapshot(
+        {
+            "type": "object",
+            "properties": {
+                "given": {"type": "string", "maxLength": 9},
+                "also": {"type": "integer", "maximum": 9, "minimum": 0},
+                "filled": {"type": "string", "maxLength": 9, "default": "a"},
+                "absent": {"type": "string", "maxLength": 9},
+                "many": {
+                    "type": "array",
+                    "maxItems": 3,
+                    "items": {"type": "string", "maxLength": 9},
+                },
+            },
+            "required": ["also", "given"],
+        }
+    )
+
+
+def test_an_object_with_defaults_inside_is_filled_in_when_it_is_absent() -> None:
+    class Inner(Model):
+        size: Int32 = 3
+
+    class Outer(Model):
+        inner: Inner = Inner()
+        bigger: Inner = Inner(size=5)
+        empty: Empty = Empty()
+        maybe: Inner | None = None
+
+    assert schema_of(Outer)["properties"]["x"]["properties"] == snapshot(
+        {
+            "inner": {
+                "type": "object",
+                "properties": {
+                    "size": {
+                        "type": "integer",
+                        "maximum": 2147483647,
+                        "minimum": -2147483648,
+                        "format": "int32",
+                        "default": 3,
+                    }
+                },
+                "default": {},
+            },
+            "bigger": {
+                "type": "object",
+                "properties": {
+                    "size": {
+                        "type": "integer",
+                        "maximum": 2147483647,
+                        "minimum": -2147483648,
+                        "format": "int32",
+                        "default": 3,
+                    }
+                },
+                "default": {"size": 5},
+            },
+            "empty": {"description": "Nothing.", "type": "object", "properties": {}},
+            "maybe": {
+                "type": "object",
+                "properties": {
+                    "size": {
+                        "type": "integer",
+                        "maximum": 2147483647,
+                        "minimum": -2147483648,
+                        "format": "int32",
+                        "default": 3,
+                    }
+                },
+            },
+        }
+    )
+
+
+def test_defaults_are_said_as_on_the_wire() -> None:
+    class Outer(Model):
+        wait: Duration = timedelta(minutes=5)
+        items: Annotated[list[Named], MaxLen(3)] = [Named(name="a")]
+
+    properties = schema_of(Outer)["properties"]["x"]["properties"]
+    assert properties["wait"]["default"] == "5m0s"
+    assert properties["items"]["default"] == [{"name": "a"}]
+
+
+def test_docstrings_become_descriptions() -> None:
+    class Inner(Model):
+        """A part.
+
+        With more to say.
+        """
+
+        named: Text
+        """How it is called."""
+
+        same: Empty | None = None
+        other: Empty | None = None
+        """Not what its class says."""
+
+    schema = schema_of(Inner)["properties"]["x"]
+    assert schema["description"] == "A part.\n\nWith more to say."
+    described = {name: one["description"] for name, one in schema["properties"].items()}
+    assert described == {
+        "named": "How it is called.",
+        "same": "Nothing.",
+        "other": "Not what its class says.",
+    }
+
+
+SAID: dict[str, tuple[Any, Unstructured]] = {
+    "int32": (
+        Int32,
+        snapshot(
+            {"type": "integer", "maximum": 2147483647, "minimum": -2147483648, "format": "int32"}
+        ),
+    ),
+    "open ends": (
+        Annotated[int, Gt(0), Lt(9), Ge(-3)],
+        snapshot(
+            {
+                "type": "integer",
+                "minimum": 0,
+                "exclusiveMinimum": True,
+                "maximum": 9,
+                "exclusiveMaximum": True,
+            }
+        ),
+    ),
+    "enum": (Colour, snapshot({"type": "string", "enum": ["red"]})),
+    "literal": (Literal["a"], snapshot({"type": "string", "enum": ["a"]})),
+    "pattern": (
+        Annotated[str, MinLen(1), MaxLen(9), Field(pattern="^a")],
+        snapshot({"type": "string", "maxLength": 9, "minLength": 1, "pattern": "^a"}),
+    ),
+    "time": (
+        Time,
+        snapshot(
+            {
+                "type": "string",
+                "format": "date-time",
+                "pattern": "^(0001-01-01T00:00:00Z|[12][0-9]{3}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-9]|2[0-3]):[0-5][0-9]))$",
+            }
+        ),
+    ),
+    "percent": (
+        IntOrPercent,
+        snapshot(
+            {
+                "anyOf": [{"type": "integer"}, {"type": "string"}],
+                "maximum": 2147483647,
+                "minimum": 0,
+                "maxLength": 4,
+                "pattern": "^[0-9]{1,3}%$",
+                "x-kubernetes-int-or-string": True,
+            }
+        ),
+    ),
+    "map list": (
+        Annotated[list[Named], map_list("name"), MaxLen(3)],
+        snapshot(
+            {
+                "type": "array",
+                "maxItems": 3,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string", "maxLength": 9},
+                        "other": {"type": "string", "maxLength": 9},
+                    },
+                    "required": ["name"],
+                },
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            }
+        ),
+    ),
+    "set": (
+        Annotated[list[Text], set_list(), MinLen(1), MaxLen(3)],
+        snapshot(
+            {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 3,
+                "items": {"type": "string", "maxLength": 9},
+                "x-kubernetes-list-type": "set",
+            }
+        ),
+    ),
+    "atomic list": (
+        Annotated[list[Text], atomic(), MaxLen(3)],
+        snapshot(
+            {
+                "type": "array",
+                "maxItems": 3,
+                "items": {"type": "string", "maxLength": 9},
+                "x-kubernetes-list-type": "atomic",
+            }
+        ),
+    ),
+    "atomic map": (
+        Annotated[dict[str, Quantity], atomic(), MaxLen(3)],
+        snapshot(
+            {
+                "type": "object",
+                "maxProperties": 3,
+                "additionalProperties": {
+                    "anyOf": [{"type": "integer"}, {"type": "string"}],
+                    "maximum": 9007199254740992,
+                    "minimum": 0,
+                    "maxLength": 32,
+                    "pattern": "^([0-9]{1,18}(\\.[0-9]{0,9})?|\\.[0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$",
+                    "x-kubernetes-int-or-string": True,
+                },
+                "x-kubernetes-map-type": "atomic",
+            }
+        ),
+    ),
+    "atomic object": (
+        Annotated[Empty, atomic()],
+        snapshot(
+            {
+                "description": "Nothing.",
+                "type": "object",
+                "properties": {},
+                "x-kubernetes-map-type": "atomic",
+            }
+        ),
+    ),
+    "any value": (AnyValue, snapshot({"x-kubernetes-preserve-unknown-fields": True})),
+    "any object": (
+        AnyObject,
+        snapshot({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+    ),
+    "resource": (
+        EmbeddedObject,
+        snapshot(
+            {
+                "type": "object",
+                "x-kubernetes-preserve-unknown-fields": True,
+                "x-kubernetes-embedded-resource": True,
+            }
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_types_are_said_as_the_api_server_knows_them(name: str) -> None:
+    annotation, expected = SAID[name]
+    assert schema_of(annotation)["properties"]["x"] == expected

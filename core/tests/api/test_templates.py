@@ -1,0 +1,129 @@
+"""Template kinds, and the policy that their specs do not change."""
+
+import os
+from typing import Annotated
+
+import pytest
+from annotated_types import MaxLen
+from capelin.api import Model, Template, crd, immutable_templates, kind
+from inline_snapshot import snapshot
+
+from .conftest import Install
+from .wire import Answer, Wire, until
+
+GROUP = f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.templates.capelin.test"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+DRY_RUN = {"topology.cluster.x-k8s.io/dry-run": ""}
+
+
+class Spec(Model):
+    """What a machine is."""
+
+    size: Annotated[str, MaxLen(9)] = "small"
+
+
+@kind(group=GROUP, version="v1")
+class MachineTemplate(Template[Spec]):
+    """Machines to be made."""
+
+
+COLLECTION = MachineTemplate.resource.path("default")
+
+
+def test_a_template_holds_metadata_and_spec() -> None:
+    schema = crd(MachineTemplate)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert schema["properties"]["spec"] == snapshot(
+        {
+            "description": "What is made, and how.",
+            "type": "object",
+            "properties": {
+                "template": {
+                    "description": "What is made from the template.",
+                    "type": "object",
+                    "properties": {
+                        "metadata": {
+                            "description": "Labels and annotations of what is made.",
+                            "type": "object",
+                            "properties": {
+                                "labels": {
+                                    "description": "Labels of what is made.",
+                                    "type": "object",
+                                    "maxProperties": 128,
+                                    "additionalProperties": {
+                                        "type": "string",
+                                        "maxLength": 63,
+                                        "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
+                                    },
+                                },
+                                "annotations": {
+                                    "description": "Annotations of what is made.",
+                                    "type": "object",
+                                    "maxProperties": 128,
+                                    "additionalProperties": {"type": "string", "maxLength": 262144},
+                                },
+                            },
+                        },
+                        "spec": {
+                            "description": "What a machine is.",
+                            "type": "object",
+                            "properties": {
+                                "size": {"type": "string", "maxLength": 9, "default": "small"}
+                            },
+                        },
+                    },
+                    "required": ["spec"],
+                }
+            },
+            "required": ["template"],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def policed(wire: Wire, install: Install) -> Wire:
+    """An API server with a template, and the policy in force."""
+    install(MachineTemplate)
+    for manifest in immutable_templates(f"templates.{GROUP}", MachineTemplate):
+        plural = f"{manifest['kind'].lower()}s".replace("policys", "policies")
+        answer = wire.apply(f"{ADMISSION}/{plural}/{manifest['metadata']['name']}", manifest)
+        assert (answer.status, answer.warnings) == (201, []), answer.body
+    template = {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "MachineTemplate",
+        "metadata": {"name": "one"},
+        "spec": {"template": {"spec": {"size": "small"}}},
+    }
+    assert wire.send("POST", COLLECTION, template).status == 201
+    until(lambda: resized(wire, dry_run=True).status != 200)
+    return wire
+
+
+def resized(
+    wire: Wire, *, dry_run: bool = False, annotations: dict[str, str] | None = None
+) -> Answer:
+    change = {
+        "metadata": {"annotations": annotations or {}},
+        "spec": {"template": {"spec": {"size": "big"}}},
+    }
+    path = f"{COLLECTION}/one" + ("?dryRun=All" if dry_run else "")
+    return wire.send("PATCH", path, change, "application/merge-patch+json")
+
+
+def test_the_spec_of_a_template_does_not_change(policed: Wire) -> None:
+    answer = resized(policed)
+    assert answer.status == 422
+    assert "spec.template.spec cannot be changed, because nothing that was" in answer.message
+
+
+def test_the_topology_controller_may_try_a_change(policed: Wire) -> None:
+    assert resized(policed, dry_run=True, annotations=DRY_RUN).status == 200
+
+
+def test_the_annotation_alone_does_not_let_a_change_through(policed: Wire) -> None:
+    assert resized(policed, annotations=DRY_RUN).status == 422
+
+
+def test_labels_of_what_is_made_may_change(policed: Wire) -> None:
+    change = {"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}}
+    path = f"{COLLECTION}/one"
+    assert policed.send("PATCH", path, change, "application/merge-patch+json").status == 200
