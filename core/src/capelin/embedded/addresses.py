@@ -40,7 +40,6 @@ def is_free(address: str, port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
-            probe.listen(1)
         except OSError:
             return False
     return True

@@ -146,9 +146,21 @@ async def test_waiting_leaves_no_descriptor_behind(child: subprocess.Popen[bytes
     assert descriptors() == before
 
 
+@pytest.mark.parametrize("has_pidfd", [False])
+def test_a_pid_that_changes_hands_while_it_is_held_is_not_signalled(
+    child: subprocess.Popen[bytes],
+) -> None:
+    earlier = Handle(dataclasses.replace(whoever(child.pid), start_time=1), None)
+    assert not earlier.is_alive()
+    earlier.send(signal.SIGKILL)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.05)
+
+
 async def test_ending_a_stranger_with_our_pid_hits_nobody(child: subprocess.Popen[bytes]) -> None:
     await end(Identity(child.pid, 1, boot()))
-    assert child.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        await asyncio.to_thread(child.wait, 0.05)
 
 
 def test_marked_processes_are_found_by_their_folder(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def test_a_long_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None
     os.close(descriptor)
     # What was written before the cut may be on either side of it; what comes after it is not lost.
     assert log.read_text().endswith("after\n")
+    assert "x" not in log.read_text()
     assert b"\0" not in log.read_bytes()
     assert "x" * 100 in (tmp_path / "a.log.1").read_text()
     assert stat.S_IMODE((tmp_path / "a.log.1").stat().st_mode) == 0o600

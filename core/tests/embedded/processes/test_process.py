@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def is_dead(pid: int) -> bool:
         return True
 
 
+@pytest.fixture
+def _input() -> Iterator[None]:
+    """A standard input that could be read from."""
+    before = os.dup(0)
+    readable, writable = os.pipe()
+    os.dup2(readable, 0)
+    yield
+    os.dup2(before, 0)
+    for descriptor in (before, readable, writable):
+        os.close(descriptor)
+
+
+@pytest.mark.usefixtures("_input")
 async def test_a_process_runs_in_a_session_of_its_own_with_nothing_to_read(folder: Path) -> None:
     process = await Process.start(folder, declared(*SLEEP))
     assert process.is_running

@@ -278,6 +278,15 @@ async def test_a_process_that_lost_its_state_file_is_reaped(folder: Path) -> Non
         assert pid_of(supervisor, "a") != process.pid
 
 
+async def test_a_process_that_died_while_nobody_looked_is_forgotten(folder: Path) -> None:
+    process = await Process.start(folder, declared("a"))
+    process.signal(signal.SIGKILL)
+    await process.wait()
+    async with Supervisor(folder) as supervisor:
+        assert supervisor.states == {}
+    assert list(records.names(folder)) == []
+
+
 async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
     folder: Path,
 ) -> None:
@@ -332,9 +341,10 @@ async def test_a_broken_probe_is_not_hidden(folder: Path) -> None:
         raise ZeroDivisionError
 
     async def use() -> None:
-        async with Supervisor(folder) as supervisor:
+        async with Supervisor(folder) as supervisor, asyncio.timeout(10):
             supervisor.declare(declared("a", ready=broken))
-            await supervisor.ready()
+            async for _ in supervisor.changes():
+                pass
 
     with pytest.raises(ExceptionGroup) as error:
         await use()
