@@ -135,6 +135,8 @@ def test_an_owner_is_found_by_its_kind_in_any_version() -> None:
     assert owners.find([shim, older], "cluster.x-k8s.io", "Cluster") == older
     assert owners.find([shim, older], "", "Secret") == shim
     assert owners.find([shim], "cluster.x-k8s.io", "Cluster") is None
+    assert owners.find([older], "cluster.x-k8s.io", "Machine") is None
+    assert owners.find([older], "other.example", "Cluster") is None
 
 
 def test_what_controls_an_object_is_known() -> None:

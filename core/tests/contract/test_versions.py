@@ -134,6 +134,14 @@ def test_an_upgrade_by_at_most_one_minor_is_allowed(current: str, wanted: str) -
         ),
         (
             "v1.33.13",
+            "v1.35.0",
+            (
+                "v1.35.0 is 2 minor versions after v1.33.13, and Kubernetes goes up one at a time; "
+                "go to v1.34 first"
+            ),
+        ),
+        (
+            "v1.33.13",
             "v1.36.1",
             (
                 "v1.36.1 is 3 minor versions after v1.33.13, and Kubernetes goes up one at a time; "
