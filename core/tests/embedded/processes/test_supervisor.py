@@ -340,8 +340,10 @@ async def test_a_broken_probe_is_not_hidden(folder: Path) -> None:
         yield "not yet"
         raise ZeroDivisionError
 
+    patience = asyncio.timeout(5)
+
     async def use() -> None:
-        async with Supervisor(folder) as supervisor, asyncio.timeout(10):
+        async with Supervisor(folder) as supervisor, patience:
             supervisor.declare(declared("a", ready=broken))
             async for _ in supervisor.changes():
                 pass
@@ -349,6 +351,7 @@ async def test_a_broken_probe_is_not_hidden(folder: Path) -> None:
     with pytest.raises(ExceptionGroup) as error:
         await use()
     assert error.group_contains(ZeroDivisionError)
+    assert not patience.expired()
 
 
 async def test_nothing_is_started_before_something_is_declared(folder: Path) -> None:
