@@ -25,6 +25,13 @@ class Part(Model):
     rules = (rule("self.low <= self.high", "low has to be below high", field_path=".low"),)
 
 
+class Window(Model):
+    least: Int32 = 1
+    most: Int32 = 9
+
+    rules = (rule("self.least <= self.most", "least is at most most"),)
+
+
 class Spec(Model):
     version: KubernetesVersion = "v1.30.0"
     backend: Annotated[Literal["a", "b"], immutable()] = "a"
@@ -38,6 +45,7 @@ class Spec(Model):
             reason="FieldValueForbidden",
         ),
     ] = "green"
+    window: Window = Window()
     parts: Annotated[list[Part], map_list("name"), MaxLen(5)] = []
     names: Annotated[
         dict[str, DNSLabel], MaxLen(5), rule("self.all(key, key != 'no')", "no is no key")
@@ -97,6 +105,7 @@ def refusal(answer: Answer) -> tuple[str, str]:
 CREATED: list[tuple[Unstructured, str, str]] = [
     ({"colour": "red"}, "spec.colour", "red is no colour"),
     ({"parts": [{"name": "a", "low": 10}]}, "spec.parts[0].low", "low has to be below high"),
+    ({"window": {"least": 10}}, "spec.window", "least is at most most"),
     ({"names": {"no": "a"}}, "spec.names", "no is no key"),
     ({"place": "a", "backend": "b"}, "spec", "only a has a place"),
     ({"least": "59s"}, "spec.least", "must be at least 1m0s"),

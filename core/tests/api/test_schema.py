@@ -148,6 +148,8 @@ def test_fields_without_a_default_are_required_and_no_others() -> None:
 def test_an_object_with_defaults_inside_is_filled_in_when_it_is_absent() -> None:
     class Inner(Model):
         size: Int32 = 3
+        many: Annotated[list[Text], MaxLen(3)] = []
+        empty: Empty = Empty()
 
     class Outer(Model):
         inner: Inner = Inner()
@@ -166,9 +168,15 @@ def test_an_object_with_defaults_inside_is_filled_in_when_it_is_absent() -> None
                         "minimum": -2147483648,
                         "format": "int32",
                         "default": 3,
-                    }
+                    },
+                    "many": {
+                        "type": "array",
+                        "maxItems": 3,
+                        "items": {"type": "string", "maxLength": 9},
+                    },
+                    "empty": {"description": "Nothing.", "type": "object", "properties": {}},
                 },
-                "default": {},
+                "default": {"size": 3},
             },
             "bigger": {
                 "type": "object",
@@ -179,7 +187,13 @@ def test_an_object_with_defaults_inside_is_filled_in_when_it_is_absent() -> None
                         "minimum": -2147483648,
                         "format": "int32",
                         "default": 3,
-                    }
+                    },
+                    "many": {
+                        "type": "array",
+                        "maxItems": 3,
+                        "items": {"type": "string", "maxLength": 9},
+                    },
+                    "empty": {"description": "Nothing.", "type": "object", "properties": {}},
                 },
                 "default": {"size": 5},
             },
@@ -193,7 +207,13 @@ def test_an_object_with_defaults_inside_is_filled_in_when_it_is_absent() -> None
                         "minimum": -2147483648,
                         "format": "int32",
                         "default": 3,
-                    }
+                    },
+                    "many": {
+                        "type": "array",
+                        "maxItems": 3,
+                        "items": {"type": "string", "maxLength": 9},
+                    },
+                    "empty": {"description": "Nothing.", "type": "object", "properties": {}},
                 },
             },
         }

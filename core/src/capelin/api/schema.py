@@ -94,9 +94,9 @@ class Structure:
             return schema
         if bare.optional:
             self._note(path, f"has a default, so that it cannot be None; {_PRESENCE}")
-        said: Any = default.dump() if isinstance(default, Model) else bare.on_the_wire(default)
-        # An empty list or object is the same as none, unless the API server has to fill it in.
-        if said not in ([], {}) or _has_defaults(schema):
+        # Rules are tried on a default as it stands here, so it has to be whole.
+        said = _without_empty(bare.on_the_wire(default))
+        if said not in ([], {}):
             schema["default"] = said
         return schema
 
@@ -225,7 +225,7 @@ class _Bare:
 
     def on_the_wire(self, value: Any) -> Any:
         return self.adapter(self.type).dump_python(
-            value, mode="json", by_alias=True, exclude_unset=True, exclude_none=True
+            value, mode="json", by_alias=True, exclude_none=True
         )
 
     def timespans(self) -> Iterator[Rule]:
@@ -269,9 +269,12 @@ def _in_order(schema: Schema) -> Schema:
     return first | schema
 
 
-def _has_defaults(schema: Schema) -> bool:
-    properties: dict[str, Schema] = schema.get("properties", {})
-    return any("default" in one for one in properties.values())
+def _without_empty(value: Any) -> Any:
+    """An empty list or object is the same as none."""
+    if isinstance(value, dict):
+        parts = {key: _without_empty(one) for key, one in cast("dict[str, Any]", value).items()}
+        return {key: one for key, one in parts.items() if one not in ([], {})}
+    return value
 
 
 def _missing(schema: Schema) -> str | None:
