@@ -1,5 +1,6 @@
 """Machines that exist only as Node objects, kept alive by one KWOK process a workload cluster."""
 
+import asyncio
 import hashlib
 import shutil
 from contextlib import AsyncExitStack
@@ -53,6 +54,7 @@ class SimulatedMachines:
         self._state = state
         self._binaries = binaries
         self._kwoks: dict[Key, _Kwok] = {}
+        self._one_at_a_time = asyncio.Lock()
 
     async def ensure(
         self,
@@ -68,7 +70,8 @@ class SimulatedMachines:
             return Instance(running=False, message="starting", look_again_at=wanted.boots_at)
         if wanted.fault == "never boots":
             return Instance(running=False, message="it never boots, as spec.simulated.faults says")
-        await self._keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
+        async with self._one_at_a_time:
+            await self._keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
         node = await workload.find(Node, wanted.key.name)
         if node is None:
             if was_running:
@@ -125,7 +128,6 @@ class SimulatedMachines:
                         f"--manage-nodes-with-annotation-selector={KEPT_ALIVE}=fake",
                         f"--node-lease-duration-seconds={_LEASE_SECONDS}",
                         f"--server-address={address}:{port}",
-                        f"--config={folder / 'kwok.yaml'}",
                     ),
                     # Read once at its start: another kubeconfig makes it another command.
                     {"CAPELIN_KUBECONFIG_SHA256": digest, "HOME": str(folder)},
