@@ -79,7 +79,13 @@ class Scripted:
     @staticmethod
     def failure(status: int, reason: str, **headers: str) -> Step:
         """An answer with a `Status` object."""
-        body = {"kind": "Status", "code": status, "reason": reason, "message": f"it is {reason}"}
+        body = {
+            "kind": "Status",
+            "code": status,
+            "reason": reason,
+            "message": f"it is {reason}",
+            "details": {"name": "a"},
+        }
         return Scripted.reply(status, body, **headers)
 
     @staticmethod
@@ -138,13 +144,29 @@ class Scripted:
         return Request(method, target, headers, await reader.readexactly(length))
 
 
+Serve = Callable[[ssl.SSLContext | None], Awaitable[Scripted]]
+
+
 @pytest.fixture
-async def server() -> AsyncIterator[Scripted]:
+async def serve() -> AsyncIterator[Serve]:
+    """Starts scripted servers, with TLS or without."""
+    started: list[Scripted] = []
+
+    async def start(tls: ssl.SSLContext | None) -> Scripted:
+        made = Scripted()
+        started.append(made)
+        await made.start(tls)
+        return made
+
+    yield start
+    for one in started:
+        await one.stop()
+
+
+@pytest.fixture
+async def server(serve: Serve) -> Scripted:
     """A scripted server without TLS."""
-    made = Scripted()
-    await made.start()
-    yield made
-    await made.stop()
+    return await serve(None)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from capelin.client import (
     Impersonation,
     Invalid,
     NotFound,
+    NotServed,
     Options,
     Server,
     TooManyRequests,
@@ -62,6 +63,17 @@ async def test_what_is_not_there_is_told_apart(client: Client, namespace: str) -
     assert (caught.value.status, caught.value.reason) == (404, "NotFound")
     assert caught.value.details["name"] == "a"
     assert await client.find(ConfigMap, "a", namespace) is None
+
+
+@pytest.mark.parametrize("group_version", ["nowhere.example/v1", "apps/v1"])
+async def test_a_kind_that_is_not_served_is_not_an_object_that_is_not_there(
+    client: Client, namespace: str, group_version: str
+) -> None:
+    group, _, version = group_version.partition("/")
+    unknown = Resource(group, version, "Thing", "things")
+    for asking in (client.find, client.delete):
+        with pytest.raises(NotServed, match="is its CRD there"):
+            await asking(unknown, "a", namespace)
 
 
 async def test_each_refusal_has_its_own_class(client: Client, namespace: str) -> None:
@@ -186,7 +198,7 @@ async def test_plain_objects_find_their_kind_by_asking(client: Client, namespace
     }
     made = await client.apply(manifest)
     assert made["revision"] == 1
-    with pytest.raises(NotFound, match="no kind Nonsense in apps/v1"):
+    with pytest.raises(NotServed, match="no kind Nonsense in apps/v1"):
         await client.apply({**manifest, "kind": "Nonsense"})
 
 
@@ -314,7 +326,7 @@ async def test_kinds_are_told_by_group_and_version(client: Client) -> None:
     assert Resource("", "v1", "Namespace", "namespaces", namespaced=False) in core
     assert DEPLOYMENTS in await client.resources("apps/v1")
     assert not [resource for resource in core if "/" in resource.plural]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotServed):
         await client.resources("nowhere.example/v1")
 
 

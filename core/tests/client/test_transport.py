@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,7 @@ from capelin.client import (
     Conflict,
     Impersonation,
     NotFound,
+    Options,
     Server,
     TooManyRequests,
     Unauthorized,
@@ -22,10 +26,12 @@ from capelin.client import (
     Unreadable,
     User,
 )
+from capelin.pki import KeyPair, issue, new_ca
 
 if TYPE_CHECKING:
-    from core.tests.client.conftest import Scripted
+    from core.tests.client.conftest import Scripted, Serve
 
+HASTY = Options(timeout=0.2)
 MAPS = Resource("", "v1", "ConfigMap", "configmaps")
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "b"}}
 
@@ -107,15 +113,19 @@ async def test_a_silent_server_is_given_up_on(server: Scripted) -> None:
 
 
 async def test_nobody_there_is_said_with_the_address() -> None:
-    async with Client(Config(Server("http://127.0.0.1:1"))) as client:
+    async with Client(Config(Server("http://127.0.0.1:1")), options=HASTY) as client:
         with pytest.raises(Unreachable) as caught:
             await client.get(MAPS, "a", "b")
     assert "http://127.0.0.1:1" in str(caught.value)
     assert "connection refused" in str(caught.value)
 
 
-async def test_an_unknown_host_is_said() -> None:
-    async with Client(Config(Server("http://capelin.invalid"))) as client:
+async def test_an_unknown_host_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    async with Client(Config(Server("http://capelin.invalid")), options=HASTY) as client:
         with pytest.raises(Unreachable, match="its name is not known"):
             await client.get(MAPS, "a", "b")
 
@@ -227,9 +237,21 @@ async def test_a_closed_client_says_so(server: Scripted) -> None:
         await client.get(MAPS, "a", "b")
 
 
+async def test_closing_ends_what_is_under_way(server: Scripted) -> None:
+    half = server.stream(b'{"kind":', ending=server.say_nothing)
+    server.then(half, server.say_nothing)
+    client = server.client()
+    reading = [asyncio.create_task(client.get(MAPS, "a", "b")) for _ in range(2)]
+    async with server.asked:
+        await server.asked.wait_for(lambda: len(server.requests) == 2)
+    await client.close()
+    for ended in await asyncio.gather(*reading, return_exceptions=True):
+        assert isinstance(ended, RuntimeError | Unreachable)
+
+
 async def test_connecting_fails_where_nobody_answers() -> None:
     with pytest.raises(Unreachable):
-        await Client.connect(Config(Server("http://127.0.0.1:1")))
+        await Client.connect(Config(Server("http://127.0.0.1:1")), options=HASTY)
 
 
 async def test_deleting_what_is_gone_is_no_error(server: Scripted) -> None:
@@ -256,3 +278,60 @@ async def test_names_are_quoted(server: Scripted) -> None:
         with pytest.raises(NotFound):
             await client.get(MAPS, "a/../b?c", "d")
     assert server.requests[0].target == "/api/v1/namespaces/d/configmaps/a%2F..%2Fb%3Fc"
+
+
+async def test_a_proxy_carries_the_requests(server: Scripted) -> None:
+    server.then(server.reply(200, MAP))
+    config = Config(Server("http://capelin.invalid:6443", proxy=server.address))
+    async with Client(config) as client:
+        assert await client.get(MAPS, "a", "b") == MAP
+    target = "http://capelin.invalid:6443/api/v1/namespaces/b/configmaps/a"
+    assert server.requests[0].target == target
+
+
+async def test_a_proxy_that_refuses_is_said(server: Scripted) -> None:
+    server.then(*[server.reply(407)] * 10)
+    config = Config(Server("https://capelin.invalid:6443", proxy=server.address))
+    async with Client(config) as client:
+        with pytest.raises(Unreachable, match="its proxy answered with status 407"):
+            await client.create(MAP, resource=MAPS)
+
+
+@pytest.fixture(scope="module")
+def authority() -> KeyPair:
+    return new_ca("test", now=datetime.now(UTC))
+
+
+@pytest.fixture
+def kubernetes(authority: KeyPair, tmp_path: Path) -> ssl.SSLContext:
+    """What a server needs to be `kubernetes`, and nothing else."""
+    names, now = ("kubernetes",), datetime.now(UTC)
+    leaf = issue(authority, common_name="api", usages=("server",), dns_names=names, now=now)
+    file = tmp_path / "tls.pem"
+    file.write_bytes(leaf.certificate_pem + leaf.private_key_pem)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(file)
+    return tls
+
+
+async def test_a_server_has_to_have_the_name_that_is_expected(
+    serve: Serve, kubernetes: ssl.SSLContext, authority: KeyPair
+) -> None:
+    server = await serve(kubernetes)
+    server.then(server.reply(200, MAP), server.reply(200, MAP))
+    ca = authority.certificate_pem
+    async with Client(Config(Server(server.address, ca))) as client:
+        with pytest.raises(Unreachable, match="IP address mismatch"):
+            await client.get(MAPS, "a", "b")
+    named = Server(server.address, ca, tls_server_name="kubernetes")
+    for trusting in (named, Server(server.address, verify=False)):
+        async with Client(Config(trusting)) as client:
+            assert await client.get(MAPS, "a", "b") == MAP
+
+
+async def test_plain_http_where_tls_is_expected_is_said(server: Scripted) -> None:
+    address = server.address.replace("http:", "https:")
+    options = Options(connect_timeout=0.1, timeout=0.3)
+    async with Client(Config(Server(address)), options=options) as client:
+        with pytest.raises(Unreachable, match="no connection in time"):
+            await client.get(MAPS, "a", "b")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from capelin.api import Resource
 from capelin.api.views.core import ConfigMap
-from capelin.client import Event, Expired, Forbidden, Unreachable
+from capelin.client import Event, Expired, Forbidden, Unreachable, User
 from capelin.client.shapes import shape_of
 from capelin.client.watch import differences, pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from core.tests.client.conftest import Scripted
 
@@ -188,6 +189,22 @@ def test_an_object_made_anew_was_deleted_in_between() -> None:
     ]
 
 
+async def test_a_watch_goes_on_with_a_new_token(server: Scripted, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old")
+    server.then(server.stream(happened("ADDED", "a", 6)), server.failure(401, "Unauthorized"))
+    server.then(server.stream(happened("MODIFIED", "a", 7)))
+    async with (
+        server.client(User(token_file=file)) as client,
+        aclosing(client.watch(MAPS, since="5")) as events,
+    ):
+        await told(events, 1)
+        file.write_text("new")
+        assert await told(events, 1) == [("MODIFIED", "a", "7")]
+    shown = [request.header("Authorization") for request in server.requests]
+    assert shown == ["Bearer old", "Bearer old", "Bearer new"]
+
+
 async def test_a_clear_no_ends_the_watch(server: Scripted) -> None:
     server.then(server.failure(403, "Forbidden"))
     async with server.client() as client:
@@ -197,7 +214,7 @@ async def test_a_clear_no_ends_the_watch(server: Scripted) -> None:
 
 async def test_a_server_that_never_answered_is_an_error_at_once(server: Scripted) -> None:
     server.then(*[server.hang_up] * 10)
-    async with server.client() as client:
+    async with server.client(timeout=0.2) as client:
         with pytest.raises(Unreachable):
             await anext(client.watch(MAPS))
 

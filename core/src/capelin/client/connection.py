@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from capelin.api import Resource
 from capelin.client.config import Config
-from capelin.client.errors import NotFound
+from capelin.client.errors import NotServed
 from capelin.client.transport import Call, Options, Transport
 
 
@@ -66,7 +66,7 @@ class Connection:
         """The kinds of `v1` or of `group/version` that the API server has now.
 
         Raises:
-            NotFound: it has none of that group and version.
+            NotServed: it has none of that group and version.
         """
         group, _, version = group_version.rpartition("/")
         path = f"/apis/{quote(group)}/{quote(version)}" if group else f"/api/{quote(version)}"
@@ -81,7 +81,7 @@ class Connection:
         """Where the kind of an unstructured object lives.
 
         Raises:
-            NotFound: the API server has no such kind.
+            NotServed: the API server has no such kind.
         """
         group_version, kind = str(manifest["apiVersion"]), str(manifest["kind"])
         # A kind that is not among those known may have come since.
@@ -91,7 +91,7 @@ class Connection:
             for resource in self._discovered[group_version]:
                 if resource.kind == kind:
                     return resource
-        raise NotFound(404, "NotFound", f"the API server has no kind {kind} in {group_version}")
+        raise NotServed(404, "NotFound", f"the API server has no kind {kind} in {group_version}")
 
     async def request(
         self,

@@ -69,7 +69,11 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such kind (404)."""
+    """There is no such object (404)."""
+
+
+class NotServed(ApiError):
+    """There is no such kind, or not yet (404): which says nothing about any object of it."""
 
 
 class AlreadyExists(ApiError):
@@ -123,12 +127,13 @@ _BY_REASON: dict[str, type[ApiError]] = {
 def error_of(status: int, body: bytes | Mapping[str, Any]) -> ApiError:
     """The exception for an answer that is not a success, from its `Status` object if it has one."""
     said = _status_object(body)
+    details = cast("dict[str, Any]", (said or {}).get("details") or {})
+    if status == 404 and not details.get("name"):
+        return NotServed(status, "NotFound", "the API server has no such kind: is its CRD there?")
     if said is None:
         return _class_of(status, "")(status, "", _text(status, cast("bytes", body)))
     reason = str(said.get("reason") or "")
-    return _class_of(status, reason)(
-        status, reason, str(said.get("message") or ""), cast("Any", said.get("details"))
-    )
+    return _class_of(status, reason)(status, reason, str(said.get("message") or ""), details)
 
 
 def _class_of(status: int, reason: str) -> type[ApiError]:

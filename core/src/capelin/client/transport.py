@@ -41,7 +41,7 @@ class Options:
     timeout: float = 60
     """Seconds for a request with all its retries."""
     connect_timeout: float = 10
-    """Seconds for a connection to be there."""
+    """Seconds for a connection to be there, TLS included."""
     connections: int = 100
     """Requests under way at the same time; watches do not count."""
     silence: float = 90
@@ -87,10 +87,11 @@ class Transport:
         self._credentials = Credentials(config)
         self._limiter = Limiter(options.qps, options.burst) if options.qps > 0 else None
         self._session: aiohttp.ClientSession | None = None
+        self._responses: set[aiohttp.ClientResponse] = set()
         self._warned: set[str] = set()
         self._closed = False
         self._slots = asyncio.Semaphore(options.connections)
-        self._timeout = aiohttp.ClientTimeout(sock_connect=options.connect_timeout)
+        self._timeout = aiohttp.ClientTimeout(connect=options.connect_timeout)
 
     @property
     def closed(self) -> bool:
@@ -111,6 +112,9 @@ class Transport:
     async def close(self) -> None:
         """Close every connection. Watches that still run end."""
         self._closed = True
+        # Closing a connection on this side does not wake those who wait for its next bytes.
+        for response in self._responses:
+            response.content.set_exception(aiohttp.ClientConnectionError())
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -138,7 +142,7 @@ class Transport:
             Unreachable: there was no answer, or it broke off, or fell silent.
         """
         limits = aiohttp.ClientTimeout(
-            sock_connect=self._options.connect_timeout, sock_read=self._options.silence
+            connect=self._options.connect_timeout, sock_read=self._options.silence
         )
         try:
             for again in (True, False):
@@ -153,11 +157,6 @@ class Transport:
                     raise failure
         except aiohttp.ClientError as error:
             raise self._unreachable(_why(error)) from None
-        except RuntimeError:
-            # Also what aiohttp raises where a connection was closed on this side while reading.
-            if not self._closed:
-                raise
-            raise self._unreachable("this client is closed") from None
 
     async def _answer(self, call: Call, deadline: float) -> Reply:
         refused: Proof | None = None
@@ -226,7 +225,11 @@ class Transport:
         ) as response:
             for warning in response.headers.getall("Warning", ()):
                 self._warn(warning)
-            yield response
+            self._responses.add(response)
+            try:
+                yield response
+            finally:
+                self._responses.discard(response)
 
     def _open(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -279,6 +282,8 @@ def _why(error: aiohttp.ClientError) -> str:
             why = f"no TLS with it: {getattr(error.os_error, 'reason', None) or 'refused'}"
         case aiohttp.ConnectionTimeoutError():
             why = "no connection in time"
+        case aiohttp.ClientHttpProxyError(status=status):
+            why = f"its proxy answered with status {status}"
         case aiohttp.ServerTimeoutError():
             why = "it fell silent"
         case aiohttp.ClientOSError(errno=int(number)):
