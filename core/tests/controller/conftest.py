@@ -1,10 +1,12 @@
 """Managers that run in this process against the real API server, and patience with them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import io
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 import pytest
@@ -12,7 +14,7 @@ from capelin.api import BaseObject, crd
 from capelin.api.views.core import CustomResourceDefinition, Namespace
 from capelin.client import Client, Config, NotFound
 from capelin.client import Options as ClientOptions
-from capelin.controller import Manager, Options, Reconciler
+from capelin.controller import Manager, Options, Reconciler, logs
 
 Check = Callable[[], Awaitable[bool] | bool]
 
@@ -53,6 +55,24 @@ async def namespace(client: Client) -> str:
     name = f"test-{uuid4().hex[:8]}"
     await client.create(Namespace.of(name))
     return name
+
+
+@pytest.fixture
+def start() -> Generator[Callable[[Literal["text", "json"], int], io.StringIO]]:
+    """Begins to log in a form and as much as is asked for, and gives what is written."""
+    root = logging.getLogger()
+    levels = {name: logging.getLogger(name).level for name in (None, "kopf", "aiohttp", "asyncio")}
+    handlers = list(root.handlers)
+
+    def begin(form: Literal["text", "json"], verbosity: int) -> io.StringIO:
+        stream = io.StringIO()
+        logs.configure(form, verbosity, stream)
+        return stream
+
+    yield begin
+    root.handlers[:] = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,12 @@
 import io
 import json
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 from capelin.api.views.core import ConfigMap, Secret
-from capelin.controller.logs import Subject, about, configure, explained
+from capelin.controller.logs import Subject, about, explained
 from capelin.controller.results import Key
 from pydantic import BaseModel, ValidationError
 
@@ -16,24 +16,6 @@ TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl"
 
 Start = Callable[[Literal["text", "json"], int], io.StringIO]
 log = logging.getLogger("capelin.test")
-
-
-@pytest.fixture
-def start() -> Generator[Start]:
-    root = logging.getLogger()
-    names = (None, "kopf", "aiohttp", "asyncio")
-    levels = {name: logging.getLogger(name).level for name in names}
-    handlers = list(root.handlers)
-
-    def begin(form: Literal["text", "json"], verbosity: int) -> io.StringIO:
-        stream = io.StringIO()
-        configure(form, verbosity, stream)
-        return stream
-
-    yield begin
-    root.handlers[:] = handlers
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
 
 
 def fail(why: str) -> None:

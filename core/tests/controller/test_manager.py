@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import aiohttp
 import pytest
 from annotated_types import Ge, Le
 from capelin.api import Model, Object, ObjectMeta, crd, kind
-from capelin.api.views.core import ConfigMap, CustomResourceDefinition, Secret
-from capelin.client import Client, Config, LeadershipLost
+from capelin.api.views.core import ConfigMap, CustomResourceDefinition, Event, Secret
+from capelin.client import Client, Config, Forbidden, Impersonation, LeadershipLost
 from capelin.contract.owners import reference_to
 from capelin.controller import (
     Address,
@@ -23,6 +24,8 @@ from capelin.controller import (
     Reconciler,
     Result,
     Watches,
+    lease_rules,
+    rbac,
 )
 from capelin.controller.probes import ListenError
 from capelin.controller.watching import WatchLostError
@@ -222,6 +225,102 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
         await eventually(lambda: len(bodies) >= 4)
     assert {key for body in bodies for key in body} == {"apiVersion", "kind", "metadata"}
     assert "aHVudGVyMg==" not in str(bodies)
+
+
+async def test_a_secret_never_shows_however_much_is_logged(
+    client: Client, namespace: str, running: Any, eventually: Any, start: Any
+) -> None:
+    stream = start("text", 2)
+
+    class Careless(Seen):
+        watches = (
+            For(Shoal),
+            Owns(Secret),
+            Watches(Secret, lambda secret: [Key(secret.namespace or "", f"shoal-{secret}")]),
+        )
+
+    async def be_careless(shoal: Shoal, at: Context) -> None:
+        secret = await at.client.get(Secret, "s", shoal.namespace)
+        at.log.debug("Found %s", secret)
+        at.log.debug(f"Found {secret!r}, {secret}")  # noqa: G004 - as people do it
+        at.log.debug("Found %s", await at.client.get(Secret.resource, "s", shoal.namespace))
+        secret.data["other"] = b"hunter2 again"
+        await at.client.apply(secret)
+        if seen.times(shoal.name) == 1:
+            raise RuntimeError(f"no good: {secret}")
+
+    seen = Careless(be_careless)
+    await client.create(Secret.of("s", namespace, data={"password": b"hunter2"}))
+    await make(client, namespace, "a")
+    async with running(seen):
+        await eventually(lambda: seen.times("a") == 2)
+    assert f"Found Secret {namespace}/s" in stream.getvalue()
+    assert "is invoked" in stream.getvalue(), "even kopf's own lines are there"
+    assert "hunter2" not in stream.getvalue()
+    assert "aHVudGVyMg" not in stream.getvalue()
+
+
+async def test_a_manager_may_do_no_more_than_it_declares_and_that_is_enough(
+    client: Client, config: Config, namespace: str, eventually: Any, elected: dict[str, Any]
+) -> None:
+    async def do_everything(shoal: Shoal, at: Context) -> None:
+        if shoal.metadata.deletion_timestamp is not None:
+            await at.client.delete(ConfigMap, shoal.name, shoal.namespace)
+            await at.remove_finalizer(shoal, "manager.test/shoal")
+            return
+        await at.add_finalizer(shoal, "manager.test/shoal")
+        kept = ConfigMap.of(shoal.name, shoal.namespace, data={"fish": "1"})
+        kept.metadata.labels = {"kept": "yes"}
+        kept.metadata.owner_references = [reference_to(shoal, controller=True)]
+        await at.client.apply(kept)
+        await at.own_metadata(shoal, labels={"counted": "yes"})
+        at.event(shoal, "Normal", "Counted", "counted the fish")
+        await at.publish(shoal, Status(fish=shoal.spec.size))
+
+    seen = Keeper(do_everything)
+    me = f"system:serviceaccount:{namespace}:manager"
+    await grant(client, namespace, me, [*rbac([seen]), *lease_rules("capelin-test")])
+    limited = replace(config, user=replace(config.user, impersonate=Impersonation(me)))
+    quiet: dict[str, Any] = {"metrics_address": None, "health_address": None, "grace_period": 1}
+    options = Options(namespace=namespace, **quiet, **elected)
+    manager = Manager("capelin-test", [seen], options, limited)
+    task = asyncio.create_task(manager.run())
+    await make(client, namespace, "a")
+    await eventually(lambda: is_counted(client, namespace))
+    await client.delete(Shoal, "a", namespace)
+    await eventually(lambda: is_gone(client, namespace))
+    assert sample(manager, "reconcile_errors_total") == 0
+    async with Client(limited) as stranger:
+        with pytest.raises(Forbidden):
+            await stranger.list(Shoal)
+    manager.stop()
+    await task
+
+
+async def grant(client: Client, namespace: str, who: str, rules: list[dict[str, Any]]) -> None:
+    role = {"kind": "Role", "metadata": {"name": "manager", "namespace": namespace}, "rules": rules}
+    binding = {
+        "kind": "RoleBinding",
+        "metadata": {"name": "manager", "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "manager"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who}],
+    }
+    for obj in (role, binding):
+        await client.create({"apiVersion": "rbac.authorization.k8s.io/v1", **obj})
+
+
+async def is_counted(client: Client, namespace: str) -> bool:
+    shoal = await client.get(Shoal, "a", namespace)
+    told = await client.list(Event, namespace)
+    return (
+        shoal.status == Status(fish=1)
+        and shoal.metadata.labels == {"counted": "yes"}
+        and [event.reason for event in told.items] == ["Counted"]
+    )
+
+
+async def is_gone(client: Client, namespace: str) -> bool:
+    return await client.find(Shoal, "a", namespace) is None
 
 
 async def test_something_outside_of_the_cluster_can_ask_for_a_reconcile(

@@ -1,0 +1,238 @@
+"""The example provider as a process: with many objects, at rest, and while things are killed."""
+
+import asyncio
+import json
+import os
+import runpy
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from capelin.api import Resource, Unstructured, crd
+from capelin.api.views.core import CustomResourceDefinition, Lease
+from capelin.client import Client, Config, Options
+from capelin.embedded.apiserver import ApiServer
+
+HERE = Path(__file__).parent
+SCHOOLS = Resource("example.capelin.io", "v1alpha1", "School", "schools")
+MANY = int(os.environ.get("CAPELIN_TEST_OBJECTS", "200"))
+CHANGED, DELETED = range(MANY // 10), range(MANY // 10, MANY // 8)
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Run(NamedTuple):
+    """A reconcile as a journal tells of it. One that was killed has no end."""
+
+    name: str
+    began: float
+    ended: float
+
+
+class Journal(NamedTuple):
+    """What a manager writes down about its reconciles."""
+
+    file: Path
+
+    def runs(self) -> Iterator[Run]:
+        """Every reconcile. Two of one object at once would be a second line too early."""
+        running: dict[str, float] = {}
+        for line in self.file.read_text().splitlines():
+            what, name, _, moment = line.split()
+            if what == "began":
+                assert name not in running, f"{name} is reconciled by two tasks at once"
+                running[name] = float(moment)
+            else:
+                yield Run(name, running.pop(name), float(moment))
+        for name, began in running.items():
+            yield Run(name, began, float("inf"))
+
+    def names(self) -> set[str]:
+        """Everything that was reconciled, to the end or not."""
+        return {run.name for run in self.runs()}
+
+    def lines(self) -> int:
+        """How much there is."""
+        return self.file.read_bytes().count(b"\n") if self.file.exists() else 0
+
+
+@dataclass
+class Sea:
+    """A namespace with many schools, and managers for them as processes of their own."""
+
+    client: Client
+    kubeconfig: Path
+    namespace: str
+    folder: Path
+    managers: list[asyncio.subprocess.Process] = field(
+        default_factory=list[asyncio.subprocess.Process]
+    )
+
+    async def start(self, name: str, *flags: str) -> tuple[asyncio.subprocess.Process, Journal]:
+        """Start a manager, and say where it writes down what it does."""
+        journal = Journal(self.folder / name)
+        with (self.folder / f"{name}.log").open("wb") as log:
+            manager = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(HERE / "journaled.py"),
+                *(f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"),
+                *(f"--journal={journal.file}", f"--leader-elect-namespace={self.namespace}"),
+                *("--metrics-address=0", "--health-address=0"),
+                *flags,
+                stderr=log,
+            )
+        self.managers.append(manager)
+        return manager, journal
+
+    async def create(self, number: int) -> None:
+        school = {
+            "apiVersion": SCHOOLS.api_version,
+            "kind": SCHOOLS.kind,
+            "metadata": {"name": name(number), "namespace": self.namespace},
+            "spec": {"size": number},
+        }
+        await self.client.create(school, resource=SCHOOLS)
+
+    async def resize(self, number: int) -> None:
+        patch = {"spec": {"size": 999 - number}}
+        await self.client.patch(SCHOOLS, name(number), self.namespace, patch)
+
+    async def delete(self, number: int) -> None:
+        await self.client.delete(SCHOOLS, name(number), self.namespace)
+
+    async def all_settled(self, expected: int = MANY) -> bool:
+        """Whether each school's status is what its spec says now."""
+        schools = (await self.client.list(SCHOOLS, self.namespace)).items
+        return len(schools) == expected and all(is_settled(school) for school in schools)
+
+    async def versions(self) -> dict[str, str]:
+        found = (await self.client.list(SCHOOLS, self.namespace)).items
+        return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
+
+
+def name(number: int) -> str:
+    return f"s{number:04}"
+
+
+def is_settled(school: Unstructured) -> bool:
+    status = school.get("status", {})
+    return (status.get("observedGeneration"), status.get("fish")) == (
+        school["metadata"]["generation"],
+        school["spec"]["size"],
+    )
+
+
+@asynccontextmanager
+async def filled_sea(
+    kubeconfig: Path, namespace: str, folder: Path, eventually: Any
+) -> AsyncGenerator[Sea]:
+    config = Config.from_kubeconfig(kubeconfig)
+    async with Client(config, options=Options(qps=0, connections=20)) as client:
+        definition = crd(runpy.run_path(str(HERE / "example.py"))["School"])
+        await client.apply(definition, resource=CustomResourceDefinition.resource)
+        await eventually(lambda: is_established(client))
+        sea = Sea(client, kubeconfig, namespace, folder)
+        await asyncio.gather(*(sea.create(number) for number in range(MANY)))
+        yield sea
+        for manager in sea.managers:
+            if manager.returncode is None:
+                manager.kill()
+            await manager.wait()
+
+
+async def is_established(client: Client) -> bool:
+    definition = await client.get(CustomResourceDefinition.resource, "schools.example.capelin.io")
+    conditions = definition.get("status", {}).get("conditions", [])
+    return ("Established", "True") in [(one["type"], one["status"]) for one in conditions]
+
+
+@pytest.fixture
+async def sea(
+    kubeconfig: Path, namespace: str, tmp_path: Path, eventually: Any
+) -> AsyncIterator[Sea]:
+    async with filled_sea(kubeconfig, namespace, tmp_path, eventually) as made:
+        yield made
+
+
+async def test_no_object_is_forgotten_when_the_api_server_is_killed_and_comes_back(
+    own_api_server: ApiServer, tmp_path: Path, eventually: Any
+) -> None:
+    async with filled_sea(own_api_server.kubeconfig, "default", tmp_path, eventually) as sea:
+        manager, journal = await sea.start("only")
+        await eventually(lambda: journal.lines() >= MANY // 2, within=120)
+        running = own_api_server.process("kube-apiserver")
+        assert running is not None
+        os.kill(running.pid, signal.SIGKILL)
+        await eventually(lambda: own_api_server.process("kube-apiserver") is None)
+        assert len(journal.names()) < MANY
+        await own_api_server.start()
+        await asyncio.gather(*(sea.resize(number) for number in CHANGED))
+        await asyncio.gather(*(sea.delete(number) for number in DELETED))
+        left = MANY - len(DELETED)
+        await eventually(lambda: sea.all_settled(left), within=120, pause=0.5)
+        assert manager.returncode is None
+        manager.terminate()
+        assert await manager.wait() == 0
+        assert journal.names() == {name(number) for number in range(MANY)}
+
+
+async def test_another_manager_takes_over_when_the_leader_is_killed(
+    sea: Sea, eventually: Any
+) -> None:
+    leader, first = await sea.start("first", "--leader-elect")
+    await eventually(lambda: first.lines() >= 1, within=120)
+    heir, second = await sea.start("second", "--leader-elect")
+    await eventually(lambda: first.lines() >= MANY // 2, within=120)
+    leader.kill()
+    await leader.wait()
+    assert not second.lines()
+    assert len(first.names()) < MANY
+    await asyncio.gather(*(sea.resize(number) for number in CHANGED))
+    await eventually(sea.all_settled, within=120, pause=0.5)
+    heir.terminate()
+    assert await heir.wait() == 0
+    ended = [run.ended for run in first.runs() if run.ended < float("inf")]
+    assert max(ended) < min(run.began for run in second.runs())
+
+
+async def test_a_manager_at_rest_writes_nothing_and_stays_small(sea: Sea, eventually: Any) -> None:
+    manager, journal = await sea.start("only")
+    await eventually(sea.all_settled, within=120, pause=0.5)
+    await eventually(lambda: is_quiet(journal), within=120)
+    before, lines = await sea.versions(), journal.lines()
+    await asyncio.sleep(5)
+    assert (await sea.versions(), journal.lines()) == (before, lines)
+    assert resident_mib(manager.pid) <= 90
+
+
+async def is_quiet(journal: Journal) -> bool:
+    lines = journal.lines()
+    await asyncio.sleep(1)
+    return journal.lines() == lines
+
+
+def resident_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+async def test_sigterm_ends_a_manager_and_gives_the_lease_back(sea: Sea, eventually: Any) -> None:
+    manager, journal = await sea.start("only", "--leader-elect", "--log-format=json")
+    await eventually(lambda: journal.lines() > 0, within=120)
+    manager.terminate()
+    assert await manager.wait() == 0
+    lease = await sea.client.get(Lease, "capelin-schools", sea.namespace)
+    assert lease.spec.holder_identity == ""
+    assert not any(run.ended == float("inf") for run in journal.runs()), "all came to their end"
+    said = [json.loads(line) for line in (sea.folder / "only.log").read_text().splitlines()]
+    assert said[-1]["message"] == "Stopping on SIGTERM"
+
+
+def test_the_example_is_short() -> None:
+    assert len((HERE / "example.py").read_text().splitlines()) <= 60
