@@ -15,6 +15,7 @@ from capelin.api.views.capi import (
     MachinePool,
 )
 from capelin.client import Client, ClientError, NotFound
+from capelin.contract.references import served
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment, all_named
 from capelin.embedded.management.status import Status
@@ -150,11 +151,11 @@ async def _parts(client: Client, cluster: Unstructured) -> Parts:
 async def _referenced(
     client: Client, reference: ContractReference | None, namespace: str | None
 ) -> Shown | None:
-    if reference is None or reference.api_group is None or reference.name is None:
+    if reference is None or not (reference.api_group and reference.kind and reference.name):
         return None
-    group = await client.request("GET", f"/apis/{reference.api_group}")
-    version = group["preferredVersion"]["groupVersion"]
-    resource = await client.resource_of({"apiVersion": version, "kind": reference.kind})
+    resource = await served(client, reference.api_group, reference.kind)
+    if resource is None:
+        return None
     found = await client.find(resource, reference.name, namespace)
     return None if found is None else Shown.read(found)
 

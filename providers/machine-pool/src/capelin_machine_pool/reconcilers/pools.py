@@ -7,7 +7,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from capelin.api import Resource, plural_of
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.client import Client, NotFound
 from capelin.contract import failure_domains
@@ -17,6 +16,7 @@ from capelin.contract.machine_pools import is_to_go_first
 from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import ensure, reference_to
 from capelin.contract.pausing import paused
+from capelin.contract.references import served
 from capelin.contract.vocabulary import READY
 from capelin.controller import (
     After,
@@ -230,15 +230,11 @@ async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[
     reference = machine_pool.spec.template.spec.bootstrap.config_ref
     if reference is None or not (reference.kind and reference.name and reference.api_group):
         return {}
-    resource = await _resource(client, reference.api_group, reference.kind)
+    resource = await served(client, reference.api_group, reference.kind)
+    if resource is None:
+        return {}
     found = await client.find(resource, reference.name, machine_pool.namespace)
     return {} if found is None else found.get("spec") or {}
-
-
-async def _resource(client: Client, group: str, kind: str) -> Resource:
-    described = await client.request("GET", f"/apis/{group}")
-    version = described["preferredVersion"]["version"]
-    return Resource(group, version, kind, plural_of(kind))
 
 
 def _domains(

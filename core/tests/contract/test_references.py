@@ -1,0 +1,49 @@
+"""Finding the version of a kind that a reference leaves open."""
+
+from typing import Any
+
+from capelin.api import Resource
+from capelin.client import NotFound
+from capelin.contract.references import served
+
+
+class Answers:
+    """An API server with kinds of two providers in one group."""
+
+    def __init__(self, **paths: Any) -> None:
+        self.paths = {path.replace("_", "/"): answer for path, answer in paths.items()}
+
+    async def request(self, method: str, path: str) -> Any:
+        assert method == "GET"
+        if path not in self.paths:
+            raise NotFound(404, "NotFound", path)
+        return self.paths[path]
+
+
+def server() -> Answers:
+    def resources(*names: tuple[str, str]) -> dict[str, Any]:
+        return {
+            "resources": [{"name": name, "kind": kind, "namespaced": True} for name, kind in names]
+        }
+
+    return Answers(
+        _apis_g={
+            "preferredVersion": {"version": "v1beta2"},
+            "versions": [{"version": "v1beta2"}, {"version": "v1alpha1"}],
+        },
+        _apis_g_v1beta2=resources(("others", "Other")),
+        _apis_g_v1alpha1=resources(("ours/status", "Ours"), ("ours", "Ours")),
+    )
+
+
+async def test_a_kind_is_found_in_a_version_that_is_not_the_preferred_one() -> None:
+    assert await served(server(), "g", "Ours") == Resource("g", "v1alpha1", "Ours", "ours")
+
+
+async def test_the_preferred_version_comes_first() -> None:
+    assert await served(server(), "g", "Other") == Resource("g", "v1beta2", "Other", "others")
+
+
+async def test_what_nobody_serves_is_not_found() -> None:
+    assert await served(server(), "g", "Missing") is None
+    assert await served(server(), "nowhere", "Ours") is None
