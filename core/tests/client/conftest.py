@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from capelin.api.views.core import Namespace
 from capelin.client import Client, Config, Options, Server, User
 
 
@@ -175,11 +173,3 @@ async def client(kubeconfig: Path) -> AsyncIterator[Client]:
     config = Config.from_kubeconfig(kubeconfig)
     async with Client(config, manager="test", options=Options(qps=0)) as made:
         yield made
-
-
-@pytest.fixture
-async def namespace(client: Client) -> str:
-    """The name of a namespace for one test."""
-    name = f"test-{uuid4().hex[:8]}"
-    await client.create(Namespace.of(name))
-    return name
