@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import ssl
 import tarfile
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,10 @@ class FakeGo:
 
     def answers_mod_with(self, script: str) -> None:
         (self._folder / "mod").write_text(script)
+
+    def ignores_interrupts(self) -> None:
+        command = self._folder / "bin" / "go"
+        command.write_text(command.read_text().replace("#!/bin/sh", "#!/bin/sh\ntrap '' INT"))
 
     def fails_with(self, words: str) -> None:
         (self._folder / "trouble").write_text(words)
@@ -246,23 +251,23 @@ class Told:
         self.events.append(("failed", what, way, reason))
 
 
-Serve = Callable[[Registry], Any]
+Serve = Callable[..., Any]
 
 
 @pytest.fixture
 async def serve() -> AsyncGenerator[Serve]:
     runners: list[web.AppRunner] = []
 
-    async def start(registry: Registry) -> Registry:
+    async def start(registry: Registry, tls: ssl.SSLContext | None = None) -> Registry:
         application = web.Application()
         application.router.add_get("/{path:.*}", registry.answer)
         runner = web.AppRunner(application, shutdown_timeout=0.1)
         runners.append(runner)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         host, port = runner.addresses[0][:2]
-        registry.url = f"http://{host}:{port}"
+        registry.url = f"{'https' if tls else 'http'}://{host}:{port}"
         return registry
 
     yield start

@@ -114,6 +114,13 @@ async def test_verify_finds_what_size_and_time_do_not_show_and_removes_it(cache:
     assert cache.verify() == []
 
 
+async def test_verify_forgets_what_is_gone(cache: Cache) -> None:
+    entry = await put(cache)
+    cache.path(entry).unlink()
+    assert cache.verify() == [entry]
+    assert cache.entries() == []
+
+
 async def test_prune_keeps_what_it_is_told_and_removes_the_rest(cache: Cache) -> None:
     kept, gone = await put(cache, "a", "etcd"), await put(cache, "b" * 1000, "kwok")
     (cache.root / "partial" / "x").mkdir(parents=True)

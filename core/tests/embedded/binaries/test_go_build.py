@@ -1,3 +1,5 @@
+import asyncio
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -202,6 +204,21 @@ async def test_a_build_that_leaves_nothing_is_no_success(
     script = tmp_path / "go" / "bin" / "go"
     script.write_text(script.read_text().replace("for package in $packages", "for package in"))
     assert await failure_of(binaries(go=go)) == "`go build` succeeded but left no etcd v3.6.5"
+
+
+async def test_a_go_that_ignores_ctrl_c_is_killed(
+    binaries: "Making", go: "FakeGo", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.embedded.binaries.go._GRACE", 0.1)
+    go.ignores_interrupts()
+    go.hold()
+    task = asyncio.create_task(binaries(go=go).path("etcd"))
+    pid = await go.pid()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_no_go_and_no_network_says_which_ways_were_tried_and_what_to_do(

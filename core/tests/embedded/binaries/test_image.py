@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .conftest import FakeGo, Registry, Told
 
     Making = Callable[..., Binaries]
-    Serve = Callable[[Registry], Awaitable[Registry]]
+    Serve = Callable[..., Awaitable[Registry]]
 
 NAME, TAG = "kube-apiserver", "v1.34.4"
 IMAGE = f"registry.k8s.io/{NAME}:{TAG}"

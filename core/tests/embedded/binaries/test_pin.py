@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capelin.embedded.binaries.catalogue import MODULES, PROJECTS
-from capelin.embedded.binaries.pin import RECIPES, go_mod, pin, tools_go
+from capelin.embedded.binaries.errors import WayFailedError
+from capelin.embedded.binaries.pin import RECIPES, go_mod, main, pin, tools_go
 
 if TYPE_CHECKING:
     from .conftest import FakeGo
@@ -56,6 +57,28 @@ def test_a_single_replacement_beside_is_seen_too() -> None:
 def test_every_project_can_be_pinned_and_was_pinned_so(name: str) -> None:
     for version in PROJECTS[name].versions:
         assert (MODULES / name / version / "tools.go").read_text() == tools_go(name)
+
+
+def test_the_command_tells_where_it_wrote_and_what_go_that_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def pinned(project: str, version: str, *_: object) -> Path:
+        return MODULES / project / version
+
+    monkeypatch.setattr("capelin.embedded.binaries.pin.pin", pinned)
+    monkeypatch.setattr("sys.argv", ["pin", "cluster-api", "v1.14.0"])
+    main()
+    assert capsys.readouterr().out == f"{MODULES}/cluster-api/v1.14.0: needs Go 1.26.0\n"
+
+
+def test_the_command_tells_why_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: object) -> Path:
+        raise WayFailedError("there is no go command on PATH")
+
+    monkeypatch.setattr("capelin.embedded.binaries.pin.pin", refused)
+    monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.8.0"])
+    with pytest.raises(SystemExit, match=r"^there is no go command on PATH$"):
+        main()
 
 
 async def test_pinning_writes_what_go_makes_of_it(go: "FakeGo", tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Binaries:
             key = f"{each.component.project.name}-{each.version}"
             groups.setdefault(key, {})[name] = each
         found: dict[str, Binary] = {}
-        images = Images(self.cache, self._platform, self._mirrors)
+        images = Images(self.cache, self._platform, self._mirrors, self._environment)
         for key, group in groups.items():
             journal = Journal(self._progress)
             in_folders = {

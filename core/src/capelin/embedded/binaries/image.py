@@ -7,18 +7,17 @@ from asyncio import to_thread
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-import aiohttp
-
 from capelin.embedded.binaries.cache import Workplace
 from capelin.embedded.binaries.catalogue import Platform
 from capelin.embedded.binaries.errors import WayFailedError
 from capelin.embedded.binaries.registry import Reference, Repository
+from capelin.embedded.binaries.web import Web
 
 Advanced = Callable[[int, int], None]
 
 
 async def pull(
-    session: aiohttp.ClientSession,
+    internet: Web,
     reference: Reference,
     files: Iterable[str],
     *,
@@ -32,7 +31,7 @@ async def pull(
 
     With `digest`, that content is pulled whatever the tag stands for by now.
     """
-    repository = Repository(session, base, reference.repository)
+    repository = Repository(internet, base, reference.repository)
     found_digest, manifest = await repository.resolve(digest or reference.tag, platform)
     missing = set(files)
     found: dict[str, Path] = {}

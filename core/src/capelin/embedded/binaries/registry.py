@@ -85,8 +85,8 @@ class Reference:
 class Repository:
     """One repository of a registry."""
 
-    def __init__(self, session: aiohttp.ClientSession, base: str, name: str) -> None:
-        self._session = session
+    def __init__(self, internet: web.Web, base: str, name: str) -> None:
+        self._internet = internet
         self._base = f"{base}/v2/{name}"
         self._name = name
         self._authorization: dict[str, str] = {}
@@ -150,13 +150,13 @@ class Repository:
         self, path: str, headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         url = self._base + path
-        async with web.get(self._session, url, {**headers, **self._authorization}) as response:
+        async with self._internet.get(url, {**headers, **self._authorization}) as response:
             if response.status != 401:
                 yield _good(response, path)
                 return
             challenge = response.headers.get("WWW-Authenticate", "")
         self._authorization = {"Authorization": f"Bearer {await self._token(challenge)}"}
-        async with web.get(self._session, url, {**headers, **self._authorization}) as response:
+        async with self._internet.get(url, {**headers, **self._authorization}) as response:
             yield _good(response, path)
 
     async def _token(self, challenge: str) -> str:
@@ -167,7 +167,7 @@ class Repository:
             raise WayFailedError("it wants credentials, and Capelin pulls public images only")
         query = {key: parameters[key] for key in ("service", "scope") if key in parameters}
         query.setdefault("scope", f"repository:{self._name}:pull")
-        async with web.get(self._session, f"{realm}?{urlencode(query)}", {}) as response:
+        async with self._internet.get(f"{realm}?{urlencode(query)}", {}) as response:
             if response.status != 200:
                 raise WayFailedError(f"it gives no anonymous token (answer {response.status})")
             answer: Any = await response.json(content_type=None)

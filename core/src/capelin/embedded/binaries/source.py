@@ -118,7 +118,7 @@ async def from_proxy(environment: Mapping[str, str], module: Module, place: Work
     proxy = first_proxy(environment.get("GOPROXY", ""))
     archive = place.folder / "module.zip"
     url = f"{proxy}/{module.path}/@v/{module.version}.zip"
-    async with web.new_session() as session, web.get(session, url, {}) as response:
+    async with web.connected(environment) as internet, internet.get(url, {}) as response:
         if response.status != 200:
             raise WayFailedError(f"{proxy} answers {response.status} for {module}")
         with archive.open("wb") as file:

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-
 from capelin.embedded.binaries import build, image, web
 from capelin.embedded.binaries.cache import Cache, Workplace
 from capelin.embedded.binaries.catalogue import Platform, Wanted
@@ -68,6 +66,7 @@ class Images:
     cache: Cache
     platform: Platform
     mirrors: Mapping[str, str]
+    environment: Mapping[str, str]
     unreachable: set[str] = field(default_factory=set[str])
 
     async def bring(
@@ -75,17 +74,17 @@ class Images:
     ) -> dict[Wanted, Arrival]:
         """Those of some programs that an image could be pulled for."""
         arrived: dict[Wanted, Arrival] = {}
-        async with web.new_session() as session:
+        async with web.connected(self.environment) as internet:
             for reference, files in by_image(group, journal).items():
                 if reference.host in self.unreachable:
                     continue
                 with journal.trying(title([*files.values()]), f"image {reference}"):
-                    arrived |= await self._pull(session, reference, files, place, journal)
+                    arrived |= await self._pull(internet, reference, files, place, journal)
         return arrived
 
     async def _pull(
         self,
-        session: aiohttp.ClientSession,
+        internet: web.Web,
         reference: Reference,
         files: Mapping[str, Wanted],
         place: Workplace,
@@ -98,7 +97,7 @@ class Images:
         recorded = self.cache.seen(name)
         try:
             digest, found = await image.pull(
-                session,
+                internet,
                 reference,
                 files,
                 base=self.mirrors.get(reference.host, f"https://{reference.host}"),

@@ -1,15 +1,17 @@
-"""Fetching over HTTPS: a session's settings, downloads that go on where they stopped, words."""
+"""Fetching over HTTPS: proxies, downloads that go on where they stopped, words."""
 
 import asyncio
 import hashlib
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from capelin.client.proxies import proxy_for
 from capelin.embedded.binaries.errors import WayFailedError
 
 PAUSES = (0.2, 1.0, 3.0)
@@ -27,29 +29,46 @@ class BrokenOffError(WayFailedError):
     """An answer stopped in the middle."""
 
 
-def new_session() -> aiohttp.ClientSession:
-    """A session that honours HTTPS_PROXY and NO_PROXY and does not wait long for a dead host."""
-    return aiohttp.ClientSession(
-        trust_env=True,
-        # Sizes and digests are of what is stored, not of what a proxy compresses.
-        headers={"User-Agent": "capelin", "Accept-Encoding": "identity"},
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=60),
-    )
+@dataclass(frozen=True, slots=True)
+class Web:
+    """The internet, through the proxy that the environment names."""
+
+    session: aiohttp.ClientSession
+    environment: Mapping[str, str]
+
+    @asynccontextmanager
+    async def get(
+        self, url: str, headers: Mapping[str, str]
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """An answer of any status, with the network's troubles told in words."""
+        host = urlsplit(url).hostname
+        # The proxy is not named, because its address may hold a password.
+        proxy = proxy_for(url, self.environment)
+        try:
+            async with self.session.get(url, headers=headers, proxy=proxy) as response:
+                yield response
+        except aiohttp.ClientProxyConnectionError as error:
+            raise UnreachableError(f"the proxy for {host} does not answer") from error
+        except aiohttp.ClientHttpProxyError as error:
+            raise UnreachableError(f"the proxy for {host} answers {error.status}") from error
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise UnreachableError(f"{host} does not answer ({_why(error)})") from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise BrokenOffError(f"{host} broke off in the middle of an answer") from error
 
 
 @asynccontextmanager
-async def get(
-    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]
-) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-    """An answer of any status, with the network's troubles told in words."""
-    host = urlsplit(url).hostname
-    try:
-        async with session.get(url, headers=headers) as response:
-            yield response
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise UnreachableError(f"{host} does not answer ({_why(error)})") from error
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise BrokenOffError(f"{host} broke off in the middle of an answer") from error
+async def connected(environment: Mapping[str, str]) -> AsyncGenerator[Web]:
+    """Connections that do not wait long for a dead host, kept for as long as they are used.
+
+    aiohttp's own reading of the environment stays off: it would send passwords from ~/.netrc.
+    """
+    async with aiohttp.ClientSession(
+        # Sizes and digests are of what is stored, not of what a proxy compresses.
+        headers={"User-Agent": "capelin", "Accept-Encoding": "identity"},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=60),
+    ) as session:
+        yield Web(session, environment)
 
 
 async def download(

@@ -1,0 +1,81 @@
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from capelin.embedded.binaries import web
+from capelin.embedded.binaries.web import UnreachableError
+from capelin.pki import issue, new_ca
+
+if TYPE_CHECKING:
+    from .conftest import Registry
+
+    Serve = Callable[..., Awaitable[Registry]]
+
+
+async def ask(url: str, **environment: str) -> int:
+    async with web.connected(environment) as internet, internet.get(url, {}) as response:
+        return response.status
+
+
+async def test_the_proxy_that_the_environment_names_is_asked(registry: "Registry") -> None:
+    registry.documents["/there"] = b"here"
+    assert await ask("http://registry.example/there", HTTP_PROXY=registry.url) == 200
+    ((_, headers),) = registry.requests
+    assert headers["Host"] == "registry.example"
+
+
+async def test_a_proxy_that_does_not_answer_is_told_without_its_address() -> None:
+    proxy = "http://me:secret@127.0.0.1:1"
+    with pytest.raises(UnreachableError, match=r"^the proxy for a\.example does not answer$"):
+        await ask("http://a.example/", HTTP_PROXY=proxy)
+
+
+async def test_a_proxy_that_refuses_is_told_with_its_answer(registry: "Registry") -> None:
+    registry.broken = True
+    with pytest.raises(UnreachableError, match=r"^the proxy for a\.example answers 4\d\d$"):
+        await ask("https://a.example/", HTTPS_PROXY=registry.url)
+
+
+async def test_passwords_of_the_users_netrc_are_sent_to_nobody(
+    registry: "Registry", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    await ask(registry.url)
+    ((_, headers),) = registry.requests
+    assert "Authorization" not in headers
+
+
+async def test_a_server_that_nobody_vouches_for_is_refused(
+    registry: "Registry", serve: "Serve", tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    pair = issue(
+        new_ca("nobody", now=now),
+        common_name="registry",
+        addresses=["127.0.0.1"],
+        usages=["server"],
+        now=now,
+    )
+    (tmp_path / "pair").write_bytes(pair.certificate_pem + pair.private_key_pem)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "pair")
+    await serve(registry, tls)
+    with pytest.raises(UnreachableError, match=r"does not answer \(its certificate is not trust"):
+        await ask(registry.url)
+
+
+async def test_a_name_that_nobody_knows_is_told() -> None:
+    with pytest.raises(UnreachableError, match=r"^a\.invalid does not .*cannot be resolved\)$"):
+        await ask("https://a.invalid/")
+
+
+async def test_a_host_that_is_silent_is_given_up(
+    registry: "Registry", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.embedded.binaries.web._CONNECT", 1e-9)
+    with pytest.raises(UnreachableError, match=r"\(no connection within 1e-09 s\)$"):
+        await ask(registry.url)
