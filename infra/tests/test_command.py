@@ -50,7 +50,7 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
     [
         (["up", "--name", "No!"], 2, "cannot be the name of an environment"),
         (["up", "--kubernetes-version", "v1.1.1"], 2, "known: v1."),
-        (["up", "--with", "aws"], 2, "Those that there are: kubeadm, dev"),
+        (["up", "--with", "aws"], 2, "Those that there are: kubeadm-bootstrap, kubeadm, dev"),
         (["up", "--workers", "-1"], 2, "--workers"),
         (["scale", "demo"], 2, "--workers, --control-plane-replicas, or both"),
         (["kubeconfig"], 4, "Start it with capelin up --name default"),

@@ -52,7 +52,9 @@ async def bring_up(wish: Wish, console: Console | None = None) -> None:
     """
     console = console or Console()
     environment = named(wish.name)
-    upstream(wish.providers)
+    # The machines of the demo cluster are told by it how to join.
+    providers = (*wish.providers, *(("kubeadm-bootstrap",) if wish.demo else ()))
+    upstream(providers)
     before = environment.settings()
     version = wish.kubernetes_version or (
         before.kubernetes_version if before else KNOWN_KUBERNETES[-1]
@@ -61,7 +63,7 @@ async def bring_up(wish: Wish, console: Console | None = None) -> None:
     settings = control.wanted(
         environment,
         kubernetes_version=version,
-        providers=wish.providers,
+        providers=providers,
         durable=wish.durable,
     )
     control.check_fixed_ports(environment, settings)

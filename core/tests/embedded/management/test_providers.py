@@ -35,7 +35,9 @@ def test_core_is_always_there_and_comes_first() -> None:
 
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInputError, match=r"'aws'. Those that there are: kubeadm, dev"):
+    with pytest.raises(
+        BadInputError, match=r"'aws'. Those that there are: kubeadm-bootstrap, kubeadm, dev"
+    ):
         upstream(["kubeadm", "aws"])
 
 

@@ -41,7 +41,7 @@ def up(
         typer.Option(
             "--with",
             metavar="NAMES",
-            help="More of Cluster API's own providers, separated by commas: kubeadm, dev.",
+            help="More of Cluster API's own providers, separated by commas: kubeadm-bootstrap, kubeadm, dev.",
             show_default=False,
         ),
     ] = "",

@@ -54,15 +54,18 @@ CORE: Final = Upstream(
     "cluster-api", "CoreProvider", "cluster-api-controller", "cluster-api", "core/config/default"
 )
 
+_KUBEADM_BOOTSTRAP: Final = Upstream(
+    "kubeadm",
+    "BootstrapProvider",
+    "kubeadm-bootstrap-controller",
+    "cluster-api",
+    "bootstrap/kubeadm/config/default",
+)
+
 ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
+    "kubeadm-bootstrap": (_KUBEADM_BOOTSTRAP,),
     "kubeadm": (
-        Upstream(
-            "kubeadm",
-            "BootstrapProvider",
-            "kubeadm-bootstrap-controller",
-            "cluster-api",
-            "bootstrap/kubeadm/config/default",
-        ),
+        _KUBEADM_BOOTSTRAP,
         Upstream(
             "kubeadm",
             "ControlPlaneProvider",
@@ -78,7 +81,6 @@ ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
             "capd-manager",
             "cluster-api/test",
             "infrastructure/docker/config/default",
-            fixed_ports=(19000,),
         ),
     ),
 }
@@ -168,7 +170,7 @@ def upstream(requested: Iterable[str]) -> list[Upstream]:
             "Name some of them, separated by commas.",
         )
     brought = (each for name, several in ON_REQUEST.items() if name in asked for each in several)
-    return [CORE, *brought]
+    return [CORE, *dict.fromkeys(brought)]
 
 
 def discover(points: Iterable[EntryPoint] | None = None) -> list[Provider]:
