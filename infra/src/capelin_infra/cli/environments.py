@@ -41,7 +41,8 @@ def up(
         typer.Option(
             "--with",
             metavar="NAMES",
-            help="More of Cluster API's own providers, separated by commas: kubeadm-bootstrap, kubeadm, dev.",
+            help="More of Cluster API's own providers, separated by commas: "
+            "kubeadm-bootstrap, kubeadm, dev.",
             show_default=False,
         ),
     ] = "",
