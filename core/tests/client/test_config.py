@@ -138,6 +138,8 @@ def test_files_are_merged_and_the_first_to_say_something_wins(tmp_path: Path) ->
 def test_a_list_of_files_that_are_all_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file exists"):
         Config.find(environ={"KUBECONFIG": str(tmp_path / "missing")})
+    with pytest.raises(ConfigError, match=f"kubeconfig {tmp_path} cannot be read: Is a directory"):
+        Config.find(environ={"KUBECONFIG": str(tmp_path)})
 
 
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "login"}
@@ -176,6 +178,8 @@ def test_a_credential_program_is_read(tmp_path: Path) -> None:
         (b"kind: Config", "has no current-context: there are none"),
         (kubeconfig(cluster={"server": ""}), 'cluster "c" has no server'),
         (kubeconfig(cluster={"server": "api:6443"}), '"api:6443" is not the address'),
+        (kubeconfig(cluster={"server": "https://api:port"}), '"https://api:port" is not the'),
+        (kubeconfig(cluster={"server": "https://[::1"}), '"https://[::1" is not the address'),
         (kubeconfig(cluster={"server": 3}), "server is not text"),
         (kubeconfig(cluster={"proxy-url": "socks5://x"}), "has to start with http:// or https://"),
         (kubeconfig(cluster={"certificate-authority-data": "?"}), "is not base64"),

@@ -331,7 +331,7 @@ async def test_a_server_has_to_have_the_name_that_is_expected(
 
 async def test_plain_http_where_tls_is_expected_is_said(server: Scripted) -> None:
     address = server.address.replace("http:", "https:")
-    options = Options(connect_timeout=0.1, timeout=0.3)
+    options = Options(connect_timeout=0.05)
     async with Client(Config(Server(address)), options=options) as client:
         with pytest.raises(Unreachable, match="no connection in time"):
             await client.get(MAPS, "a", "b")

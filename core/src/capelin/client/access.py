@@ -25,8 +25,7 @@ class Server:
     proxy: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        address = urlsplit(self.address)
-        if address.scheme not in {"http", "https"} or not address.hostname:
+        if not _is_address(self.address):
             raise ConfigError(
                 f'"{self.address}" is not the address of an API server: '
                 f"it has to look like https://host:port"
@@ -36,11 +35,19 @@ class Server:
                 f"{self.address} has a certificate authority and skips verification too: "
                 f"remove certificate-authority or insecure-skip-tls-verify"
             )
-        if self.proxy and urlsplit(self.proxy).scheme not in {"http", "https"}:
+        if self.proxy and not _is_address(self.proxy):
             raise ConfigError(
                 f"the proxy for {self.address} cannot be used: "
                 f"its address has to start with http:// or https://"
             )
+
+
+def _is_address(said: str) -> bool:
+    try:
+        parts = urlsplit(said)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

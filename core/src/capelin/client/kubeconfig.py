@@ -40,22 +40,13 @@ def load(source: bytes | str | os.PathLike[str], context: str | None) -> Chosen:
     """The chosen context of one kubeconfig: a path, or its content as bytes."""
     if isinstance(source, bytes):
         return _choose(_parse(source, "the kubeconfig", Path.cwd()), context)
-    path = Path(source)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from None
-    return _choose(_parse(content, f"kubeconfig {path}", path.absolute().parent), context)
+    return _choose(_read(Path(source)), context)
 
 
 def load_list(listed: str, context: str | None) -> Chosen:
     """The chosen context of the files that `$KUBECONFIG` lists; missing ones are passed over."""
-    paths = [Path(part).expanduser() for part in listed.split(os.pathsep) if part]
-    found = [
-        _parse(path.read_bytes(), f"kubeconfig {path}", path.absolute().parent)
-        for path in paths
-        if path.is_file()
-    ]
+    paths = [Path(part) for part in listed.split(os.pathsep) if part]
+    found = [_read(path) for path in paths if path.exists()]
     if not found:
         raise ConfigError(f"KUBECONFIG is {listed}, and no such file exists")
     return _choose(_merge(found), context)
@@ -77,6 +68,14 @@ def load_untrusted(data: bytes, context: str | None) -> Chosen:
             f"machine: put the token, or the certificates as ...-data, into it"
         )
     return server, user, namespace
+
+
+def _read(path: Path) -> _Kubeconfig:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from None
+    return _parse(content, f"kubeconfig {path}", path.absolute().parent)
 
 
 def _parse(content: bytes, where: str, folder: Path) -> _Kubeconfig:
