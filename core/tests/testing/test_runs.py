@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from capelin.embedded.apiserver import Settings
 from capelin.embedded.processes import kill_all
 
 SUITE = """
@@ -120,6 +121,54 @@ def test_what_a_killed_run_leaves_behind_the_next_one_removes(run: Run) -> None:
     assert following.returncode == 0, output
     assert listening(address) == []
     assert run.folders() == []
+
+
+PREPARED = """
+import pytest
+from capelin.testing import programs
+
+got = []
+programs.get = got.append
+
+def pytest_collection_modifyitems():
+    assert not got
+
+@pytest.fixture
+def programs_got():
+    return got
+
+@pytest.fixture
+def api_server():
+    return "not a real one"
+"""
+MARKED = """
+import pytest
+
+@pytest.mark.needs_programs("kwok", "kubectl@v1.34.4")
+def test_marked(programs_got):
+    assert programs_got == EXPECTED
+
+def test_with_a_server(programs_got, FIXTURE):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("fixture", "expected"),
+    [
+        ("request", ["kubectl@v1.34.4", "kwok"]),
+        ("api_server", sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])),
+    ],
+)
+def test_programs_are_got_before_the_first_test(
+    run: Run, tmp_path: Path, fixture: str, expected: list[str]
+) -> None:
+    (tmp_path / "conftest.py").write_text(PREPARED)
+    suite = MARKED.replace("FIXTURE", fixture).replace("EXPECTED", repr([expected]))
+    (tmp_path / "test_suite.py").write_text(suite)
+    process = run.start("--strict-markers")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
 
 
 def test_the_plugin_imports_nothing_that_a_run_without_it_would_not() -> None:

@@ -55,6 +55,10 @@ def listening(address: str) -> list[int]:
     ]
 
 
+def hashes(server: ApiServer) -> dict[str, str]:
+    return {declared.name: declared.command.hash for declared in server.declared}
+
+
 def answer(address: str, port: int, trust: ssl.SSLContext) -> bytes:
     """What an HTTPS server says about its health, if it says anything."""
     with socket.create_connection((address, port), timeout=10) as connection:
@@ -185,6 +189,16 @@ async def test_a_port_that_somebody_took_meanwhile_is_replaced_by_another(folder
     assert after.place.port != before.place.port
     assert after.place.etcd_port == before.place.etcd_port
     assert after.url in read(after.kubeconfig)
+
+
+async def test_a_renewed_certificate_replaces_who_has_read_the_old_one(folder: Path) -> None:
+    before = await ApiServer.prepare(folder, QUICK)
+    same = await ApiServer.prepare(folder, QUICK)
+    assert hashes(same) == hashes(before)
+    (folder / "pki" / "controller-manager.crt").unlink()
+    renewed = await ApiServer.prepare(folder, QUICK)
+    differing = {name for name, value in hashes(renewed).items() if value != hashes(before)[name]}
+    assert differing == {"kube-controller-manager"}
 
 
 async def test_two_folders_have_two_addresses(tmp_path: Path) -> None:

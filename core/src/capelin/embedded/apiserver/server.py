@@ -1,5 +1,6 @@
 """A Kubernetes API server with its etcd, as processes on a loopback address of their own."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -221,10 +222,15 @@ def _declared(
     ]
     if settings.controllers:
         manager = _controller_manager(folder, place, keys, settings)
+        # It reads its kubeconfig once: a renewed certificate in there needs another process.
+        certificate = hashlib.sha256(keys.read("controller-manager").certificate_pem).hexdigest()
         declared.append(
             Declared(
                 name=KUBE_CONTROLLER_MANAGER,
-                command=Command((str(paths[KUBE_CONTROLLER_MANAGER]), *manager.arguments)),
+                command=Command(
+                    (str(paths[KUBE_CONTROLLER_MANAGER]), *manager.arguments),
+                    {"CAPELIN_CERTIFICATE": certificate},
+                ),
                 after=(KUBE_APISERVER,),
             )
         )
