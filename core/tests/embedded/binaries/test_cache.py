@@ -229,6 +229,13 @@ async def test_a_cache_that_cannot_be_written_says_what_to_do(
             pass
 
 
+def test_a_cache_does_not_move_with_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Cache(Path("here")).root == tmp_path / "here"
+
+
 def test_the_cache_is_where_xdg_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     home = Path("/home/somebody/.cache/capelin")

@@ -74,7 +74,7 @@ class Cache:
     """The programs that are already here."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root.absolute()
 
     def path(self, entry: Entry) -> Path:
         """The program's file."""
