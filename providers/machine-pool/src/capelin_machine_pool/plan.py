@@ -60,32 +60,37 @@ def next_changes(members: Sequence[Member], wanted: Wanted) -> Changes:
     """The machines to make and to remove now.
 
     Never are more than `wanted.unavailable` of the wanted number away because of us, nor are
-    there more than `wanted.surge` too many.
+    there more than `wanted.surge` too many. Those that are already on their way out count as gone.
     """
     alive = [one for one in members if not one.deleting]
-    current = [one for one in alive if one.current and not one.lost]
-    outdated = any(not one.current for one in alive)
-    limit = wanted.replicas + (wanted.surge if outdated else 0)
+    there = [one for one in alive if not one.lost]
     remove = _removals(alive, wanted)
-    left = len([one for one in alive if not one.lost]) - sum(
-        not one.lost for one in alive if one.name in remove
-    )
-    create = max(0, min(wanted.replicas - len(current), limit - left))
-    return Changes(create, remove)
+    current = sum(one.current for one in there)
+    outdated = len(there) - current
+    left = len(there) - sum(one.name in remove for one in there)
+    limit = wanted.replicas + (wanted.surge if outdated else 0)
+    return Changes(max(0, min(wanted.replicas - current, limit - left)), remove)
 
 
 def _removals(alive: Sequence[Member], wanted: Wanted) -> tuple[str, ...]:
-    removed: list[str] = []
-    available = sum(one.ready for one in alive)
+    """Which machines go: lost ones, surplus ones, and outdated ones as fast as others stand in."""
+    there = [one for one in alive if not one.lost]
     least = max(0, wanted.replicas - wanted.unavailable)
+    ready = sum(one.ready for one in there)
+    surplus = sum(one.current for one in there) - wanted.replicas
+    # New machines that are not ready stand in for nobody, so a bad version stops at the first few.
+    spare = len(there) - sum(one.current and not one.ready for one in there) - least
+    removed: list[str] = []
     for one in sorted(alive, key=lambda one: _turn(one, wanted.policy)):
-        surplus = len(alive) - len(removed) - wanted.replicas
-        if one.current and not one.lost and surplus <= 0:
+        if not one.removable:
             continue
-        if not one.removable or (one.ready and available <= least):
-            continue
+        if not one.lost:
+            if (surplus if one.current else spare) <= 0 or (one.ready and ready <= least):
+                continue
+            ready -= one.ready
+            surplus -= one.current
+            spare -= one.ready or not one.current
         removed.append(one.name)
-        available -= one.ready
     return tuple(removed)
 
 

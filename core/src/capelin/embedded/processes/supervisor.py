@@ -245,7 +245,9 @@ class Supervisor:
             self._lives[name].stopping = True
             tasks.create_task(self._stop(self._lives[name]))
         for name in steps.start:
-            await self._start(tasks, self._declared[name])
+            # Starting takes a moment, in which others can be declared.
+            if (declared := self._declared.get(name)) is not None:
+                await self._start(tasks, declared)
         for name, life in list(self._lives.items()):
             declared = self._declared.get(name)
             if life.process is None and declared is None:
