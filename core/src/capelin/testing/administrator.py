@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from capelin.api import BaseObject, Unstructured, crd
 from capelin.api.views.core import CustomResourceDefinition, Namespace
-from capelin.client import Client, ClientError, Config, NotFound, NotServed, Options
+from capelin.client import Client, ClientError, Config, NotServed, Options
 from capelin.embedded.apiserver import ApiServer
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Administrator:
 
     async def _until_found(self, path: str, field: str) -> None:
         while True:
-            with suppress(NotFound, NotServed):
+            with suppress(NotServed):
                 found = await self._client.request("GET", path, parameters={"limit": "1"})
                 if field in found:
                     return

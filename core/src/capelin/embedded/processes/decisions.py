@@ -10,6 +10,7 @@ from capelin.embedded.processes.kernel import Identity, Marked
 FAILED_AFTER = 3
 """This many ends in a row make a process a failed one. It is still tried again."""
 
+_DOUBLINGS = 64
 _SHORTEST_PAUSE = 0.015
 _LONGEST_PAUSE = 0.5
 _POLLS = 100
@@ -37,15 +38,8 @@ class Backoff:
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after this many ends in a row."""
-        if failures <= 0:
-            return 0.0
-        # Compared as exponents, so that thousands of failures do not overflow a float.
-        doublings = 0.0
-        wait = self.first
-        while doublings < failures - 1 and wait < self.longest:
-            wait *= self.factor
-            doublings += 1
-        return min(wait, self.longest)
+        # More doublings than these overflow a float, and no wait is that long.
+        return min(self.longest, self.first * self.factor ** min(failures - 1, _DOUBLINGS))
 
     def failures(self, before: int, ran_for: float) -> int:
         """Ends in a row, counting one after `ran_for` seconds: a long run starts the count anew."""
