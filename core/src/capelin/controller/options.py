@@ -1,7 +1,5 @@
 """A manager's options: each a flag, an environment variable and a line of --help at once."""
 
-
-
 import argparse
 import dataclasses
 import os
