@@ -89,7 +89,7 @@ def _removals(alive: Sequence[Member], wanted: Wanted) -> tuple[str, ...]:
                 continue
             ready -= one.ready
             surplus -= one.current
-            spare -= one.ready or not one.current
+            spare -= not one.current
         removed.append(one.name)
     return tuple(removed)
 
