@@ -26,6 +26,9 @@ REVISION_LABEL = "infrastructure.cluster.x-k8s.io/capelin-revision"
 
 Fault = Literal["never boots", "dies", "flaps"]
 
+_LONGEST_NAME = 63
+"""Core names Machines, and Kubernetes hosts in labels, with so many characters."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedMachine:
@@ -42,7 +45,7 @@ class WantedMachine:
     @property
     def boots_at(self) -> datetime:
         """When it becomes a node: after its startup time and a part of the jitter."""
-        jitter = self.simulated.startup_jitter_seconds * _fraction("jitter", self.key.name)
+        jitter = self.simulated.startup_jitter_seconds * fraction_of("jitter", self.key.name)
         return self.created + timedelta(seconds=self.simulated.startup_seconds + jitter)
 
     @property
@@ -86,13 +89,12 @@ def revision_of(
 ) -> str:
     """The making of a pool's machines: two machines of one revision are alike.
 
-    It is about what the bootstrap config says, not about its data: the token in there changes by
-    itself, and that replaces no machine.
+    What has its default does not count, so that a provider that knows more replaces no machine.
     """
     making = {
         "version": machine_pool.spec.template.spec.version,
-        "simulated": pool.spec.simulated.model_dump(mode="json"),
-        "bootstrap": bootstrap_spec,
+        "simulated": pool.spec.simulated.model_dump(mode="json", exclude_defaults=True),
+        "bootstrap": _without_discovery(bootstrap_spec),
     }
     return hashlib.sha256(json.dumps(making, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -131,7 +133,7 @@ def pool_machine(
 
 def fault_of(name: str, faults: Faults) -> Fault | None:
     """What goes wrong with a machine: decided by its name, in the shares that are asked for."""
-    place = 100 * _fraction("fault", name)
+    place = 100 * fraction_of("fault", name)
     for share, fault in _shares(faults):
         if place < share:
             return fault
@@ -139,9 +141,25 @@ def fault_of(name: str, faults: Faults) -> Fault | None:
     return None
 
 
+def machine_name(pool: str, suffix: str) -> str:
+    """The name of a pool's machine, short enough for its Machine and its Node's labels."""
+    return f"{pool[: _LONGEST_NAME - len(suffix) - 1].rstrip('-.')}-{suffix}"
+
+
 def is_of(obj: BaseObject, revision: str) -> bool:
     """Whether a machine is of a revision."""
     return obj.metadata.labels.get(REVISION_LABEL) == revision
+
+
+def _without_discovery(bootstrap_spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What a bootstrap config says of machines, without how they find the cluster.
+
+    The kubeadm bootstrap provider writes that into the spec itself, and a new token into it every
+    few minutes; machines that have joined need none.
+    """
+    join: Mapping[str, Any] = bootstrap_spec.get("joinConfiguration") or {}
+    said = {name: value for name, value in join.items() if name != "discovery"}
+    return {**bootstrap_spec, "joinConfiguration": said}
 
 
 def _shares(faults: Faults) -> tuple[tuple[int, Fault], ...]:
@@ -152,7 +170,7 @@ def _shares(faults: Faults) -> tuple[tuple[int, Fault], ...]:
     )
 
 
-def _fraction(purpose: str, name: str) -> float:
+def fraction_of(purpose: str, name: str) -> float:
     """A number from 0 to 1 that looks random and is always the same for a name."""
     digest = hashlib.sha256(f"{purpose}/{name}".encode()).digest()
     return int.from_bytes(digest[:8]) / 2**64

@@ -23,6 +23,7 @@ from capelin_machine_pool.backends import Instance
 REPLICAS_READY = "ReplicasReady"
 UP_TO_DATE = "UpToDate"
 NODE_RUNNING = "NodeRunning"
+LOST = "Lost"
 
 WAITING_FOR_OWNER = "WaitingForOwner"
 WAITING_FOR_INFRASTRUCTURE = "WaitingForClusterInfrastructureReady"
@@ -44,7 +45,12 @@ def cluster_status(cluster: CapelinCluster, paused: Aspect, now: datetime) -> Cl
 
 
 def machine_status(
-    machine: CapelinMachine, instance: Instance, paused: Aspect, now: datetime
+    machine: CapelinMachine,
+    instance: Instance,
+    *,
+    failure_domain: str | None,
+    paused: Aspect,
+    now: datetime,
 ) -> MachineStatus:
     """The status of a machine. Once provisioned, it stays so: core watches its node from then."""
     before = machine.status or MachineStatus()
@@ -53,16 +59,14 @@ def machine_status(
     node = (
         Aspect(NODE_RUNNING, "True", NODE_RUNNING)
         if running
-        else Aspect(
-            NODE_RUNNING, "False", "Lost" if instance.lost else "Starting", instance.message
-        )
+        else Aspect(NODE_RUNNING, "False", LOST if instance.lost else "Starting", instance.message)
     )
     ready = Aspect(READY, node.status, READY if running else f"Not{READY}", node.message)
     return MachineStatus(
         conditions=conditions(machine, before.conditions, [ready, node, NOT_DELETING, paused], now),
         initialization=Initialization(provisioned=provisioned),
         addresses=list(instance.addresses) or before.addresses,
-        failure_domain=machine.spec.failure_domain,
+        failure_domain=failure_domain,
         ready=provisioned,
         observed_generation=machine.metadata.generation,
     )
@@ -121,11 +125,11 @@ def pool_status(
 
 
 def provider_ids(machines: Sequence[CapelinMachine]) -> list[str]:
-    """The machines that have become nodes, as core wants to see them."""
+    """The machines that have become nodes and still are, as core wants to see them."""
     return provider_id_list(
         machine.spec.provider_id
         for machine in machines
-        if machine.spec.provider_id and is_provisioned(machine)
+        if machine.spec.provider_id and is_provisioned(machine) and not is_lost(machine)
     )
 
 
@@ -138,6 +142,12 @@ def is_ready(machine: CapelinMachine) -> bool:
     """Whether a machine runs now."""
     found = machine.status.conditions if machine.status else []
     return any(one.type == READY and one.status == "True" for one in found)
+
+
+def is_lost(machine: CapelinMachine) -> bool:
+    """Whether a machine had become a node, and the node is gone."""
+    found = machine.status.conditions if machine.status else []
+    return any(one.type == NODE_RUNNING and one.reason == LOST for one in found)
 
 
 def said(obj: BaseObject, *aspects: Aspect, now: datetime) -> list[Condition]:

@@ -68,7 +68,7 @@ class SimulatedMachines:
         """Take the next step of a machine's life, and tell where it is."""
         if not was_running and now < wanted.boots_at:
             return Instance(running=False, message="starting", look_again_at=wanted.boots_at)
-        if wanted.fault == "never boots":
+        if not was_running and wanted.fault == "never boots":
             return Instance(running=False, message="it never boots, as spec.simulated.faults says")
         async with self._one_at_a_time:
             await self._keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
@@ -94,14 +94,15 @@ class SimulatedMachines:
 
     async def forget(self, cluster: Key) -> None:
         """Stop the process that kept a cluster's nodes alive."""
-        folder = self._folder(cluster)
-        kwok = self._kwoks.pop(cluster, None)
-        if kwok is not None:
-            await kwok.stack.aclose()
-        if folder.exists():
-            async with Supervisor(folder / "run") as supervisor:
-                await supervisor.stop()
-            shutil.rmtree(folder)
+        async with self._one_at_a_time:
+            folder = self._folder(cluster)
+            kwok = self._kwoks.pop(cluster, None)
+            if kwok is not None:
+                await kwok.stack.aclose()
+            if folder.exists():
+                async with Supervisor(folder / "run") as supervisor:
+                    await supervisor.stop()
+                shutil.rmtree(folder)
 
     async def _keep_alive(self, cluster: Key, kubeconfig: bytes) -> None:
         digest = hashlib.sha256(kubeconfig).hexdigest()
@@ -216,4 +217,8 @@ async def _make_node(workload: Client, wanted: WantedMachine) -> None:
 
 async def _keep_node(workload: Client, name: str, *, alive: bool) -> None:
     annotations = {KEPT_ALIVE: "fake" if alive else None}
-    await workload.patch(Node, name, None, {"metadata": {"annotations": annotations}})
+    try:
+        await workload.patch(Node, name, None, {"metadata": {"annotations": annotations}})
+    except NotFound:
+        # Deleted just now: the next look finds it lost.
+        return

@@ -1,16 +1,19 @@
 """Moves one machine through its life."""
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from typing import Any
 
 from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Secret
-from capelin.client import Client, NotFound, WorkloadClients
+from capelin.client import Client, NotFound, Unreachable, WorkloadClients
+from capelin.client.paths import path_of
 from capelin.contract import secrets
-from capelin.contract.clusters import cluster_of, named_by, owner_of
+from capelin.contract.clusters import cluster_name_of, cluster_of, named_by, owner_of
 from capelin.contract.conditions import Aspect
 from capelin.contract.pausing import paused
-from capelin.contract.vocabulary import POOL_NAME_LABEL, READY
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, POOL_NAME_LABEL, READY
 from capelin.controller import (
     After,
     Context,
@@ -26,7 +29,7 @@ from capelin.controller import (
 from capelin_machine_pool import status as say
 from capelin_machine_pool.api import CapelinMachine, MachineStatus
 from capelin_machine_pool.backends import Backend
-from capelin_machine_pool.desired import WantedMachine, wanted_machine
+from capelin_machine_pool.desired import WantedMachine, fraction_of, wanted_machine
 
 FINALIZER = "infrastructure.cluster.x-k8s.io/capelin"
 MANAGER = "capelin-machine-pool"
@@ -34,6 +37,8 @@ MANAGER = "capelin-machine-pool"
 _SOON = 2.0
 _LATER = 15.0
 _LOOK_AGAIN = 60.0
+_LOOK_SELDOM = 300.0
+"""When to look at a pool's machine again: core notices first, and changes its Machine."""
 
 
 def its_machine(machine: Machine) -> Iterable[Key]:
@@ -54,6 +59,7 @@ class Machines(Reconciler[CapelinMachine]):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._workloads: WorkloadClients | None = None
+        self._leaving = asyncio.Lock()
 
     async def reconcile(self, machine: CapelinMachine, at: Context) -> Result:
         """Take one step."""
@@ -88,48 +94,74 @@ class Machines(Reconciler[CapelinMachine]):
     ) -> Result:
         namespace = wanted.key.namespace
         name = secrets.secret_name(wanted.cluster, "kubeconfig")
-        try:
-            secret = await at.client.get(Secret, name, namespace)
-            async with self._clients(at.client).client(wanted.cluster, namespace) as workload:
-                instance = await self._backend.ensure(
-                    wanted,
-                    workload,
-                    kubeconfig=secret.data.get(secrets.KUBECONFIG, b""),
-                    was_running=say.is_provisioned(machine),
-                    now=at.now(),
-                )
-        except NotFound:
+        secret = await at.client.find(Secret, name, namespace)
+        if secret is None:
             message = "there is no kubeconfig for the cluster yet"
             await self._wait(machine, at, pause, say.WAITING_FOR_CONTROL_PLANE, message)
             return After(_SOON)
+        async with self._clients(at.client).client(wanted.cluster, namespace) as workload:
+            instance = await self._backend.ensure(
+                wanted,
+                workload,
+                kubeconfig=secret.data.get(secrets.KUBECONFIG, b""),
+                was_running=say.is_provisioned(machine),
+                now=at.now(),
+            )
         if machine.spec.provider_id is None:
             await self._write_provider_id(machine, wanted.provider_id, at.client)
-        await at.publish(machine, say.machine_status(machine, instance, pause, at.now()))
+        status = say.machine_status(
+            machine, instance, failure_domain=wanted.failure_domain, paused=pause, now=at.now()
+        )
+        await at.publish(machine, status)
         if instance.look_again_at is not None:
             return After(max(0.01, (instance.look_again_at - at.now()).total_seconds()))
-        in_pool = POOL_NAME_LABEL in machine.metadata.labels
-        # Its pool looks after all of its nodes at once.
-        return Done() if in_pool else After(_LOOK_AGAIN)
+        if POOL_NAME_LABEL not in machine.metadata.labels:
+            return After(_LOOK_AGAIN)
+        return After(_LOOK_SELDOM * (1 + fraction_of("look", machine.name)))
 
     async def _remove(
         self, machine: CapelinMachine, cluster: Cluster | None, at: Context
     ) -> Result:
         if FINALIZER in machine.metadata.finalizers:
-            key = Key(machine.namespace or "", machine.name)
-            async with AsyncExitStack() as stack:
-                workload: Client | None = None
-                going = cluster is None or cluster.metadata.deletion_timestamp is not None
-                try:
-                    if cluster is not None:
-                        workload = await stack.enter_async_context(
-                            self._clients(at.client).client(cluster.name, key.namespace)
-                        )
-                except NotFound:
-                    if not going:
-                        return After(_SOON)
-                await self._backend.remove(key, workload)
-            await at.remove_finalizer(machine, FINALIZER)
+            try:
+                await self._remove_instance(machine, cluster, at)
+            except (NotFound, Unreachable):
+                # A cluster that goes takes its nodes along, even if it never came up.
+                if cluster is not None and cluster.metadata.deletion_timestamp is None:
+                    raise
+            # One after the other, so that the last one knows that it is.
+            async with self._leaving:
+                await self._forget_if_last(machine, at.client)
+                await at.remove_finalizer(machine, FINALIZER)
         return Done()
+
+    async def _remove_instance(
+        self, machine: CapelinMachine, cluster: Cluster | None, at: Context
+    ) -> None:
+        key = Key(machine.namespace or "", machine.name)
+        async with AsyncExitStack() as stack:
+            workload: Client | None = None
+            if cluster is not None:
+                clients = self._clients(at.client)
+                workload = await stack.enter_async_context(
+                    clients.client(cluster.name, key.namespace)
+                )
+            await self._backend.remove(key, workload)
+
+    async def _forget_if_last(self, machine: CapelinMachine, client: Client) -> None:
+        """Remove what a cluster's machines share, before the last of them lets go."""
+        cluster = cluster_name_of(machine)
+        if cluster is None:
+            return
+        found: dict[str, Any] = await client.request(
+            "GET",
+            path_of(CapelinMachine.resource, machine.namespace),
+            # Two are enough to know, of a thousand.
+            parameters={"labelSelector": f"{CLUSTER_NAME_LABEL}={cluster}", "limit": "2"},
+        )
+        if all(one["metadata"]["uid"] == machine.uid for one in found["items"]):
+            await self._backend.forget(Key(machine.namespace or "", cluster))
+            await self._clients(client).drop(cluster, machine.namespace or "")
 
     async def _write_provider_id(
         self, machine: CapelinMachine, provider_id: str, client: Client

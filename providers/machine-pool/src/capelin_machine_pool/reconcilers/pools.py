@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import ensure, reference_to
 from capelin.contract.pausing import paused
 from capelin.contract.references import served
-from capelin.contract.vocabulary import READY
+from capelin.contract.vocabulary import DELETING, READY
 from capelin.controller import (
     After,
     Context,
@@ -33,7 +34,7 @@ from capelin.controller import (
 
 from capelin_machine_pool import status as say
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, PoolStatus
-from capelin_machine_pool.desired import is_of, pool_machine, revision_of
+from capelin_machine_pool.desired import is_of, machine_name, pool_machine, revision_of
 from capelin_machine_pool.plan import Member, limits, next_changes
 from capelin_machine_pool.reconcilers.machines import FINALIZER, MANAGER
 
@@ -41,6 +42,8 @@ ItemT = TypeVar("ItemT")
 
 _SOON = 2.0
 _LATER = 15.0
+_LOOK_AGAIN = 60.0
+"""When to look again at a pool as wanted: nobody says when its bootstrap config changes."""
 _AT_ONCE = 20
 """How many machines are made, or removed, at the same time."""
 
@@ -75,7 +78,7 @@ class Pools(Reconciler[CapelinMachinePool]):
             return After(_LATER)
         machine_pool = await owner_of(at.client, pool, MachinePool)
         if pool.metadata.deletion_timestamp is not None:
-            return await self._remove(pool, at)
+            return await self._remove(pool, pause, at)
         if cluster is None or machine_pool is None:
             message = "no MachinePool owns it yet; name it in a MachinePool's infrastructureRef"
             await self._say(pool, at, pause, Aspect(READY, "False", say.WAITING_FOR_OWNER, message))
@@ -115,8 +118,9 @@ class Pools(Reconciler[CapelinMachinePool]):
         await self._list_machines(pool, machines, at)
         rolling = pool.spec.rolling_update
         wanted = limits(replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy)
-        settled = up_to_date == len(machines) == replicas
-        owners = {} if settled else await _machines_of(at.client, pool, labels)
+        if up_to_date == len(machines) == replicas and not any(map(_is_going, machines)):
+            return After(_LOOK_AGAIN)
+        owners = await _machines_of(at.client, pool, labels)
         members = [_member(machine, owners, revision, at.now()) for machine in machines]
         changes = next_changes(members, wanted)
         domains = _domains(machine_pool, cluster, machines)
@@ -125,7 +129,7 @@ class Pools(Reconciler[CapelinMachinePool]):
                 pool,
                 machine_pool,
                 cluster.name,
-                name=f"{pool.name}-{uuid.uuid4().hex[:6]}",
+                name=machine_name(pool.name, uuid.uuid4().hex[:6]),
                 revision=revision,
                 failure_domain=domain,
             )
@@ -133,10 +137,10 @@ class Pools(Reconciler[CapelinMachinePool]):
         ]
         await _each(made, at.client.create)
         await _each(changes.remove, partial(_delete_machine, at.client, pool))
-        waiting = any(not member.removable for member in members)
-        return After(_SOON) if waiting else Done()
+        # Whether its Machine is there, its Node ready, or it is marked, only a look can tell.
+        return After(_SOON)
 
-    async def _remove(self, pool: CapelinMachinePool, at: Context) -> Result:
+    async def _remove(self, pool: CapelinMachinePool, pause: Aspect, at: Context) -> Result:
         """Have every machine removed through its Machine, and go when none is left."""
         left = [
             machine
@@ -147,9 +151,10 @@ class Pools(Reconciler[CapelinMachinePool]):
             await at.remove_finalizer(pool, FINALIZER)
             return Done()
         await self._list_machines(pool, left, at)
-        await _each([one.name for one in left], partial(_delete_everything, at.client, pool))
+        waiting = [one.name for one in left if one.metadata.deletion_timestamp is None]
+        await _each(waiting, partial(_delete_everything, at.client, pool))
         message = f"{len(left)} machines are being removed"
-        await self._say(pool, at, Aspect("Deleting", "True", "Deleting", message))
+        await self._say(pool, at, pause, Aspect(DELETING, "True", DELETING, message))
         return After(_SOON)
 
     async def _list_machines(
@@ -204,17 +209,26 @@ def _member(
 ) -> Member:
     owner = owners.get(machine.name)
     going = owner is not None and owner.metadata.deletion_timestamp is not None
-    found = machine.status.conditions if machine.status else []
     return Member(
         name=machine.name,
         current=is_of(machine, revision),
-        ready=say.is_ready(machine),
+        # Pods do not run on a machine, but on a node that is ready.
+        ready=say.is_ready(machine) and owner is not None and _has_ready_node(owner),
         created=machine.metadata.creation_timestamp or now,
         deleting=machine.metadata.deletion_timestamp is not None or going,
         removable=owner is not None,
         goes_first=owner is not None and is_to_go_first(owner),
-        lost=any(one.type == say.NODE_RUNNING and one.reason == "Lost" for one in found),
+        lost=say.is_lost(machine),
     )
+
+
+def _is_going(machine: CapelinMachine) -> bool:
+    return machine.metadata.deletion_timestamp is not None or say.is_lost(machine)
+
+
+def _has_ready_node(machine: Machine) -> bool:
+    found = machine.status.conditions
+    return any(one.type == "NodeReady" and one.status == "True" for one in found)
 
 
 async def _machines_of(
@@ -258,10 +272,8 @@ def _domains(
 
 async def _delete_machine(client: Client, pool: CapelinMachinePool, name: str) -> None:
     """Have core drain and remove a machine."""
-    try:
+    with suppress(NotFound):
         await client.delete(Machine, name, pool.namespace)
-    except NotFound:
-        return
 
 
 async def _delete_everything(client: Client, pool: CapelinMachinePool, name: str) -> None:
@@ -269,7 +281,8 @@ async def _delete_everything(client: Client, pool: CapelinMachinePool, name: str
     try:
         await client.delete(Machine, name, pool.namespace)
     except NotFound:
-        await client.delete(CapelinMachine, name, pool.namespace)
+        with suppress(NotFound):
+            await client.delete(CapelinMachine, name, pool.namespace)
 
 
 async def _each(items: Iterable[ItemT], do: Callable[[ItemT], Awaitable[object]]) -> None:
