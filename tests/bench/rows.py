@@ -1,0 +1,37 @@
+"""What a benchmark returns: figures, each with the limit that it has to keep."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure."""
+
+    name: str
+    measured: float
+    unit: str
+    at_most: float | None = None
+    at_least: float | None = None
+    beside: str = ""
+    """What to compare it with, measured in the same run."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the figure keeps its limits; always, where it has none."""
+        return (self.at_most is None or self.measured <= self.at_most) and (
+            self.at_least is None or self.measured >= self.at_least
+        )
+
+    @property
+    def limit(self) -> str:
+        """The limits in words."""
+        parts = {"at most": self.at_most, "at least": self.at_least}
+        return ", ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
