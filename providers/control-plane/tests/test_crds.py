@@ -1,0 +1,46 @@
+"""The CRDs: what core reads off them."""
+
+import pytest
+from capelin.api import BaseObject, crd
+from capelin.contract.names import crd_name
+from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
+from capelin_control_plane.provider import LABEL, provider
+
+
+@pytest.mark.parametrize("kind", [CapelinControlPlane, CapelinControlPlaneTemplate])
+def test_core_finds_the_kind_and_both_generations_of_the_contract(kind: type[BaseObject]) -> None:
+    definition = crd(kind, provider=LABEL)
+    resource = kind.resource
+    assert definition["metadata"]["name"] == crd_name(resource.group, resource.kind)
+    labels = definition["metadata"]["labels"]
+    assert labels["cluster.x-k8s.io/v1beta1"] == "v1alpha1"
+    assert labels["cluster.x-k8s.io/v1beta2"] == "v1alpha1"
+    assert labels["cluster.x-k8s.io/provider"] == "control-plane-capelin"
+    assert definition["spec"]["scope"] == "Namespaced"
+    assert definition["spec"]["names"]["listKind"] == f"{resource.kind}List"
+
+
+def test_the_scale_subresource_is_where_the_autoscaler_looks() -> None:
+    (version,) = crd(CapelinControlPlane)["spec"]["versions"]
+    assert version["subresources"] == {
+        "status": {},
+        "scale": {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+    }
+
+
+def test_a_template_says_neither_version_nor_size() -> None:
+    (version,) = crd(CapelinControlPlaneTemplate)["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    made = spec["properties"]["template"]["properties"]["spec"]["properties"]
+    assert {"version", "replicas", "controlPlaneEndpoint"} & made.keys() == set()
+
+
+def test_the_provider_asks_for_no_more_than_it_needs() -> None:
+    rules = provider().rules
+    assert all("*" not in rule["verbs"] and "*" not in rule["resources"] for rule in rules)
+    secrets = next(rule for rule in rules if rule["resources"] == ["secrets"])
+    assert "update" not in secrets["verbs"]

@@ -1,0 +1,228 @@
+"""What is said of a control plane."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from capelin.api import Condition, ObjectMeta
+from capelin.contract.conditions import Aspect
+from capelin_control_plane.api import (
+    CapelinControlPlane,
+    Initialization,
+    Spec,
+    Status,
+)
+from capelin_control_plane.backends import Observed, Part, Problem
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.plan import Component
+from capelin_control_plane.status import CERTIFICATES_AVAILABLE, status, waiting
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OLD, NEW = "v1.33.13", "v1.34.4"
+NOT_PAUSED = Aspect("Paused", "False", "NotPaused")
+GOOD = Aspect(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
+APPLIED = Aspect("WorkloadObjectsAvailable", "True", "WorkloadObjectsAvailable")
+
+
+def control_plane(
+    *, initialized: bool = False, conditions: Iterable[Condition] = ()
+) -> CapelinControlPlane:
+    return CapelinControlPlane(
+        metadata=ObjectMeta(name="one", namespace="default", generation=7),
+        spec=Spec(version=NEW),
+        status=Status(
+            initialization=Initialization(control_plane_initialized=initialized),
+            conditions=list(conditions),
+        ),
+    )
+
+
+def wanted(replicas: int = 1, etcd: int = 1) -> ControlPlane:
+    return ControlPlane(
+        namespace="default",
+        cluster="one",
+        version=NEW,
+        replicas=replicas,
+        etcd_replicas=etcd,
+        host=None,
+        port=6443,
+        service_cidrs=("10.96.0.0/12",),
+        pod_cidrs=(),
+        service_domain="cluster.local",
+        cert_sans=(),
+        algorithm="ecdsa-p256",
+        validity=timedelta(days=365),
+        renew_before=timedelta(days=90),
+        renew_made_before=None,
+        rollout_after=None,
+        tuning={},
+        coredns=None,
+        kube_proxy=None,
+    )
+
+
+def part(component: Component, slot: int = 0, version: str = NEW, **state: object) -> Part:
+    merged = {"ready": True, "current": version == NEW, "failure": ""} | state
+    return Part(
+        name=f"{component}-{slot}",
+        component=component,
+        version=version,
+        ready=bool(merged["ready"]),
+        current=bool(merged["current"]),
+        failure=str(merged["failure"]),
+    )
+
+
+def followers(version: str = NEW) -> list[Part]:
+    return [
+        part("kube-controller-manager", version=version),
+        part("kube-scheduler", version=version),
+        part("relay", current=True),
+    ]
+
+
+def observed(
+    *servers: Part, etcd: Iterable[Part] = (), others: Iterable[Part] | None = None
+) -> Observed:
+    rest = followers() if others is None else others
+    return Observed(parts=(*(etcd or (part("etcd"),)), *servers, *rest), complete=True)
+
+
+def said(
+    seen: Observed, *, want: ControlPlane | None = None, of: CapelinControlPlane | None = None
+) -> Status:
+    return status(
+        of or control_plane(),
+        want or wanted(),
+        seen,
+        paused=NOT_PAUSED,
+        certificates=GOOD,
+        workload=APPLIED,
+        now=NOW,
+    )
+
+
+def condition(current: Status, type_: str) -> tuple[str, str, str]:
+    found = next(one for one in current.conditions if one.type == type_)
+    return found.status, found.reason, found.message
+
+
+def test_a_control_plane_that_runs_is_available_and_has_no_machines() -> None:
+    current = said(observed(part("kube-apiserver")))
+    assert condition(current, "Available") == ("True", "Available", "")
+    assert current.external_managed_control_plane is True
+    assert current.initialization.control_plane_initialized is True
+    assert (current.replicas, current.ready_replicas, current.up_to_date_replicas) == (1, 1, 1)
+    assert current.observed_generation == 7
+
+
+def test_initialized_is_never_taken_back() -> None:
+    down = observed(part("kube-apiserver", ready=False, failure="exited with code 1"))
+    current = said(down, of=control_plane(initialized=True))
+    assert current.initialization.control_plane_initialized is True
+    assert condition(current, "Available")[:2] == ("False", "NotAvailable")
+    assert "exited with code 1" in condition(current, "Available")[2]
+
+
+def test_versions_are_listed_oldest_first_with_their_replicas() -> None:
+    seen = observed(
+        part("kube-apiserver", 1), part("kube-apiserver", 0, OLD), others=followers(OLD)
+    )
+    current = said(seen, want=wanted(2), of=control_plane(initialized=True))
+    assert [(one.version, one.replicas) for one in current.versions] == [(OLD, 1), (NEW, 1)]
+    assert current.version == OLD
+
+
+def test_an_upgrade_is_not_over_before_the_controllers_are_upgraded() -> None:
+    seen = observed(part("kube-apiserver"), others=followers(OLD))
+    current = said(seen, of=control_plane(initialized=True))
+    assert [(one.version, one.replicas) for one in current.versions] == [(OLD, None), (NEW, 1)]
+    assert condition(current, "RollingOut")[0] == "True"
+
+
+def test_a_new_version_that_cannot_be_had_is_said_where_people_look() -> None:
+    seen = Observed(
+        parts=(part("etcd"), part("kube-apiserver", 0, OLD), *followers(OLD)),
+        problem=Problem("VersionNotAvailable", "spec.version: v1.34.99 is unknown"),
+    )
+    current = said(seen, of=control_plane(initialized=True))
+    assert condition(current, "RollingOut") == (
+        "True",
+        "VersionNotAvailable",
+        "spec.version: v1.34.99 is unknown",
+    )
+    assert condition(current, "Available")[0] == "True"
+
+
+def test_a_second_api_server_that_starts_is_scaling_and_not_remediation() -> None:
+    seen = observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False))
+    current = said(seen, want=wanted(2), of=control_plane(initialized=True))
+    assert condition(current, "ScalingUp") == ("True", "ScalingUp", "from 1 to 2 API servers")
+    assert condition(current, "Remediating")[0] == "False"
+
+
+def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
+    failing = part("kube-apiserver", 1, ready=False, failure="was killed by SIGKILL")
+    current = said(
+        observed(part("kube-apiserver"), failing),
+        want=wanted(2),
+        of=control_plane(initialized=True),
+    )
+    message = "kube-apiserver-1 was killed by SIGKILL"
+    assert condition(current, "Remediating") == ("True", "Remediating", message)
+    assert condition(current, "ScalingUp")[0] == "False"
+    again = said(
+        observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False)),
+        want=wanted(2),
+        of=control_plane(initialized=True, conditions=current.conditions),
+    )
+    assert condition(again, "Remediating") == (
+        "True",
+        "Remediating",
+        "kube-apiserver-1 is starting",
+    )
+
+
+def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
+    members = [part("etcd"), part("etcd", 1, ready=False), part("etcd", 2, ready=False)]
+    current = said(
+        observed(part("kube-apiserver"), etcd=members),
+        want=wanted(etcd=3),
+        of=control_plane(initialized=True),
+    )
+    assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
+    assert condition(current, "Available")[0] == "False"
+
+
+def test_one_lost_member_of_three_is_told_and_survived() -> None:
+    members = [part("etcd"), part("etcd", 1), part("etcd", 2, ready=False)]
+    current = said(observed(part("kube-apiserver"), etcd=members), want=wanted(etcd=3))
+    assert condition(current, "EtcdClusterAvailable")[:2] == ("True", "EtcdClusterDegraded")
+    assert condition(current, "Available")[0] == "True"
+
+
+def test_the_same_again_changes_nothing() -> None:
+    seen = observed(part("kube-apiserver"))
+    first = said(seen)
+    later = control_plane()
+    later.status = first
+    second = status(
+        later,
+        wanted(),
+        seen,
+        paused=NOT_PAUSED,
+        certificates=GOOD,
+        workload=APPLIED,
+        now=NOW + timedelta(hours=1),
+    )
+    assert second.dump() == first.dump()
+
+
+def test_what_blocks_is_said_and_what_was_true_stays() -> None:
+    running = said(observed(part("kube-apiserver")))
+    later = control_plane()
+    later.status = running
+    problem = Problem("CertificatesNotUsable", "Secret one-ca: it expired")
+    blocked = waiting(later, [NOT_PAUSED], problem, NOW)
+    assert condition(blocked, "Available") == ("Unknown", problem.reason, problem.message)
+    assert blocked.initialization.control_plane_initialized is True
+    assert blocked.versions == running.versions
