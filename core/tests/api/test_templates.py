@@ -1,6 +1,7 @@
 """Template kinds, and the policy that their specs do not change."""
 
 import os
+from collections.abc import Iterator
 from typing import Annotated
 
 import pytest
@@ -80,12 +81,14 @@ def test_a_template_holds_metadata_and_spec() -> None:
 
 
 @pytest.fixture(scope="module")
-def policed(wire: Wire, install: Install) -> Wire:
+def policed(wire: Wire, install: Install) -> Iterator[Wire]:
     """An API server with a template, and the policy in force."""
     install(MachineTemplate)
+    policies: list[str] = []
     for manifest in immutable_templates(f"templates.{GROUP}", MachineTemplate):
         plural = f"{manifest['kind'].lower()}s".replace("policys", "policies")
-        answer = wire.apply(f"{ADMISSION}/{plural}/{manifest['metadata']['name']}", manifest)
+        policies.append(f"{ADMISSION}/{plural}/{manifest['metadata']['name']}")
+        answer = wire.apply(policies[-1], manifest)
         assert (answer.status, answer.warnings) == (201, []), answer.body
     template = {
         "apiVersion": f"{GROUP}/v1",
@@ -95,7 +98,9 @@ def policed(wire: Wire, install: Install) -> Wire:
     }
     assert wire.send("POST", COLLECTION, template).status == 201
     until(lambda: resized(wire, dry_run=True).status != 200)
-    return wire
+    yield wire
+    for policy in policies:
+        wire.send("DELETE", policy)
 
 
 def resized(
@@ -117,6 +122,10 @@ def test_the_spec_of_a_template_does_not_change(policed: Wire) -> None:
 
 def test_the_topology_controller_may_try_a_change(policed: Wire) -> None:
     assert resized(policed, dry_run=True, annotations=DRY_RUN).status == 200
+
+
+def test_a_dry_run_without_the_annotation_is_refused_as_the_change_would_be(policed: Wire) -> None:
+    assert resized(policed, dry_run=True, annotations={"other": ""}).status == 422
 
 
 def test_the_annotation_alone_does_not_let_a_change_through(policed: Wire) -> None:

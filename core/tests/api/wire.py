@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class Wire:
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         tls = ssl.create_default_context(cadata=authority)
-        pair = kubeconfig.with_name("wire.pem")
+        pair = kubeconfig.with_name(f"wire-{os.getpid()}.pem")
         pair.touch(0o600)
         pair.write_bytes(
             base64.b64decode(user["client-certificate-data"])
@@ -41,6 +42,7 @@ class Wire:
             + base64.b64decode(user["client-key-data"])
         )
         tls.load_cert_chain(pair)
+        pair.unlink()
         host = str(cluster["server"]).removeprefix("https://")
         self._connection = http.client.HTTPSConnection(host, context=tls, timeout=30)
 
