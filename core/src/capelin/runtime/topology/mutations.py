@@ -1,0 +1,158 @@
+"""Patches for the templates of a cluster, from functions that change a template in place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel
+
+from capelin.api import Model, Unstructured
+from capelin.runtime.extension import Call
+from capelin.runtime.topology.builtins import Builtins
+from capelin.runtime.topology.patches import PatchError, json_patch, merge_patch
+from capelin.runtime.topology.schemas import variable_schemas
+from capelin.runtime.topology.templates import Place, Template, UnexpectedTemplateError, Where
+from capelin.runtime.topology.variables import RequestVariables
+from capelin.runtime.v1alpha1 import (
+    DiscoverVariables,
+    DiscoverVariablesResponse,
+    GeneratePatches,
+    GeneratePatchesRequestItem,
+    GeneratePatchesResponse,
+    GeneratePatchesResponseItem,
+    PatchType,
+)
+from capelin.runtime.verdicts import Failure
+
+VariablesT = TypeVar("VariablesT", bound=BaseModel)
+
+Change = Callable[[Template[VariablesT]], None]
+
+
+class NoVariables(Model):
+    """For changes that depend on nothing but the template and where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule(Generic[VariablesT]):
+    api_version: str | None
+    where: tuple[Where, ...]
+    change: Callable[[Template[VariablesT]], None]
+
+    def knows(self, template: Unstructured) -> bool:
+        return self.api_version in (None, template.get("apiVersion"))
+
+    def means(self, place: Place) -> bool:
+        return not self.where or any(where(place) for where in self.where)
+
+
+class Mutations(Generic[VariablesT]):
+    """Changes to templates, in the order of their registration, and the handler made of them.
+
+    mutations = Mutations(Variables)
+
+    @mutations.on("KubeadmConfigTemplate", machine_deployments("default-*"))
+    def log_level(template: Template[Variables]) -> None:
+        arguments = template.mapping("joinConfiguration", "nodeRegistration")
+        ...
+
+    ext.handler(GeneratePatches, name="log-level-v1")(mutations.patches)
+    """
+
+    def __init__(
+        self,
+        variables: type[VariablesT],
+        *,
+        unknown_kinds: Literal["skip", "fail"] = "skip",
+        patch_type: PatchType = "JSONPatch",
+    ) -> None:
+        """Begin with no changes.
+
+        Args:
+            variables: The type of the variables that the changes use.
+            unknown_kinds: What becomes of a template that no change is for. To fail is to notice
+                when a ClusterClass moves to an API version that nobody has looked at.
+            patch_type: The kind of patches to answer with.
+
+        Raises:
+            VariableSchemaError: the variables cannot be described to a ClusterClass.
+        """
+        self._variables = variables
+        self._described = variable_schemas(variables)
+        self._fails = unknown_kinds == "fail"
+        self._patch_type: PatchType = patch_type
+        self._rules: dict[str, list[_Rule[VariablesT]]] = {}
+
+    def on(
+        self, kind: str, *where: Where, api_version: str | None = None
+    ) -> Callable[[Change[VariablesT]], Change[VariablesT]]:
+        """Register a change for templates of a kind, at any of these places if there are some."""
+
+        def register(change: Change[VariablesT]) -> Change[VariablesT]:
+            self._rules.setdefault(kind, []).append(_Rule(api_version, where, change))
+            return change
+
+        return register
+
+    def described(self, _call: Call[DiscoverVariables, Any]) -> DiscoverVariablesResponse:
+        """Answer `DiscoverVariables`: the variables, with the schemas of their types."""
+        return DiscoverVariablesResponse(status="Success", variables=self._described)
+
+    def patches(self, call: Call[GeneratePatches, Any]) -> GeneratePatchesResponse:
+        """Answer `GeneratePatches`: a patch for each template that a change has altered.
+
+        Raises:
+            Failure: a variable or a template is not as the changes take it to be.
+        """
+        variables = RequestVariables(self._variables, call.request.variables)
+        items: list[GeneratePatchesResponseItem] = []
+        for item in call.request.items:
+            changed = self._changed(item, variables)
+            if changed is not None and (patch := self._patch(item, changed)):
+                items.append(
+                    GeneratePatchesResponseItem(
+                        uid=item.uid, patch_type=self._patch_type, patch=orjson.dumps(patch)
+                    )
+                )
+        return GeneratePatchesResponse(status="Success", items=items)
+
+    def _changed(
+        self, item: GeneratePatchesRequestItem, variables: RequestVariables[VariablesT]
+    ) -> Any:
+        """The template after all changes; nothing when none is for it."""
+        rules = self._rules.get(item.object.get("kind", ""), ())
+        known = [rule for rule in rules if rule.knows(item.object)]
+        if not known:
+            if self._fails:
+                raise Failure(f"no change is for {_named(item)}")
+            return None
+        place = Place(item.holder_reference, Builtins(variables.builtin(item.variables)))
+        meant = [rule for rule in known if rule.means(place)]
+        if not meant:
+            return None
+        # To write it and read it again is the quickest way to a copy.
+        copy = orjson.loads(orjson.dumps(item.object))
+        template = Template(copy, variables.typed(item.variables), place)
+        try:
+            for rule in meant:
+                rule.change(template)
+        except UnexpectedTemplateError as error:
+            raise Failure(f"{_named(item)}: {error}") from None
+        return template.object
+
+    def _patch(self, item: GeneratePatchesRequestItem, changed: Any) -> Any:
+        try:
+            if self._patch_type == "JSONPatch":
+                return json_patch(item.object, changed)
+            return merge_patch(item.object, changed)
+        except PatchError as error:
+            raise Failure(f"{_named(item)}: {error}") from None
+
+
+def _named(item: GeneratePatchesRequestItem) -> str:
+    template, holder = item.object, item.holder_reference
+    return (
+        f"{template.get('kind')} {template.get('apiVersion')}"
+        f" at {holder.field_path} of {holder.kind} {holder.name}"
+    )

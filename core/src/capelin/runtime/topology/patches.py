@@ -1,0 +1,245 @@
+"""Patches between JSON documents: what changed, in as few words as that takes, always the same.
+
+Two documents are the same when their JSON is, whatever the order of their fields: 1, 1.0 and true
+differ, although Python calls them equal.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeGuard, cast
+
+import orjson
+
+Operation = dict[str, Any]
+"""One step of a JSON Patch (RFC 6902)."""
+
+
+class PatchError(ValueError):
+    """A patch that cannot be made, or does not fit its document."""
+
+
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:
+    """Whether a JSON value is a list."""
+    return isinstance(value, list)
+
+
+def json_patch(before: Any, after: Any) -> list[Operation]:
+    """The steps from one document to another (RFC 6902).
+
+    Fields come in alphabetical order. In a list, what begins and ends it stays untouched if it is
+    the same; what is between is compared in place.
+    """
+    steps: list[Operation] = []
+    _compare(before, after, "", steps)
+    return steps
+
+
+def merge_patch(before: Any, after: Any) -> Any:
+    """The fields that change from one document to another (RFC 7386).
+
+    Raises:
+        PatchError: a field becomes null, which this kind of patch cannot say.
+    """
+    if is_object(before) and is_object(after):
+        return _merge(before, after, "")
+    if is_object(after):
+        _refuse_null(after, "the document")
+    return after
+
+
+def _merge(before: dict[str, Any], after: dict[str, Any], path: str) -> dict[str, Any]:
+    patch: dict[str, Any] = dict.fromkeys(sorted(before.keys() - after.keys()))
+    for key in sorted(after):
+        was, value = before.get(key), after[key]
+        if key in before and same(was, value):
+            continue
+        here = f"{path}.{key}" if path else key
+        if is_object(was) and is_object(value):
+            patch[key] = _merge(was, value, here)
+        else:
+            _refuse_null(value, here)
+            patch[key] = value
+    return patch
+
+
+def apply_json_patch(document: Any, patch: list[Operation]) -> Any:
+    """The document after the steps; it stays as it is itself.
+
+    Raises:
+        PatchError: a step does not fit.
+    """
+    # Steps work on the inside of something, and the document as a whole may be replaced too.
+    outside = {"": _copy(document)}
+    for step in patch:
+        try:
+            _STEPS[step["op"]](outside, step)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            said = orjson.dumps(step).decode()
+            raise PatchError(f"the step {said} does not fit the document") from error
+    return outside[""]
+
+
+def apply_merge_patch(document: Any, patch: Any) -> Any:
+    """The document with the patch's fields; it stays as it is itself."""
+    if not is_object(patch):
+        return _copy(patch)
+    merged = dict(document) if is_object(document) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = apply_merge_patch(merged.get(key), value)
+    return merged
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two documents are the same JSON."""
+    kind = cast("type[object]", type(one))
+    if kind is not type(other) or one != other:
+        return False
+    if kind is not dict and kind is not list:
+        return True
+    # Python's equality is blind to true for 1 further down; the text is not.
+    return orjson.dumps(one) == orjson.dumps(other) or _canonical(one) == _canonical(other)
+
+
+def _canonical(document: Any) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+def _copy(document: Any) -> Any:
+    return orjson.loads(orjson.dumps(document))
+
+
+def _compare(before: Any, after: Any, path: str, steps: list[Operation]) -> None:
+    if is_object(before) and is_object(after):
+        _compare_objects(before, after, path, steps)
+    elif is_list(before) and is_list(after):
+        _compare_lists(before, after, path, steps)
+    elif not same(before, after):
+        steps.append({"op": "replace", "path": path, "value": after})
+
+
+def _compare_objects(
+    before: dict[str, Any], after: dict[str, Any], path: str, steps: list[Operation]
+) -> None:
+    # Nearly all fields are the same in both. What is equal as well as plain needs no other look.
+    different = [
+        key
+        for key, value in before.items()
+        if key not in after
+        or (other := after[key]) != value
+        or (type(value) is not str and not same(value, other))
+    ]
+    different += [key for key in after if key not in before]
+    for key in sorted(different):
+        here = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+        if key not in after:
+            steps.append({"op": "remove", "path": here})
+        elif key not in before:
+            steps.append({"op": "add", "path": here, "value": after[key]})
+        else:
+            _compare(before[key], after[key], here, steps)
+
+
+def _compare_lists(before: list[Any], after: list[Any], path: str, steps: list[Operation]) -> None:
+    shorter = min(len(before), len(after))
+    start = 0
+    while start < shorter and same(before[start], after[start]):
+        start += 1
+    end = 0
+    while end < shorter - start and same(before[-1 - end], after[-1 - end]):
+        end += 1
+    both = shorter - end
+    for index in range(start, both):
+        _compare(before[index], after[index], f"{path}/{index}", steps)
+    # From the back, so that what is removed does not move what is still to be.
+    gone = range(len(before) - end - 1, both - 1, -1)
+    steps.extend({"op": "remove", "path": f"{path}/{index}"} for index in gone)
+    new = range(both, len(after) - end)
+    steps.extend({"op": "add", "path": f"{path}/{i}", "value": after[i]} for i in new)
+
+
+def _refuse_null(value: Any, path: str) -> None:
+    """Refuse what would vanish: in a merge patch, null means to remove."""
+    if value is None:
+        raise PatchError(f"a merge patch cannot set {path} to null; use a JSON Patch")
+    if is_object(value):
+        for key, inner in value.items():
+            _refuse_null(inner, f"{path}.{key}")
+
+
+def _place(document: Any, path: str) -> tuple[Any, Any]:
+    """What holds the value at a path, and the key or index of it there."""
+    holder: Any = document
+    first, *rest = path.split("/")
+    keys = [first, *(part.replace("~1", "/").replace("~0", "~") for part in rest)]
+    for key in keys[:-1]:
+        holder = holder[_key(holder, key)]
+    return holder, _key(holder, keys[-1])
+
+
+def _key(holder: Any, key: str) -> Any:
+    if not is_list(holder):
+        return key
+    if key == "-":
+        return len(holder)
+    if not key.isdecimal():
+        raise ValueError(key)
+    return int(key)
+
+
+def _get(document: Any, path: str) -> Any:
+    holder, key = _place(document, path)
+    return holder[key]
+
+
+def _add(document: Any, step: Operation) -> None:
+    holder, key = _place(document, step["path"])
+    value = _copy(step["value"])
+    if not is_list(holder):
+        holder[key] = value
+    elif key <= len(holder):
+        holder.insert(key, value)
+    else:
+        raise IndexError(key)
+
+
+def _remove(document: Any, step: Operation) -> None:
+    holder, key = _place(document, step["path"])
+    del holder[key]
+
+
+def _replace(document: Any, step: Operation) -> None:
+    holder, key = _place(document, step["path"])
+    holder[key]  # it has to be there
+    holder[key] = _copy(step["value"])
+
+
+def _copy_within(document: Any, step: Operation) -> None:
+    _add(document, {"path": step["path"], "value": _get(document, step["from"])})
+
+
+def _move(document: Any, step: Operation) -> None:
+    value = _get(document, step["from"])
+    _remove(document, {"path": step["from"]})
+    _add(document, {"path": step["path"], "value": value})
+
+
+def _test(document: Any, step: Operation) -> None:
+    if not same(_get(document, step["path"]), step["value"]):
+        raise ValueError(step["path"])
+
+
+_STEPS: dict[str, Callable[[Any, Operation], None]] = {
+    "add": _add,
+    "remove": _remove,
+    "replace": _replace,
+    "copy": _copy_within,
+    "move": _move,
+    "test": _test,
+}

@@ -1,0 +1,459 @@
+import base64
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from capelin.api import Model
+from capelin.runtime.answering import endpoints
+from capelin.runtime.extension import Call, Extension
+from capelin.runtime.messages import read
+from capelin.runtime.topology.builtins import Builtins
+from capelin.runtime.topology.mutations import Mutations, NoVariables
+from capelin.runtime.topology.patches import apply_json_patch, apply_merge_patch
+from capelin.runtime.topology.released import changed_answers, record_answers
+from capelin.runtime.topology.schemas import VariableSchemaError
+from capelin.runtime.topology.templates import (
+    Place,
+    Template,
+    Where,
+    control_plane,
+    infrastructure_cluster,
+    machine_deployments,
+    machine_pools,
+)
+from capelin.runtime.v1alpha1 import (
+    DiscoverVariables,
+    GeneratePatches,
+    GeneratePatchesRequest,
+    HolderReference,
+)
+from capelin.runtime.verdicts import Failure
+
+KUBEADM = "bootstrap.cluster.x-k8s.io/v1beta2"
+DEV = "infrastructure.cluster.x-k8s.io/v1beta2"
+CLUSTER = "cluster.x-k8s.io/v1beta2"
+
+
+class Variables(Model):
+    image: str = ""
+    labels: dict[str, str] = {}
+
+
+def item(
+    uid: str,
+    kind: str = "KubeadmConfigTemplate",
+    api_version: str = KUBEADM,
+    holder: str = "MachineDeployment",
+    path: str = "spec.template.spec.bootstrap.configRef",
+    spec: Any = None,
+    **variables: Any,
+) -> dict[str, Any]:
+    return {
+        "uid": uid,
+        "holderReference": {
+            "apiVersion": CLUSTER,
+            "kind": holder,
+            "namespace": "default",
+            "name": f"demo-{uid}",
+            "fieldPath": path,
+        },
+        "object": {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {"name": f"demo-{uid}"},
+            "spec": {"template": {"spec": {"files": []} if spec is None else spec}},
+        },
+        "variables": [{"name": name, "value": value} for name, value in variables.items()],
+    }
+
+
+def worker(name: str) -> dict[str, Any]:
+    return {"machineDeployment": {"class": name, "version": "v1.34.4"}}
+
+
+def nothing(_: object) -> None:
+    """A change that changes nothing."""
+
+
+def request(*items: dict[str, Any], **variables: Any) -> dict[str, Any]:
+    named = [{"name": name, "value": value} for name, value in variables.items()]
+    return {"variables": named, "items": list(items)}
+
+
+def answer(mutations: Mutations[Any], document: dict[str, Any]) -> dict[str, Any]:
+    """The patches that come of a request, by the uid of their template."""
+    call: Call[GeneratePatches, None] = Call(read(GeneratePatchesRequest, document), None)
+    response = mutations.patches(call)
+    return {one.uid: orjson.loads(one.patch) for one in response.items}
+
+
+def test_a_change_becomes_a_patch() -> None:
+    mutations = Mutations(Variables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def commands(template: Template[Variables]) -> None:
+        template.sequence("preKubeadmCommands").append(f"pull {template.variables.image}")
+
+    assert answer(mutations, request(item("1"), image="pause")) == {
+        "1": [
+            {
+                "op": "add",
+                "path": "/spec/template/spec/preKubeadmCommands",
+                "value": ["pull pause"],
+            }
+        ]
+    }
+
+
+def test_a_request_is_not_changed_itself() -> None:
+    mutations = Mutations(NoVariables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def files(template: Template[NoVariables]) -> None:
+        template.sequence("files").append({"path": "/etc/x"})
+
+    document = request(item("1"))
+    before = copy.deepcopy(document)
+    answer(mutations, document)
+    assert document == before
+
+
+def test_templates_that_nothing_changes_have_no_patch() -> None:
+    mutations = Mutations(NoVariables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def nothing(template: Template[NoVariables]) -> None:
+        template.spec["files"] = []
+
+    assert answer(mutations, request(item("1"), item("2", kind="OtherTemplate"))) == {}
+
+
+def test_changes_happen_in_the_order_of_their_registration() -> None:
+    mutations = Mutations(NoVariables)
+
+    def adding(word: str) -> None:
+        @mutations.on("KubeadmConfigTemplate")
+        def add(template: Template[NoVariables]) -> None:
+            template.sequence("files").append(word)
+
+    for word in ("first", "second", "third"):
+        adding(word)
+    (steps,) = answer(mutations, request(item("1"))).values()
+    assert [step["value"] for step in steps] == ["first", "second", "third"]
+
+
+def test_patches_come_in_the_order_of_the_templates() -> None:
+    mutations = Mutations(NoVariables)
+    mutations.on("KubeadmConfigTemplate")(lambda template: template.spec.clear())
+    document = request(*(item(uid) for uid in ("b", "c", "a")))
+    assert list(answer(mutations, document)) == ["b", "c", "a"]
+
+
+def test_an_api_version_can_be_asked_for() -> None:
+    mutations = Mutations(NoVariables)
+    mutations.on("KubeadmConfigTemplate", api_version=KUBEADM)(lambda t: t.spec.clear())
+    old = item("old", api_version="bootstrap.cluster.x-k8s.io/v1beta1")
+    assert list(answer(mutations, request(old, item("new")))) == ["new"]
+
+
+def test_a_templates_own_variables_reach_its_change() -> None:
+    mutations = Mutations(Variables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def labels(template: Template[Variables]) -> None:
+        template.metadata["labels"] = template.variables.labels
+
+    found = answer(
+        mutations,
+        request(item("all"), item("own", labels={"tier": "gold"}), labels={"tier": "tin"}),
+    )
+    assert [found[uid][0]["value"] for uid in ("all", "own")] == [
+        {"labels": {"tier": "tin"}},
+        {"labels": {"tier": "gold"}},
+    ]
+
+
+def test_builtin_variables_reach_the_change() -> None:
+    mutations = Mutations(NoVariables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def version(template: Template[NoVariables]) -> None:
+        owner = template.builtin.machine_deployment
+        assert owner
+        template.spec["version"] = f"{template.builtin.cluster.name} {owner.version}"
+
+    document = request(item("1", builtin=worker("default")), builtin={"cluster": {"name": "demo"}})
+    assert answer(mutations, document)["1"][0]["value"] == "demo v1.34.4"
+
+
+def test_variables_that_do_not_fit_are_a_failure() -> None:
+    mutations = Mutations(Variables)
+    mutations.on("KubeadmConfigTemplate")(nothing)
+    with pytest.raises(Failure, match="the variables do not fit their schema: image"):
+        answer(mutations, request(item("1"), image=5))
+
+
+def test_variables_are_not_looked_at_when_no_change_is_for_a_template() -> None:
+    mutations = Mutations(Variables)
+    mutations.on("OtherTemplate")(nothing)
+    mutations.on("KubeadmConfigTemplate", control_plane)(nothing)
+    assert answer(mutations, request(item("1"), image=5)) == {}
+
+
+def test_an_unknown_kind_is_passed_over_or_fails() -> None:
+    document = request(item("1", kind="OtherTemplate"))
+    assert answer(Mutations(NoVariables), document) == {}
+    with pytest.raises(Failure) as refusal:
+        answer(Mutations(NoVariables, unknown_kinds="fail"), document)
+    assert refusal.value.message == (
+        f"no change is for OtherTemplate {KUBEADM}"
+        " at spec.template.spec.bootstrap.configRef of MachineDeployment demo-1"
+    )
+
+
+def test_a_known_kind_in_an_unknown_version_fails_too() -> None:
+    mutations = Mutations(NoVariables, unknown_kinds="fail")
+    mutations.on("KubeadmConfigTemplate", api_version=KUBEADM)(nothing)
+    with pytest.raises(Failure, match="no change is for KubeadmConfigTemplate v9"):
+        answer(mutations, request(item("1", api_version="v9")))
+
+
+def test_a_known_kind_at_another_place_is_no_failure() -> None:
+    mutations = Mutations(NoVariables, unknown_kinds="fail")
+    mutations.on("KubeadmConfigTemplate", control_plane)(lambda template: template.spec.clear())
+    assert answer(mutations, request(item("1"))) == {}
+
+
+def test_a_template_that_is_made_otherwise_is_a_failure() -> None:
+    mutations = Mutations(NoVariables)
+    mutations.on("KubeadmConfigTemplate")(lambda template: template.sequence("a", "b").clear())
+    cases: list[tuple[Any, str]] = [
+        ({"a": []}, "spec.template.spec.a is no object"),
+        ({"a": {"b": {}}}, "spec.template.spec.a.b is no list"),
+    ]
+    for spec, problem in cases:
+        with pytest.raises(Failure) as refusal:
+            answer(mutations, request(item("1", spec=spec)))
+        assert refusal.value.message == (
+            f"KubeadmConfigTemplate {KUBEADM} at spec.template.spec.bootstrap.configRef"
+            f" of MachineDeployment demo-1: {problem}"
+        )
+
+
+def test_what_is_missing_on_the_way_is_made() -> None:
+    mutations = Mutations(NoVariables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def fill(template: Template[NoVariables]) -> None:
+        template.mapping("a", "b")["c"] = 1
+        template.sequence("d", "e").append(2)
+
+    document = request(item("1", spec={"a": None}))
+    after = apply_json_patch(document["items"][0]["object"], answer(mutations, document)["1"])
+    assert after["spec"]["template"]["spec"] == {"a": {"b": {"c": 1}}, "d": {"e": [2]}}
+
+
+def test_merge_patches_can_be_had() -> None:
+    mutations = Mutations(NoVariables, patch_type="JSONMergePatch")
+
+    @mutations.on("KubeadmConfigTemplate")
+    def files(template: Template[NoVariables]) -> None:
+        template.spec["files"] = None if template.holder.name == "demo-null" else ["x"]
+
+    document = request(item("1"))
+    patch = answer(mutations, document)["1"]
+    assert patch == {"spec": {"template": {"spec": {"files": ["x"]}}}}
+    after = apply_merge_patch(document["items"][0]["object"], patch)
+    assert after["spec"]["template"]["spec"] == {"files": ["x"]}
+    with pytest.raises(Failure, match=r"cannot set spec\.template\.spec\.files to null"):
+        answer(mutations, request(item("null")))
+
+
+def place(kind: str, path: str, builtin: Any = None) -> Place:
+    holder = HolderReference(
+        api_version=CLUSTER, kind=kind, namespace="default", name="demo", field_path=path
+    )
+    return Place(holder, Builtins(builtin))
+
+
+CONFIG, INFRA = "spec.template.spec.bootstrap.configRef", "spec.template.spec.infrastructureRef"
+POOL = {"machinePool": {"class": "spot"}}
+PLACES = {
+    "cluster": place("Cluster", "spec.infrastructureRef"),
+    "control plane": place("Cluster", "spec.controlPlaneRef"),
+    "control plane machines": place(
+        "KubeadmControlPlane", "spec.machineTemplate.spec.infrastructureRef"
+    ),
+    "control plane machines before v1beta2": place(
+        "KubeadmControlPlane", "spec.machineTemplate.infrastructureRef"
+    ),
+    "workers": place("MachineDeployment", CONFIG, worker("default-worker")),
+    "worker machines": place("MachineDeployment", INFRA, worker("gpu")),
+    "pool": place("MachinePool", INFRA, POOL),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (infrastructure_cluster, {"cluster"}),
+        (
+            control_plane,
+            {
+                "control plane",
+                "control plane machines",
+                "control plane machines before v1beta2",
+            },
+        ),
+        (machine_deployments(), {"workers", "worker machines"}),
+        (machine_deployments("gpu"), {"worker machines"}),
+        (machine_deployments("default-*", "none"), {"workers"}),
+        (machine_deployments("spot"), set[str]()),
+        (machine_pools(), {"pool"}),
+        (machine_pools("s*"), {"pool"}),
+        (machine_pools("gpu"), set[str]()),
+    ],
+)
+def test_templates_are_chosen_by_where_they_are_used(where: Where, expected: set[str]) -> None:
+    assert {name for name, place in PLACES.items() if where(place)} == expected
+
+
+def test_workers_without_a_class_are_of_none() -> None:
+    assert not machine_deployments("default")(place("MachineDeployment", CONFIG))
+    assert machine_deployments()(place("MachineDeployment", CONFIG))
+
+
+def test_one_of_several_places_is_enough() -> None:
+    mutations = Mutations(NoVariables)
+    mutations.on("KubeadmConfigTemplate", machine_pools(), machine_deployments("gpu"))(
+        lambda template: template.spec.clear()
+    )
+    document = request(
+        item("gpu", builtin=worker("gpu")),
+        item("cpu", builtin=worker("cpu")),
+        item("pool", holder="MachinePool", builtin=POOL),
+    )
+    assert list(answer(mutations, document)) == ["gpu", "pool"]
+
+
+def test_a_template_says_what_it_is() -> None:
+    seen: list[str] = []
+    mutations = Mutations(NoVariables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def look(template: Template[NoVariables]) -> None:
+        seen.append(f"{template.kind} {template.api_version} {template.holder.kind}")
+
+    answer(mutations, request(item("1")))
+    assert seen == [f"KubeadmConfigTemplate {KUBEADM} MachineDeployment"]
+
+
+class Impossible(Model):
+    tags: set[str] = set()
+
+
+def test_variables_that_cannot_be_described_are_refused_at_once() -> None:
+    with pytest.raises(VariableSchemaError):
+        Mutations(Impossible)
+
+
+def extension(command: str = "pull", name: str = "images-v1") -> Extension:
+    ext = Extension("images")
+    mutations = Mutations(Variables)
+    ext.handler(GeneratePatches, name=name)(mutations.patches)
+    ext.handler(DiscoverVariables, name="variables")(mutations.described)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def commands(template: Template[Variables]) -> None:
+        if not template.variables.image:
+            raise Failure("no image")
+        template.sequence("preKubeadmCommands").append(f"{command} {template.variables.image}")
+
+    return ext
+
+
+async def test_patches_and_variables_are_answered_over_the_wire() -> None:
+    answers = {
+        path.rpartition("/")[2]: orjson.loads(
+            (await endpoint.answer(orjson.dumps(request(item("1"), image="pause")))).body
+        )
+        for path, endpoint in endpoints(extension()).items()
+    }
+    (patched,) = answers["images-v1"]["items"]
+    assert json.loads(base64.b64decode(patched["patch"]))[0]["value"] == ["pull pause"]
+    assert [variable["name"] for variable in answers["variables"]["variables"]] == [
+        "image",
+        "labels",
+    ]
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    (tmp_path / "requests").mkdir()
+    examples = {"one": request(item("1"), image="pause"), "none": request(item("1"))}
+    for name, example in examples.items():
+        (tmp_path / "requests" / f"{name}.json").write_text(json.dumps(example))
+    return tmp_path
+
+
+async def test_answers_are_written_down_once(released: Path) -> None:
+    written = await record_answers(extension(), released)
+    assert [str(path.relative_to(released)) for path in written] == [
+        "images-v1/none.json",
+        "images-v1/one.json",
+    ]
+    assert json.loads(written[0].read_text()) == {
+        "status": "Failure",
+        "message": "no image",
+        "patches": [],
+    }
+    assert await record_answers(extension("fetch"), released) == []
+    assert await changed_answers(extension(), released) == []
+
+
+async def test_a_released_handler_does_not_change(released: Path) -> None:
+    await record_answers(extension(), released)
+    (problem,) = await changed_answers(extension("fetch"), released)
+    assert problem == (
+        "images-v1 answers one otherwise than it did, which would roll out machines;"
+        " leave it as it was and give what is new a handler of its own"
+    )
+
+
+async def test_a_failure_is_an_answer_that_does_not_change(released: Path) -> None:
+    await record_answers(extension(), released)
+    file = released / "images-v1" / "none.json"
+    file.write_text(file.read_text().replace("no image", "no picture"))
+    (problem,) = await changed_answers(extension(), released)
+    assert problem.startswith("images-v1 answers none otherwise than it did")
+
+
+async def test_the_same_effect_in_other_words_is_no_change(released: Path) -> None:
+    await record_answers(extension(), released)
+    file = released / "images-v1" / "one.json"
+    answered = json.loads(file.read_text())
+    answered["patches"][0] = {
+        "uid": "1",
+        "patchType": "JSONMergePatch",
+        "patch": {"spec": {"template": {"spec": {"preKubeadmCommands": ["pull pause"]}}}},
+    }
+    file.write_text(json.dumps(answered))
+    assert await changed_answers(extension(), released) == []
+
+
+async def test_a_released_handler_does_not_go(released: Path) -> None:
+    await record_answers(extension(), released)
+    assert (
+        "images-v1 is gone, and with it the clusters whose ClusterClass names it; bring it back"
+        in await changed_answers(extension(name="images-v2"), released)
+    )
+
+
+async def test_a_new_handler_is_written_down_before_release(released: Path) -> None:
+    await record_answers(extension(), released)
+    assert "images-v2 has no answer for one; record it before release" in await changed_answers(
+        extension(name="images-v2"), released
+    )

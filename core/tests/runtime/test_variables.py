@@ -1,0 +1,295 @@
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from capelin.api import Model
+from capelin.api.rules import rule
+from capelin.runtime.messages import read
+from capelin.runtime.topology.builtins import Builtins
+from capelin.runtime.topology.patches import is_object
+from capelin.runtime.topology.schemas import VariableSchemaError, variable_schemas
+from capelin.runtime.topology.variables import RequestVariables, read_variables
+from capelin.runtime.v1alpha1 import Variable
+from capelin.runtime.verdicts import Failure
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+
+
+class Proxy(Model):
+    """Where to go through."""
+
+    url: Annotated[str, MaxLen(200), Field(pattern="^https?://")]
+    """With its scheme."""
+    no_proxy: Annotated[list[str], MaxLen(50)] = []
+    retries: Annotated[int, Ge(0), Le(9)] = 3
+
+    rules = (rule("self.retries < 9 || size(self.noProxy) == 0", "too many retries"),)
+
+
+class Variables(Model):
+    proxy: Proxy | None = None
+    """How machines reach the world."""
+    size: Literal["small", "large"]
+    labels: Annotated[dict[str, str], MinLen(1)] = {}
+    surge: int | str = 1
+    ratio: Annotated[float, Gt(0)] = 0.5
+    debug: bool = False
+    anything: dict[str, Any] = {}
+    value: Any = None
+    image: str = Field(default="", examples=["registry.example.com/node"])
+
+
+def schema_of(name: str, model: type[Model] = Variables) -> dict[str, Any]:
+    (found,) = [variable for variable in variable_schemas(model) if variable["name"] == name]
+    return found
+
+
+def test_every_field_is_a_variable() -> None:
+    found = variable_schemas(Variables)
+    assert [(variable["name"], variable["required"]) for variable in found] == [
+        ("proxy", False),
+        ("size", True),
+        ("labels", False),
+        ("surge", False),
+        ("ratio", False),
+        ("debug", False),
+        ("anything", False),
+        ("value", False),
+        ("image", False),
+    ]
+
+
+def test_a_nested_type_is_an_object_with_its_rules() -> None:
+    assert schema_of("proxy")["schema"]["openAPIV3Schema"] == {
+        "type": "object",
+        "description": "How machines reach the world.",
+        "properties": {
+            "url": {
+                "type": "string",
+                "description": "With its scheme.",
+                "maxLength": 200,
+                "pattern": "^https?://",
+            },
+            "noProxy": {"type": "array", "items": {"type": "string"}, "maxItems": 50},
+            "retries": {"type": "integer", "minimum": 0, "maximum": 9, "default": 3},
+        },
+        "required": ["url"],
+        "x-kubernetes-validations": [
+            {"rule": "self.retries < 9 || size(self.noProxy) == 0", "message": "too many retries"}
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("size", {"type": "string", "enum": ["small", "large"]}),
+        (
+            "labels",
+            {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
+        ),
+        ("surge", {"x-kubernetes-int-or-string": True, "default": 1}),
+        ("ratio", {"type": "number", "minimum": 0, "exclusiveMinimum": True, "default": 0.5}),
+        ("debug", {"type": "boolean", "default": False}),
+        ("anything", {"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+        ("value", {"x-kubernetes-preserve-unknown-fields": True}),
+        ("image", {"type": "string", "default": "", "example": "registry.example.com/node"}),
+    ],
+)
+def test_types_become_schemas(name: str, expected: dict[str, Any]) -> None:
+    assert schema_of(name)["schema"]["openAPIV3Schema"] == expected
+
+
+class Tree(Model):
+    children: list["Tree"] = []
+
+
+class Odd(Model):
+    tags: set[str] = set()
+    pair: tuple[int, str] = (1, "a")
+    either: str | bool = ""
+    fraction: Annotated[float, Le(0.5)] = 0
+    tree: Tree | None = None
+    by_number: dict[int, str] = {}
+    steps: Annotated[int, Field(multiple_of=5)] = 0
+    make: Callable[[], None] | None = None
+
+
+def test_everything_that_a_variable_cannot_be_is_named() -> None:
+    with pytest.raises(VariableSchemaError) as refusal:
+        variable_schemas(Odd)
+    assert str(refusal.value) == (
+        "Odd cannot be the variables of a ClusterClass: "
+        "tags says items, uniqueItems, which a variable cannot; "
+        "pair says maxItems, minItems, prefixItems, which a variable cannot; "
+        "either is of several types; only int | str can be; "
+        "fraction has a maximum that is no whole number; "
+        "tree.children[] is a Tree within itself, without end; "
+        "byNumber is a map whose keys are not plain strings; "
+        "steps says multipleOf, which a variable cannot; "
+        "make is a collections.abc.Callable[[], None], which JSON does not have"
+    )
+
+
+def test_values_are_read_as_the_authors_type() -> None:
+    variables = read_variables(
+        Variables, {"size": "small", "proxy": {"url": "https://p", "noProxy": ["a"]}, "other": 1}
+    )
+    assert variables.proxy
+    assert (variables.proxy.url, variables.proxy.retries) == ("https://p", 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({}, "size: Field required"),
+        ({"size": "medium"}, "size: Input should be 'small' or 'large'"),
+        ({"size": "small", "debug": "true"}, "debug: Input should be a valid boolean"),
+        ({"size": "small", "debug": 1}, "debug: Input should be a valid boolean"),
+        ({"size": "small", "labels": {}}, "labels: Dictionary should have at least 1 item"),
+        ({"size": "small", "proxy": {"url": "ftp://x"}}, "proxy.url: String should match"),
+        (
+            {"size": "small", "proxy": {"url": "https://x", "retries": "3"}},
+            "proxy.retries: Input should be a valid integer",
+        ),
+    ],
+)
+def test_values_that_the_api_server_would_refuse_are_refused(
+    values: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(Failure) as refusal:
+        read_variables(Variables, values)
+    assert refusal.value.message.startswith(f"the variables do not fit their schema: {problem}")
+
+
+def test_a_value_that_does_not_fit_is_not_told() -> None:
+    with pytest.raises(Failure) as refusal:
+        read_variables(Variables, {"size": "s3cret"})
+    assert "s3cret" not in refusal.value.message
+
+
+def variables(**values: Any) -> list[Variable]:
+    return [Variable(name=name, value=value) for name, value in values.items()]
+
+
+class Two(Model):
+    a: int = 0
+    b: int = 0
+
+
+def test_a_templates_own_variables_count_more() -> None:
+    request = RequestVariables(Two, variables(a=1, b=2, builtin={"cluster": {"name": "x"}}))
+    assert request.typed([]) == Two(a=1, b=2)
+    assert request.typed(variables(b=3)) == Two(a=1, b=3)
+    assert request.typed([]) == Two(a=1, b=2)
+
+
+def test_templates_without_variables_of_their_own_share_what_is_read() -> None:
+    request = RequestVariables(Two, variables(a=1))
+    assert request.typed([]) is request.typed(variables(builtin={}))
+
+
+def test_builtin_variables_are_merged_at_every_depth() -> None:
+    request = RequestVariables(
+        Two,
+        variables(builtin={"cluster": {"name": "x", "metadata": {"labels": {"a": "1", "b": "2"}}}}),
+    )
+    own = variables(
+        builtin={
+            "cluster": {"metadata": {"labels": {"b": "3"}}},
+            "controlPlane": {"version": "v1.34.4"},
+        }
+    )
+    assert request.builtin(own) == {
+        "cluster": {"name": "x", "metadata": {"labels": {"a": "1", "b": "3"}}},
+        "controlPlane": {"version": "v1.34.4"},
+    }
+    assert request.builtin([]) == {
+        "cluster": {"name": "x", "metadata": {"labels": {"a": "1", "b": "2"}}}
+    }
+
+
+json_objects = st.dictionaries(
+    st.sampled_from("abc"),
+    st.recursive(
+        st.integers(0, 3), lambda x: st.dictionaries(st.sampled_from("abc"), x, max_size=3)
+    ),
+)
+
+
+@settings(deadline=None)
+@given(json_objects, json_objects)
+def test_merging_keeps_all_of_the_one_that_counts(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    request = RequestVariables(Two, variables(builtin=one))
+    merged = request.builtin(variables(builtin=other))
+
+    def holds(whole: Any, part: Any) -> bool:
+        if is_object(part):
+            return all(key in whole and holds(whole[key], value) for key, value in part.items())
+        return whole == part
+
+    assert holds(merged, other)
+    assert merged.keys() == one.keys() | other.keys()
+
+
+def test_builtin_variables_are_typed() -> None:
+    builtin = Builtins(
+        {
+            "cluster": {
+                "name": "demo",
+                "namespace": "default",
+                "uid": "1",
+                "metadata": {"labels": {"a": "b"}},
+                "topology": {
+                    "version": "v1.34.4",
+                    "class": "quick",
+                    "classNamespace": "default",
+                    "classRef": {"name": "quick", "namespace": "default"},
+                },
+                "network": {
+                    "serviceDomain": "cluster.local",
+                    "services": ["10.128.0.0/12"],
+                    "pods": ["192.168.0.0/16"],
+                },
+            },
+            "machineDeployment": {
+                "version": "v1.33.1",
+                "class": "default-worker",
+                "name": "demo-md",
+                "topologyName": "md",
+                "replicas": 3,
+                "bootstrap": {"configRef": {"name": "boot"}},
+                "infrastructureRef": {"name": "infra"},
+            },
+        }
+    )
+    assert builtin.cluster.topology.class_ref
+    assert builtin.cluster.topology.class_ref.name == "quick"
+    assert builtin.cluster.network.pods == ["192.168.0.0/16"]
+    worker = builtin.machine_deployment
+    assert worker
+    assert (worker.class_, worker.replicas) == ("default-worker", 3)
+    assert (worker.bootstrap.config_ref.name, worker.infrastructure_ref.name) == ("boot", "infra")
+    assert builtin.control_plane is None
+    assert builtin.machine_pool is None
+
+
+def test_builtin_variables_that_come_later_are_passed_over() -> None:
+    builtin = Builtins({"controlPlane": {"version": "v1", "addedLater": {}}, "addedLater": 1})
+    assert builtin.control_plane
+    assert builtin.control_plane.version == "v1"
+
+
+@pytest.mark.parametrize("document", [None, {}, "nonsense"])
+def test_without_builtin_variables_there_are_none(document: Any) -> None:
+    builtin = Builtins(document)
+    assert builtin.cluster.name == ""
+    assert builtin.control_plane is None
+
+
+def test_variables_travel_as_any_json() -> None:
+    assert read(Variable, {"name": "a", "value": None}).value is None
