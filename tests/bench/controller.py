@@ -20,6 +20,7 @@ from capelin.embedded.management import control
 from capelin.embedded.management.environment import Settings as ManagementSettings
 from capelin.embedded.management.environment import named
 from capelin.embedded.management.providers import CORE
+from capelin.embedded.processes import Process
 
 from tests.bench.rows import Row, percentile
 
@@ -108,10 +109,11 @@ async def core_manager() -> str:
         settings = ManagementSettings(kubernetes_version=KNOWN_KUBERNETES[-1], durable=False)
         try:
             await control.start(environment, settings)
-            async for status in control.follow(environment):
-                pids = {each.name: each.pid for each in status.processes}
+            async for _ in control.follow(environment):
+                pass
             await asyncio.sleep(30)
-            return f"Cluster API's core manager: {memory(pids[CORE.label] or 0):.1f} MiB"
+            core = Process.adopt(environment.processes, CORE.label)
+            return f"Cluster API's core manager: {memory(core.pid if core else 0):.1f} MiB"
         finally:
             await control.remove(environment)
 
