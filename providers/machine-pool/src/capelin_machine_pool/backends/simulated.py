@@ -195,10 +195,10 @@ def node_of(wanted: WantedMachine) -> Unstructured:
             "addresses": [address.dump() for address in addresses(wanted.key.name)],
             "nodeInfo": {
                 **information,
-                "architecture": "amd64",
+                "architecture": labels["kubernetes.io/arch"],
                 "kubeletVersion": wanted.version,
                 "kubeProxyVersion": "",
-                "operatingSystem": "linux",
+                "operatingSystem": labels["kubernetes.io/os"],
                 "osImage": "Capelin (simulated)",
             },
         },

@@ -1,0 +1,109 @@
+"""Simulated machines: their nodes, and when they are alive."""
+
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address, ip_network
+
+import pytest
+from capelin.controller import Key
+from capelin_machine_pool.api import Faults, Simulated, Taint
+from capelin_machine_pool.backends.simulated import KEPT_ALIVE, addresses, is_alive, node_of
+from capelin_machine_pool.desired import WantedMachine
+
+BOOTED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def wanted(
+    *, failure_domain: str | None = None, simulated: Simulated | None = None
+) -> WantedMachine:
+    return WantedMachine(
+        key=Key("team", "pool-1"),
+        cluster="demo",
+        provider_id="capelin:///team/demo/pool-1",
+        version="v1.33.13",
+        failure_domain=failure_domain,
+        created=BOOTED,
+        simulated=simulated or Simulated(),
+    )
+
+
+def faulty(faults: Faults) -> WantedMachine:
+    simulated = Simulated(startup_seconds=0, startup_jitter_seconds=0, faults=faults)
+    return wanted(simulated=simulated)
+
+
+def at(seconds: int) -> datetime:
+    return BOOTED + timedelta(seconds=seconds)
+
+
+def test_a_node_has_the_machines_provider_id_version_and_addresses() -> None:
+    node = node_of(wanted())
+    assert node["metadata"]["name"] == "pool-1"
+    assert node["spec"] == {"providerID": "capelin:///team/demo/pool-1"}
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.33.13"
+    assert [one["type"] for one in node["status"]["addresses"]] == ["Hostname", "InternalIP"]
+    assert node["metadata"]["annotations"] == {KEPT_ALIVE: "fake"}
+
+
+def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
+    simulated = Simulated(
+        capacity={"cpu": "64", "nvidia.com/gpu": "8"},
+        labels={"team": "red", "kubernetes.io/arch": "arm64"},
+        taints=[Taint(key="gpu", value="yes", effect="NoSchedule")],
+    )
+    node = node_of(wanted(failure_domain="east", simulated=simulated))
+    assert node["status"]["capacity"] == {"cpu": "64", "nvidia.com/gpu": "8"}
+    assert node["status"]["allocatable"] == node["status"]["capacity"]
+    assert node["spec"]["taints"] == [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
+    assert node["metadata"]["labels"] == {
+        "kubernetes.io/hostname": "pool-1",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "arm64",
+        "team": "red",
+        "topology.kubernetes.io/zone": "east",
+    }
+
+
+def test_the_architecture_that_a_label_says_is_the_nodes() -> None:
+    node = node_of(wanted(simulated=Simulated(labels={"kubernetes.io/arch": "arm64"})))
+    assert node["status"]["nodeInfo"]["architecture"] == "arm64"
+
+
+def test_addresses_go_by_the_name_and_are_in_a_private_network() -> None:
+    found = {addresses(f"pool-{index}")[1].address for index in range(100)}
+    assert len(found) == 100
+    assert all(ip_address(one) in ip_network("10.128.0.0/10") for one in found)
+    assert addresses("pool-1") == addresses("pool-1")
+    assert addresses("pool-1")[0].address == "pool-1"
+
+
+def test_a_machine_without_a_fault_lives_on() -> None:
+    assert is_alive(faulty(Faults()), at(10**6)) == (True, None)
+
+
+def test_a_machine_that_never_boots_has_nothing_that_could_fall_silent() -> None:
+    assert is_alive(faulty(Faults(never_boots=100)), at(10**6)) == (True, None)
+
+
+def test_a_machine_dies_after_its_time_and_stays_dead() -> None:
+    one = faulty(Faults(dies=100, after_seconds=60))
+    assert is_alive(one, at(59)) == (True, at(60))
+    assert is_alive(one, at(60)) == (False, None)
+    assert is_alive(one, at(10**6)) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "alive", "changes"),
+    [
+        (59, True, 60),
+        (60, False, 150),
+        (149, False, 150),
+        (150, True, 240),
+        (239, True, 240),
+        (240, False, 330),
+    ],
+)
+def test_a_flapping_machine_is_silent_and_alive_in_turn(
+    seconds: int, alive: bool, changes: int
+) -> None:
+    one = faulty(Faults(flaps=100, after_seconds=60))
+    assert is_alive(one, at(seconds)) == (alive, at(changes))

@@ -1,0 +1,92 @@
+"""The kinds as an API server takes them."""
+
+from typing import Any
+
+import pytest
+from capelin.api import crd
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, PoolSpec, Simulated
+from capelin_machine_pool.provider import KINDS, LABEL, provider
+from pydantic import ValidationError
+
+
+def schema(manifest: dict[str, Any], *path: str) -> dict[str, Any]:
+    found = manifest["spec"]["versions"][-1]["schema"]["openAPIV3Schema"]
+    for step in path:
+        found = found["properties"][step]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_kind_is_labelled_with_its_contracts_and_provider(kind: Any) -> None:
+    manifest = crd(kind, provider=LABEL)
+    assert manifest["metadata"]["name"] == (
+        f"{kind.__name__.lower()}s.infrastructure.cluster.x-k8s.io"
+    )
+    labels = manifest["metadata"]["labels"]
+    assert labels["cluster.x-k8s.io/v1beta2"] == "v1alpha1"
+    assert labels["cluster.x-k8s.io/v1beta1"] == "v1alpha1"
+    assert labels["cluster.x-k8s.io/provider"] == "infrastructure-capelin"
+    assert manifest["spec"]["scope"] == "Namespaced"
+    assert manifest["spec"]["names"]["listKind"] == f"{kind.__name__}List"
+    assert manifest["spec"]["names"]["categories"] == ["cluster-api"]
+
+
+def test_a_pool_takes_as_many_provider_ids_as_the_contract_has() -> None:
+    listed = schema(crd(CapelinMachinePool), "spec", "providerIDList")
+    assert listed["maxItems"] == 10_000
+    assert listed["x-kubernetes-list-type"] == "atomic"
+    assert (listed["items"]["minLength"], listed["items"]["maxLength"]) == (1, 512)
+
+
+def test_the_fields_that_core_reads_have_its_names() -> None:
+    pool = crd(CapelinMachinePool)
+    assert schema(pool, "status", "initialization", "provisioned")["type"] == "boolean"
+    assert schema(pool, "status", "ready")["type"] == "boolean"
+    assert schema(pool, "status", "replicas")["type"] == "integer"
+    assert schema(pool, "status", "infrastructureMachineKind")["type"] == "string"
+    assert not {"failureReason", "failureMessage"} & set(schema(pool, "status")["properties"])
+    machine = crd(CapelinMachine)
+    assert schema(machine, "spec", "providerID")["maxLength"] == 512
+    assert schema(machine, "status", "failureDomain")["type"] == "string"
+    assert set(schema(machine, "status", "addresses")["items"]["properties"]) == {
+        "type",
+        "address",
+    }
+
+
+@pytest.mark.parametrize(
+    "simulated",
+    [
+        {"faults": {"dies": 101}},
+        {"faults": {"flaps": -1}},
+        {"startupSeconds": -1},
+        {"startupSeconds": 86_401},
+        {"capacity": {"cpu": "many"}},
+        {"labels": {"team": "x" * 64}},
+        {"taints": [{"key": "a", "effect": "Never"}]},
+    ],
+)
+def test_simulated_machines_that_make_no_sense_are_refused(simulated: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Simulated.model_validate(simulated)
+
+
+@pytest.mark.parametrize("value", [-1, "25", "-5%", "1000%", "x%"])
+def test_a_surge_that_is_no_number_and_no_percentage_is_refused(value: int | str) -> None:
+    with pytest.raises(ValidationError):
+        PoolSpec.model_validate({"rollingUpdate": {"maxSurge": value}})
+
+
+def test_the_provider_brings_every_kind_and_may_use_it() -> None:
+    made = provider()
+    assert [one["spec"]["names"]["kind"] for one in made.crds] == [kind.__name__ for kind in KINDS]
+    allowed = {
+        (group, resource, verb)
+        for rule in made.rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert ("cluster.x-k8s.io", "machines", "delete") in allowed
+    assert ("infrastructure.cluster.x-k8s.io", "capelinmachines", "create") in allowed
+    assert not {verb for _, resource, verb in allowed if resource == "secrets"} - {"get"}

@@ -1,0 +1,244 @@
+"""What machines are to be."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from capelin.api import ObjectMeta
+from capelin.api.views.capi import Machine, MachinePool
+from capelin.controller import Key
+from capelin_machine_pool.api import (
+    CapelinMachine,
+    CapelinMachinePool,
+    Faults,
+    MachineSpec,
+    PoolSpec,
+    Simulated,
+)
+from capelin_machine_pool.desired import (
+    REVISION_LABEL,
+    Fault,
+    WantedMachine,
+    fault_of,
+    is_of,
+    machine_name,
+    pool_machine,
+    revision_of,
+    wanted_machine,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = [f"pool-{index}" for index in range(1000)]
+BOOTSTRAP: dict[str, Any] = {
+    "files": [{"path": "/etc/motd", "content": "hello"}],
+    "joinConfiguration": {
+        "nodeRegistration": {"name": "{{ name }}"},
+        "discovery": {"bootstrapToken": {"token": "aaaaaa.0123456789abcdef"}},
+    },
+}
+
+
+def pool(**spec: Any) -> CapelinMachinePool:
+    return CapelinMachinePool(
+        metadata=ObjectMeta(name="pool", namespace="team", uid="pool-uid"),
+        spec=PoolSpec.read(spec),
+    )
+
+
+def machine_pool(version: str | None = "v1.33.13", **spec: Any) -> MachinePool:
+    return MachinePool.read(
+        {
+            "metadata": {"name": "workers", "namespace": "team"},
+            "spec": {**spec, "template": {"spec": {"version": version}}},
+        }
+    )
+
+
+def wanted(name: str = "pool-1", simulated: Simulated | None = None) -> WantedMachine:
+    return WantedMachine(
+        key=Key("team", name),
+        cluster="demo",
+        provider_id=f"capelin:///team/demo/{name}",
+        version="v1.33.13",
+        failure_domain=None,
+        created=NOW,
+        simulated=simulated or Simulated(),
+    )
+
+
+def changed(path: tuple[str, ...], value: object) -> Mapping[str, Any]:
+    spec = deepcopy(BOOTSTRAP)
+    place: Any = spec
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return spec
+
+
+def test_a_new_version_is_another_revision() -> None:
+    assert revision_of(pool(), machine_pool("v1.33.13"), {}) != revision_of(
+        pool(), machine_pool("v1.34.4"), {}
+    )
+
+
+@pytest.mark.parametrize(
+    "simulated",
+    [
+        {"capacity": {"cpu": "8"}},
+        {"labels": {"a": "b"}},
+        {"taints": [{"key": "a", "effect": "NoSchedule"}]},
+        {"startupSeconds": 9},
+        {"faults": {"dies": 10}},
+    ],
+)
+def test_another_making_is_another_revision(simulated: dict[str, Any]) -> None:
+    before = revision_of(pool(), machine_pool(), BOOTSTRAP)
+    assert revision_of(pool(simulated=simulated), machine_pool(), BOOTSTRAP) != before
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("files",), []),
+        (("preKubeadmCommands",), ["true"]),
+        (("joinConfiguration", "nodeRegistration"), {"name": "other"}),
+    ],
+)
+def test_another_bootstrap_config_is_another_revision(path: tuple[str, ...], value: object) -> None:
+    before = revision_of(pool(), machine_pool(), BOOTSTRAP)
+    assert revision_of(pool(), machine_pool(), changed(path, value)) != before
+
+
+@pytest.mark.parametrize(
+    "value", [None, {}, {"bootstrapToken": {"token": "bbbbbb.0123456789abcdef"}}]
+)
+def test_a_new_bootstrap_token_is_the_same_revision(value: object) -> None:
+    before = revision_of(pool(), machine_pool(), BOOTSTRAP)
+    after = changed(("joinConfiguration", "discovery"), value)
+    assert revision_of(pool(), machine_pool(), after) == before
+
+
+def test_finding_the_cluster_for_the_first_time_is_the_same_revision() -> None:
+    before = revision_of(pool(), machine_pool(), {})
+    after = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": "a"}}}}
+    assert revision_of(pool(), machine_pool(), after) == before
+
+
+def test_numbers_of_machines_and_how_they_roll_are_the_same_revision() -> None:
+    before = revision_of(pool(), machine_pool(), BOOTSTRAP)
+    other = pool(
+        providerID="x",
+        providerIDList=["a"],
+        rollingUpdate={"maxSurge": "50%", "maxUnavailable": 2, "deletePolicy": "Newest"},
+    )
+    assert revision_of(other, machine_pool(replicas=9, providerIDList=["a"]), BOOTSTRAP) == before
+
+
+def test_a_default_that_is_said_is_the_same_revision_as_one_that_is_not() -> None:
+    said = Simulated().model_dump(mode="json", by_alias=True)
+    before = revision_of(pool(), machine_pool(), BOOTSTRAP)
+    assert revision_of(pool(simulated=said), machine_pool(), BOOTSTRAP) == before
+
+
+def test_a_revision_is_a_label_and_the_same_in_every_process() -> None:
+    assert revision_of(pool(), machine_pool(), BOOTSTRAP) == "4ddcf7d8361d148b"
+
+
+def test_a_pools_machine_is_as_core_looks_for_it() -> None:
+    made = pool_machine(
+        pool(simulated={"labels": {"a": "b"}}),
+        machine_pool(),
+        "demo",
+        name="pool-abc",
+        revision="r1",
+        failure_domain="east",
+    )
+    assert made.metadata.labels == {
+        "cluster.x-k8s.io/cluster-name": "demo",
+        "cluster.x-k8s.io/pool-name": "workers",
+        REVISION_LABEL: "r1",
+    }
+    (owner,) = made.metadata.owner_references
+    assert (owner.kind, owner.uid, owner.controller) == ("CapelinMachinePool", "pool-uid", False)
+    assert made.spec.provider_id == "capelin:///team/demo/pool-abc"
+    assert (made.spec.version, made.spec.failure_domain) == ("v1.33.13", "east")
+    assert made.spec.simulated.labels == {"a": "b"}
+    assert is_of(made, "r1")
+    assert not is_of(made, "r2")
+
+
+@pytest.mark.parametrize("name", ["p", "p" * 63, "p" * 55 + "-.-more", "p" * 200])
+def test_the_name_of_a_pools_machine_fits_into_a_label_whatever_the_pools(name: str) -> None:
+    made = machine_name(name, "abc123")
+    assert len(made) <= 63
+    assert made.endswith("p-abc123")
+
+
+def test_a_machine_waits_until_somebody_says_its_version() -> None:
+    machine = CapelinMachine(
+        metadata=ObjectMeta(name="m", namespace="team", creation_timestamp=NOW), spec=MachineSpec()
+    )
+    assert wanted_machine(machine, None, "demo") is None
+    owner = Machine.read(
+        {"metadata": {"name": "m"}, "spec": {"version": "v1.33.13", "failureDomain": "east"}}
+    )
+    found = wanted_machine(machine, owner, "demo")
+    assert found is not None
+    assert (found.version, found.failure_domain) == ("v1.33.13", "east")
+    assert found.provider_id == "capelin:///team/demo/m"
+
+
+def test_what_a_pool_said_of_its_machine_counts_more_than_what_core_made_of_it() -> None:
+    machine = CapelinMachine(
+        metadata=ObjectMeta(name="m", namespace="team", creation_timestamp=NOW),
+        spec=MachineSpec(version="v1.34.4", failure_domain="west", provider_id="capelin:///x"),
+    )
+    owner = Machine.read(
+        {"metadata": {"name": "m"}, "spec": {"version": "v1.33.13", "failureDomain": "east"}}
+    )
+    found = wanted_machine(machine, owner, "demo")
+    assert found is not None
+    assert (found.version, found.failure_domain, found.provider_id) == (
+        "v1.34.4",
+        "west",
+        "capelin:///x",
+    )
+
+
+def test_faults_hit_the_shares_that_are_asked_for() -> None:
+    faults = Faults(never_boots=10, dies=20, flaps=30)
+    hit = [fault_of(name, faults) for name in NAMES]
+    expected: dict[Fault | None, int] = {"never boots": 100, "dies": 200, "flaps": 300, None: 400}
+    for fault, number in expected.items():
+        assert abs(hit.count(fault) - number) < 50
+    assert hit == [fault_of(name, faults) for name in NAMES]
+
+
+@pytest.mark.parametrize(("share", "hit"), [(0, 0), (100, 1000)])
+def test_no_share_hits_no_machine_and_a_whole_one_hits_all(share: int, hit: int) -> None:
+    assert sum(fault_of(name, Faults(dies=share)) == "dies" for name in NAMES) == hit
+
+
+def test_a_larger_share_hits_the_same_machines_and_more() -> None:
+    few = {name for name in NAMES if fault_of(name, Faults(dies=10))}
+    many = {name for name in NAMES if fault_of(name, Faults(dies=30))}
+    assert few < many
+
+
+def test_machines_boot_spread_over_the_jitter_and_always_at_the_same_time() -> None:
+    simulated = Simulated(startup_seconds=10, startup_jitter_seconds=20)
+    waits = [wanted(name, simulated).boots_at - NOW for name in NAMES]
+    assert all(timedelta(seconds=10) <= wait < timedelta(seconds=30) for wait in waits)
+    assert max(waits) - min(waits) > timedelta(seconds=18)
+    assert waits == [wanted(name, simulated).boots_at - NOW for name in NAMES]
+
+
+def test_a_fault_shows_so_long_after_the_machine_has_booted() -> None:
+    simulated = Simulated(
+        startup_seconds=10, startup_jitter_seconds=0, faults=Faults(dies=100, after_seconds=60)
+    )
+    one = wanted(simulated=simulated)
+    assert one.fault == "dies"
+    assert one.fails_at - NOW == timedelta(seconds=70)
