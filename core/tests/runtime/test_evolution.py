@@ -8,7 +8,7 @@ from annotated_types import Ge, Le, MaxLen
 from capelin.runtime.catalog import Catalog, Deprecation, Hook
 from capelin.runtime.evolution import Release, breaking_changes
 from capelin.runtime.messages import Part, Request, Response
-from capelin.runtime.openapi import openapi
+from capelin.runtime.openapi import openapi_document
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from pydantic import Field
 
@@ -48,7 +48,7 @@ def document(*versions: str, deprecated: dict[str, Deprecation] | None = None) -
             tag="Questions",
             deprecated=(deprecated or {}).get(version),
         )(hook)
-    return openapi(catalog, title="t", version="1")
+    return openapi_document(catalog, title="t", version="1")
 
 
 TODAY = [Release("1.0", date(2026, 1, 1))]
@@ -64,7 +64,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> list[str]:
 
 def test_nothing_changed_breaks_nothing() -> None:
     assert changed(lambda _: None) == []
-    cluster_api = openapi(CLUSTER_API, title="t", version="1")
+    cluster_api = openapi_document(CLUSTER_API, title="t", version="1")
     assert breaking_changes(cluster_api, deepcopy(cluster_api), releases=TODAY) == []
 
 

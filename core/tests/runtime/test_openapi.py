@@ -7,12 +7,12 @@ from typing import Annotated, Any, cast
 from annotated_types import MaxLen
 from capelin.runtime.catalog import Catalog, Deprecation, Hook
 from capelin.runtime.messages import Int64, Json, Part, Request, Response
-from capelin.runtime.openapi import openapi
+from capelin.runtime.openapi import openapi_document
 from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
 
 GOLDEN = Path(__file__).with_name("openapi.golden.json")
 HOOKS = "sigs.k8s.io.cluster-api.api.runtime.hooks.v1alpha1"
-DOCUMENT = openapi(CLUSTER_API, title="Cluster API - Runtime SDK", version="golden")
+DOCUMENT = openapi_document(CLUSTER_API, title="Cluster API - Runtime SDK", version="golden")
 
 
 def text(document: dict[str, Any]) -> str:
@@ -76,7 +76,7 @@ def test_objects_refer_to_cluster_apis_own_types() -> None:
 
 
 def test_a_document_has_only_what_its_hooks_need() -> None:
-    document = openapi([Discovery], title="mine", version="2")
+    document = openapi_document([Discovery], title="mine", version="2")
     assert {name.rpartition(".")[2] for name in document["components"]["schemas"]} == {
         "DiscoveryRequest",
         "DiscoveryResponse",
@@ -117,7 +117,7 @@ def test_hooks_of_others_are_described_as_well() -> None:
     class Try(Hook[TryRequest, TryResponse]):
         """Tried at times."""
 
-    document = openapi(catalog, title="mine", version="1")
+    document = openapi_document(catalog, title="mine", version="1")
     operation = document["paths"]["/hooks.example.com/v1beta1/try/{name}"]["post"]
     assert operation["operationId"] == "hooksExampleComV1beta1Try"
     assert operation["deprecated"]

@@ -25,7 +25,7 @@ from capelin.runtime.messages import (
     RetryResponse,
     Status,
 )
-from capelin.runtime.openapi import openapi
+from capelin.runtime.openapi import openapi_document
 from capelin.runtime.verdicts import (
     Answer,
     Failure,
@@ -63,7 +63,7 @@ __all__ = [
     "Verdict",
     "Version",
     "breaking_changes",
-    "openapi",
+    "openapi_document",
     "proceed",
     "retry_after",
 ]

@@ -19,7 +19,7 @@ from capelin.runtime.messages import Go
 _REFERENCE = "#/components/schemas/"
 
 
-def openapi(hooks: Iterable[AnyHook], *, title: str, version: str) -> Schema:
+def openapi_document(hooks: Iterable[AnyHook], *, title: str, version: str) -> Schema:
     """The document of some hooks, with every type that their messages are made of."""
     components = Components()
     ordered = sorted(hooks, key=lambda hook: (hook.id.group, hook.id.version, hook.id.name))

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
 from capelin.runtime.extension import Extension
-from capelin.runtime.openapi import openapi
+from capelin.runtime.openapi import openapi_document
 from capelin.runtime.v1alpha1 import Discovery
 
 
@@ -17,11 +17,11 @@ def documents(extension: Extension) -> FastAPI:
     """An application with the documents, at `/docs` and `/openapi.json`."""
     app = FastAPI(title=extension.name, docs_url=None, redoc_url=None, openapi_url=None)
     hooks = {Discovery, *(handler.hook for handler in extension.handlers)}
-    document = openapi(hooks, title=extension.name, version=version("capelin-core"))
+    document = openapi_document(hooks, title=extension.name, version=version("capelin-core"))
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_swagger", "resources")]))
 
     @app.get("/openapi.json")
-    def openapi_document() -> dict[str, Any]:
+    def shown() -> dict[str, Any]:
         return document
 
     @app.get("/docs")
