@@ -239,5 +239,15 @@ async def test_sigterm_ends_a_manager_and_gives_the_lease_back(sea: Sea, eventua
     assert said[-1]["message"] == "Stopping on SIGTERM"
 
 
+async def test_losing_the_lease_ends_the_process(sea: Sea, eventually: Any) -> None:
+    manager, journal = await sea.start("only", "--leader-elect")
+    await eventually(lambda: journal.lines() > 0, within=120)
+    thief = {"spec": {"holderIdentity": "a thief"}}
+    await sea.client.patch(Lease, "capelin-schools", sea.namespace, thief)
+    async with asyncio.timeout(60):
+        assert await manager.wait() == 1
+    assert "could not renew the lease" in (sea.folder / "only.log").read_text()
+
+
 def test_the_example_is_short() -> None:
     assert len((HERE / "example.py").read_text().splitlines()) <= 60

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any, cast
 
@@ -203,6 +204,28 @@ async def test_nothing_starts_before_the_start_nor_after_the_stop() -> None:
     setup.runner.add(B)
     await asyncio.sleep(0.01)
     assert setup.angler.caught == ["a"]
+
+
+async def test_a_reconcile_that_cannot_be_cancelled_does_not_hold_up_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.controller.runner._CANCELLING", 0.01)
+    released = asyncio.Event()
+
+    async def deaf(_: Fish) -> Result:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+        return Done()
+
+    setup = Setup(deaf)
+    setup.runner.start()
+    setup.runner.add(A)
+    await asyncio.sleep(0)
+    await setup.runner.stop(0)
+    assert "fish sea/a goes on although it was cancelled" in caplog.text
+    released.set()
+    await setup.quiet()
 
 
 async def test_after_the_recovery_of_the_api_server_failed_keys_are_tried_at_once() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import prometheus_client
 
-from capelin.client import ClientError, Config
+from capelin.client import ClientError, Config, LeadershipLost
 from capelin.controller import logs
 from capelin.controller.manager import Manager
 from capelin.controller.options import Options, OptionsError, OptionsT, parse
@@ -57,6 +57,9 @@ def main(
     except (ClientError, ListenError, WatchLostError) as error:
         log.error("%s", error)  # noqa: TRY400 - it says all there is to know
         return 1
+    except Exception:
+        log.exception("The manager failed")
+        return 1
     return 0
 
 
@@ -72,4 +75,10 @@ async def _serve(manager: Manager) -> None:
     # Not the loop's own signal handlers: there is one for each signal, and kopf sets it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    await manager.run()
+    try:
+        await manager.run()
+    except LeadershipLost as error:
+        log.error("%s", error)  # noqa: TRY400 - it says all there is to know
+        # Another may lead: what does not let itself be cancelled, as a thread, ends here too.
+        logging.shutdown()
+        os._exit(1)

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
+# What remains of the lease's last seconds when it is lost, and others may begin to work.
+_CANCELLING = 3.0
+
 
 class Runner(Generic[ObjectT]):
     """One reconciler at work on at most `concurrency` objects at a time."""
@@ -77,7 +80,10 @@ class Runner(Generic[ObjectT]):
             for task in late:
                 log.warning("%s did not end within %g s", task.get_name(), grace)
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            if late:
+                _, stubborn = await asyncio.wait(late, timeout=_CANCELLING)
+                for task in stubborn:
+                    log.error("%s goes on although it was cancelled", task.get_name())
 
     def _pump(self) -> None:
         """Start what can be started, and come back when more is due."""
