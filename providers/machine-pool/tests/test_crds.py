@@ -54,6 +54,19 @@ def test_the_fields_that_core_reads_have_its_names() -> None:
     }
 
 
+def test_faults_have_shares_that_fit_together() -> None:
+    faults = schema(crd(CapelinMachinePool), "spec", "simulated", "faults")
+    (found,) = faults["x-kubernetes-validations"]
+    assert found["rule"] == "self.neverBoots + self.dies + self.flaps <= 100"
+    # All of them have defaults, so the rule never meets one that is not there.
+    assert {name: field.get("default") for name, field in faults["properties"].items()} == {
+        "neverBoots": 0,
+        "dies": 0,
+        "flaps": 0,
+        "afterSeconds": 60,
+    }
+
+
 @pytest.mark.parametrize(
     "simulated",
     [

@@ -161,6 +161,20 @@ def test_a_rolling_update_without_surge_removes_first() -> None:
     assert next_changes(several(3, current=False), Wanted(3, 0, 1)) == Changes(1, ("m0",))
 
 
+def test_machines_that_are_all_silent_are_not_replaced_all_at_once() -> None:
+    silent = [member(f"m{index}", current=False, ready=False) for index in range(3)]
+    assert next_changes(silent, Wanted(3, 1, 0)) == Changes(create=1)
+    assert next_changes(silent, Wanted(3, 0, 1)) == Changes(1, ("m0",))
+
+
+def test_a_ready_machine_does_not_go_in_place_of_a_silent_one() -> None:
+    members = [
+        *several(2, current=False),
+        member("silent", current=False, ready=False, removable=False),
+    ]
+    assert next_changes(members, Wanted(2, 1, 0)) == Changes()
+
+
 def test_a_bad_version_stops_at_the_first_machines_that_do_not_become_ready() -> None:
     members = [*several(3, current=False), member("new", ready=False)]
     assert next_changes(members, Wanted(3, 1, 0)) == Changes()

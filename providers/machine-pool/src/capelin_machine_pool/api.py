@@ -12,6 +12,7 @@ from capelin.api import (
     Template,
     immutable,
     kind,
+    rule,
 )
 from capelin.api.fields import (
     DNSSubdomain,
@@ -108,6 +109,13 @@ class Faults(Model):
     """The share of machines whose node falls silent and comes back, again and again."""
     after_seconds: Seconds = 60
     """How long after its start a machine dies, or flaps for the first time."""
+
+    rules = (
+        rule(
+            "self.neverBoots + self.dies + self.flaps <= 100",
+            "the shares of faults are more than 100 percent together; a machine has one at most",
+        ),
+    )
 
 
 class Simulated(Model):

@@ -1,0 +1,171 @@
+"""A machine that goes: its node first, and with the last one what all of them shared."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from capelin.api import ObjectMeta
+from capelin.api.views.capi import Cluster
+from capelin.client import Client, NotFound, Unreachable, WorkloadClients
+from capelin.controller import Context, Done, Key
+from capelin_machine_pool.api import CapelinMachine, MachineSpec
+from capelin_machine_pool.backends import Backend
+from capelin_machine_pool.reconcilers import Machines
+from capelin_machine_pool.reconcilers.machines import FINALIZER
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class FakeBackend:
+    """Writes down what it is asked for."""
+
+    done: list[str]
+
+    async def remove(self, key: Key, workload: Client | None) -> None:
+        self.done.append(f"remove {key.name}{'' if workload else ' without a cluster'}")
+
+    async def forget(self, cluster: Key) -> None:
+        self.done.append(f"forget {cluster}")
+
+
+@dataclass
+class FakeClient:
+    """A management cluster with one Cluster and some machines."""
+
+    cluster: Cluster | None
+    machines: list[str]
+    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+    async def find(self, *_: object) -> Cluster | None:
+        return self.cluster
+
+    async def request(self, method: str, path: str, *, parameters: dict[str, str]) -> Any:
+        assert (method, path.rpartition("/")[2]) == ("GET", "capelinmachines")
+        self.asked.append(parameters)
+        return {"items": [{"metadata": {"uid": name}} for name in self.machines[:2]]}
+
+
+@dataclass
+class FakeWorkloads:
+    """A way into the workload cluster, or what stands in it."""
+
+    error: Exception | None = None
+
+    @asynccontextmanager
+    async def client(self, cluster: str, namespace: str) -> AsyncGenerator[Client]:
+        assert (cluster, namespace) == ("demo", "team")
+        if self.error is not None:
+            raise self.error
+        yield cast("Client", object())
+
+    async def drop(self, cluster: str, namespace: str) -> None:
+        assert (cluster, namespace) == ("demo", "team")
+
+
+class FakeContext:
+    """Writes down when the finalizer goes, after which there is one machine less."""
+
+    def __init__(self, client: FakeClient, done: list[str]) -> None:
+        self.client = client
+        self.log = logging.getLogger(__name__)
+        self._done = done
+
+    def now(self) -> datetime:
+        return NOW
+
+    async def remove_finalizer(self, obj: CapelinMachine, finalizer: str) -> bool:
+        assert finalizer == FINALIZER
+        self._done.append(f"let {obj.name} go")
+        self.client.machines.remove(obj.name)
+        return True
+
+
+def going(name: str) -> CapelinMachine:
+    return CapelinMachine(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="team",
+            uid=name,
+            labels={"cluster.x-k8s.io/cluster-name": "demo"},
+            finalizers=[FINALIZER],
+            deletion_timestamp=NOW,
+        ),
+        spec=MachineSpec(),
+    )
+
+
+def cluster(*, deleting: bool = False) -> Cluster:
+    metadata: dict[str, Any] = {"name": "demo", "namespace": "team"}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return Cluster.read({"metadata": metadata})
+
+
+class World:
+    """A management cluster, and a reconciler that looks after the machines in it."""
+
+    def __init__(self, of: Cluster | None, *machines: str, error: Exception | None = None) -> None:
+        self.done: list[str] = []
+        self.client = FakeClient(of, list(machines))
+        self._machines = Machines(cast("Backend", FakeBackend(self.done)))
+        workloads = cast("WorkloadClients", FakeWorkloads(error))
+        self._machines._workloads = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
+        self._context = cast("Context", FakeContext(self.client, self.done))
+
+    async def remove(self, name: str) -> None:
+        assert await self._machines.reconcile(going(name), self._context) == Done()
+
+
+async def test_what_machines_share_stays_while_there_are_others() -> None:
+    world = World(cluster(), "a", "b", "c")
+    await world.remove("a")
+    assert world.done == ["remove a", "let a go"]
+
+
+async def test_the_last_machine_takes_along_what_they_shared_before_it_lets_go() -> None:
+    world = World(cluster(), "a", "b")
+    await world.remove("b")
+    await world.remove("a")
+    assert world.done == ["remove b", "let b go", "remove a", "forget team/demo", "let a go"]
+
+
+async def test_asking_whether_it_is_the_last_does_not_read_a_thousand_machines() -> None:
+    world = World(cluster(), "a", "b")
+    await world.remove("a")
+    assert world.client.asked == [
+        {"labelSelector": "cluster.x-k8s.io/cluster-name=demo", "limit": "2"}
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [NotFound(404, "NotFound"), Unreachable("connection refused")], ids=str
+)
+async def test_a_cluster_that_goes_and_does_not_answer_holds_no_machine_back(
+    error: Exception,
+) -> None:
+    world = World(cluster(deleting=True), "a", error=error)
+    await world.remove("a")
+    assert world.done == ["forget team/demo", "let a go"]
+
+
+@pytest.mark.parametrize(
+    "error", [NotFound(404, "NotFound"), Unreachable("connection refused")], ids=str
+)
+async def test_a_machine_of_a_cluster_that_stays_waits_until_its_node_can_be_removed(
+    error: Exception,
+) -> None:
+    world = World(cluster(), "a", error=error)
+    with pytest.raises(type(error)):
+        await world.remove("a")
+    assert world.done == []
+
+
+async def test_a_machine_without_a_cluster_goes() -> None:
+    world = World(None, "a")
+    await world.remove("a")
+    assert world.done == ["remove a without a cluster", "forget team/demo", "let a go"]
