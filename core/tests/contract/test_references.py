@@ -3,7 +3,7 @@
 from typing import Any
 
 from capelin.api import Resource
-from capelin.client import NotFound
+from capelin.client import NotServed
 from capelin.contract.references import served
 
 
@@ -16,7 +16,7 @@ class Answers:
     async def request(self, method: str, path: str) -> Any:
         assert method == "GET"
         if path not in self.paths:
-            raise NotFound(404, "NotFound", path)
+            raise NotServed(404, "NotFound", path)
         return self.paths[path]
 
 

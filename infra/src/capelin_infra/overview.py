@@ -14,7 +14,7 @@ from capelin.api.views.capi import (
     MachineDeployment,
     MachinePool,
 )
-from capelin.client import Client, ClientError, NotFound
+from capelin.client import Client, ClientError, NotServed
 from capelin.contract.references import served
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment, all_named
@@ -121,7 +121,7 @@ async def _look_at(environment: Environment) -> Overview:
 async def _clusters(client: Client) -> list[Node]:
     try:
         clusters = (await client.list(Cluster.resource)).items
-    except NotFound:
+    except NotServed:
         # The API server is up, and the kinds are not installed yet.
         return []
     return [tree(await _parts(client, each)) for each in clusters]

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from capelin.api import Resource
-from capelin.client import NotFound
+from capelin.client import NotServed
 
 
 class Discovery(Protocol):
@@ -21,7 +21,7 @@ async def served(client: Discovery, group: str, kind: str) -> Resource | None:
     """
     try:
         described = await client.request("GET", f"/apis/{group}")
-    except NotFound:
+    except NotServed:
         return None
     preferred = described["preferredVersion"]["version"]
     versions = [preferred, *(one["version"] for one in described["versions"])]

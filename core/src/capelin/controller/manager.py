@@ -13,7 +13,7 @@ from typing import Any
 from capelin.client import Client, Config, LeaderElection
 from capelin.client import Options as ClientOptions
 from capelin.client.election import Timing as ElectionTiming
-from capelin.client.errors import NotFound, Unavailable, Unreachable
+from capelin.client.errors import NotServed, Unavailable, Unreachable
 from capelin.contract.vocabulary import WATCH_LABEL
 from capelin.controller.context import Context
 from capelin.controller.events import Recorder
@@ -202,7 +202,7 @@ class Manager:
         for resource in watching.resources:
             try:
                 found = await client.resources(resource.api_version)
-            except NotFound:
+            except NotServed:
                 found = ()
             except (Unreachable, Unavailable) as error:
                 return f"Waiting: {error}"

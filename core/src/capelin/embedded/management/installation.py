@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from capelin.api import Unstructured
-from capelin.client import ApiError, Client, NotFound
+from capelin.client import ApiError, Client, NotServed
 from capelin.embedded.management.manifests import rank
 
 _AT_A_TIME: Final = 8
@@ -64,7 +64,7 @@ async def _established(client: Client, definitions: Iterable[Unstructured]) -> N
 async def _served(client: Client, group_version: str) -> set[str]:
     try:
         return {resource.plural for resource in await client.resources(group_version)}
-    except NotFound:
+    except NotServed:
         return set()
 
 
