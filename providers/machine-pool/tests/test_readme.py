@@ -1,0 +1,25 @@
+"""The README's example is what the kinds take."""
+
+from pathlib import Path
+
+import yaml
+from capelin.api.views.capi import MachinePool
+from capelin_machine_pool.api import CapelinMachinePool, ClusterSpec, PoolSpec
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_example_is_valid_and_hangs_together() -> None:
+    example = README.read_text().split("```yaml\n")[1].split("```")[0]
+    machine_pool, _, pool, cluster = yaml.safe_load_all(example)
+    spec = PoolSpec.model_validate(pool["spec"])
+    reference = MachinePool.read(machine_pool).spec.template.spec.infrastructure_ref
+    assert reference is not None
+    assert (reference.api_group, reference.kind, reference.name) == (
+        CapelinMachinePool.resource.group,
+        pool["kind"],
+        pool["metadata"]["name"],
+    )
+    assert spec.rolling_update.max_surge == "25%"
+    domains = ClusterSpec.model_validate(cluster["spec"]).failure_domains
+    assert [one.name for one in domains] == ["east", "west"]
