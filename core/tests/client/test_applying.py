@@ -166,6 +166,19 @@ async def test_an_apply_is_left_out_exactly_when_it_would_change_nothing(
         assert expected == moved or (others and expected)
 
 
+async def test_the_order_of_items_counts(client: Client, shells: Resource) -> None:
+    name = f"shell-{uuid4().hex[:12]}"
+    items: list[dict[str, Any]] = [{"name": "a"}, {"name": "b"}]
+    there = shell(name, {"spec": {"items": items, "set": ["a", "b"]}})
+    live = await client.apply(there, resource=shells)
+    assert not needs_apply(live, there, "test")
+    for spec in ({"items": items[::-1], "set": ["a", "b"]}, {"items": items, "set": ["b", "a"]}):
+        wanted = shell(name, {"spec": spec})
+        assert needs_apply(live, wanted, "test")
+        live = await client.apply(wanted, resource=shells)
+        assert not needs_apply(live, wanted, "test")
+
+
 async def test_what_has_not_changed_is_not_sent(server: Scripted) -> None:
     fields: dict[str, Any] = {"f:data": {"f:x": {}}, "f:metadata": {"f:labels": {"f:app": {}}}}
     entry: dict[str, Any] = {
@@ -247,6 +260,25 @@ MINE: dict[str, Any] = {"f:spec": {"f:a": {}}}
 )
 def test_a_difference_of_any_kind_is_seen(live: Unstructured, wanted: Unstructured) -> None:
     assert needs_apply(live, wanted, "me")
+
+
+def test_an_empty_list_is_ours_too_where_another_owns_it_whole() -> None:
+    live = owned(MINE)
+    live["spec"] = {"a": 1, "b": []}
+    assert not needs_apply(live, wants({"a": 1, "b": []}), "me")
+    theirs: dict[str, Any] = {"f:spec": {"f:b": {}}}
+    live["metadata"]["managedFields"].append({"manager": "you", "fieldsV1": theirs})
+    assert needs_apply(live, wants({"a": 1, "b": []}), "me")
+
+
+def test_what_another_put_into_our_empty_map_is_not_ours() -> None:
+    live = owned({"f:spec": {"f:map": {}}})
+    live["spec"] = {"map": {"x": 1}}
+    assert not needs_apply(live, wants({"map": {}}), "me")
+    theirs: dict[str, Any] = {"f:spec": {"f:map": {"f:x": {}}}}
+    live["metadata"]["managedFields"].append({"manager": "you", "fieldsV1": theirs})
+    assert not needs_apply(live, wants({"map": {}}), "me")
+    assert needs_apply(live, wants({"map": {"x": 1}}), "me")
 
 
 @pytest.mark.parametrize(

@@ -250,14 +250,14 @@ async def test_a_program_that_is_not_there_is_named_with_its_hint() -> None:
 async def test_a_program_that_hangs_is_killed(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_plugin, "_PATIENCE", 0.5)
+    monkeypatch.setattr(exec_plugin, "_PATIENCE", 5.0)
     program_source = """
 import time
 pathlib.Path(here, "pid").write_text(str(os.getpid()))
 time.sleep(99)
 """
     plugin = program(program_source)
-    with pytest.raises(CredentialError, match=r"gave no answer within 0\.5 s"):
+    with pytest.raises(CredentialError, match=r"gave no answer within 5 s"):
         await credentials(User(exec=plugin)).proof()
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):

@@ -204,10 +204,12 @@ async def test_a_leader_whose_lease_is_taken_stops_at_once(client: Client, names
         finally:
             stopped.set()
 
-    (election,) = elections(client, namespace, "me")
+    timing = Timing(lease=120, renew=100, retry=0.1)
+    election = LeaderElection(client, "election", namespace, identity="me", timing=timing)
     task = asyncio.create_task(election.run(work))
     await until(lambda: election.is_leader)
     await client.patch(Lease, "election", namespace, {"spec": THEIRS.dump()})
+    await until(task.done)
     with pytest.raises(LeadershipLost, match=f"me could not renew the lease {namespace}/election"):
         await task
     assert stopped.is_set()
