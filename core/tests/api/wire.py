@@ -26,6 +26,9 @@ class Answer:
         return self.body.get("message", "")
 
 
+_IDLE_SECONDS = 20.0
+
+
 class Wire:
     """One connection that is kept open, as the administrator."""
 
@@ -45,10 +48,15 @@ class Wire:
         pair.unlink()
         host = str(cluster["server"]).removeprefix("https://")
         self._connection = http.client.HTTPSConnection(host, context=tls, timeout=30)
+        self._used_at = time.monotonic()
 
     def send(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> Answer:
+        # API servers close connections that nobody has used for a while.
+        if time.monotonic() - self._used_at > _IDLE_SECONDS:
+            self._connection.close()
+        self._used_at = time.monotonic()
         self._connection.request(
             method,
             path,

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from capelin.controller import Options, Reconciler, main
 
-
 HALF_A_KEY = "-----BEGIN PRIVATE KEY-----\nhunter2"
 
 

@@ -142,9 +142,21 @@ async def test_a_finalizer_of_an_object_that_is_gone_needs_no_removal(
     assert await at.remove_finalizer(reef, FINALIZER) is False
 
 
+async def test_a_finalizer_of_another_object_of_the_same_name_stays(
+    client: Client, reef: Reef, at: Context
+) -> None:
+    reef.metadata.finalizers = [FINALIZER]
+    await client.delete(Reef, reef.name, reef.namespace)
+    metadata = ObjectMeta(name=reef.name, namespace=reef.namespace, finalizers=[FINALIZER])
+    await client.create(Reef(metadata=metadata, spec=Spec()))
+    assert await at.remove_finalizer(reef, FINALIZER) is False
+    assert (await again(client, reef)).metadata.finalizers == [FINALIZER]
+
+
 async def test_metadata_is_kept_and_given_up_again(
     client: Client, namespace: str, reef: Reef, at: Context
 ) -> None:
+    assert await at.own_metadata(reef) is False, "nothing to keep, nothing to give up"
     owner = await client.create(ConfigMap.of("owner", namespace))
     owners = [reference_to(owner)]
     await client.patch(Reef, "a", namespace, {"metadata": {"labels": {"theirs": "1"}}})

@@ -1,0 +1,381 @@
+"""The Runtime SDK's server beside Cluster API's reference extension: same requests, same work."""
+
+import asyncio
+import base64
+import json
+import ssl
+import sys
+import tempfile
+from array import array
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from capelin.embedded.addresses import free_port
+from capelin.embedded.apiserver import ApiServer, Settings
+from capelin.embedded.binaries import Binaries
+from capelin.pki import issue, new_ca
+from capelin.runtime.topology import apply_json_patch
+from capelin.runtime.v1alpha1 import Discovery, GeneratePatches, ValidateTopology
+
+from tests.bench.rows import Row, percentile
+from tests.bench.runtime_payload import generate_patches, validate_topology
+
+HERE = Path(__file__).parent
+HOST = "127.0.0.1"
+WORKERS = 2
+CONNECTIONS = 8
+ROUNDS = 5
+SECONDS = 3.0
+MEBIBYTE = 2**20
+
+QUIET = Settings(durable=False, controllers=())
+"""The reference extension wants an API server to start with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running extension."""
+
+    name: str
+    port: int
+    processes: tuple[int, ...]
+
+    def resident(self) -> list[float]:
+        """The memory of each process in MiB, what they share counted in each."""
+        return [resident(pid) for pid in self.processes]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked again and again."""
+
+    name: str
+    path: str
+    body: bytes
+
+    def request(self) -> bytes:
+        """The whole request, with the headers that Cluster API sends."""
+        head = (
+            f"POST {self.path}?timeout=10s HTTP/1.1\r\nHost: {HOST}\r\nUser-Agent: bench\r\n"
+            f"Content-Length: {len(self.body)}\r\n\r\n"
+        )
+        return head.encode() + self.body
+
+
+@dataclass(slots=True)
+class Result:
+    """How a server did, round by round."""
+
+    rates: list[float] = field(default_factory=list[float])
+    halves: list[float] = field(default_factory=list[float])
+    tails: list[float] = field(default_factory=list[float])
+
+    def add(self, took: Sequence[float], seconds: float) -> None:
+        """Note the milliseconds of a round's calls."""
+        self.rates.append(len(took) / seconds)
+        self.halves.append(percentile(took, 0.5))
+        self.tails.append(percentile(took, 0.99))
+
+    @property
+    def words(self) -> str:
+        """The middle of all rounds."""
+        return (
+            f"{median(self.rates):,.0f}/s, p50 {median(self.halves):.2f} ms,"
+            f" p99 {median(self.tails):.1f} ms"
+        )
+
+
+async def measure() -> list[Row]:
+    """Everything about the server of hooks."""
+    with tempfile.TemporaryDirectory(prefix="capelin-bench-") as name:
+        folder = Path(name)
+        certificates(folder)
+        async with reference(folder) as theirs, capelin(folder, WORKERS) as ours:
+            patches, checks = generate_patches(), validate_topology([])
+            await same_work(ours, theirs, patches, folder)
+            rows = [
+                *await compare_patches(ours, theirs, patches, folder),
+                *await compare_small(ours, theirs, "discovery", Discovery.id.path(), {}, folder),
+                *await compare_small(
+                    ours,
+                    theirs,
+                    "validate-topology",
+                    ValidateTopology.id.path("validate-topology"),
+                    checks,
+                    folder,
+                ),
+                *memory(ours, theirs),
+                await largest(ours, theirs, patches["items"], folder),
+                *memory_after_the_largest(ours, theirs),
+            ]
+    return rows
+
+
+async def compare_patches(
+    ours: Server, theirs: Server, request: dict[str, Any], folder: Path
+) -> list[Row]:
+    """The hook with the most work."""
+    path = GeneratePatches.id.path("generate-patches")
+    question = Question("generate-patches", path, body(request))
+    mine, other = await rounds(ours, theirs, question, folder)
+    title = f"GeneratePatches, {len(request['items'])} templates, {len(question.body) // 1000} KB"
+    beside = f"ours {mine.words}; Go {other.words}"
+    return [
+        Row(
+            name=f"{title}: times Go's requests a second",
+            measured=ratio(mine, other),
+            unit="times",
+            at_least=3,
+            beside=beside,
+        ),
+        Row(
+            name=f"{title}: p99 as a share of Go's",
+            measured=median(mine.tails) / median(other.tails),
+            unit="times",
+            at_most=1,
+        ),
+    ]
+
+
+async def compare_small(
+    ours: Server, theirs: Server, name: str, path: str, request: dict[str, Any], folder: Path
+) -> list[Row]:
+    """A hook with next to no work: what the server itself takes."""
+    mine, other = await rounds(ours, theirs, Question(name, path, body(request)), folder)
+    return [
+        Row(
+            name=f"{name}: times Go's requests a second",
+            measured=ratio(mine, other),
+            unit="times",
+            at_least=0.5,
+            beside=f"ours {mine.words}; Go {other.words}",
+        ),
+        Row(name=f"{name}: p50", measured=median(mine.halves), unit="ms", at_most=1),
+    ]
+
+
+async def largest(ours: Server, theirs: Server, items: list[Any], folder: Path) -> Row:
+    """A request as large as can be."""
+    each = len(body(validate_topology(items)))
+    request = validate_topology(items * (20 * MEBIBYTE // each))
+    path = ValidateTopology.id.path("validate-topology")
+    question = Question("largest", path, body(request))
+    took = {
+        server.name: min(await load(server, question, folder, seconds=4, connections=1)) / 1000
+        for server in (ours, theirs)
+    }
+    return Row(
+        name=f"a request of {len(question.body) / MEBIBYTE:.1f} MiB",
+        measured=took[ours.name],
+        unit="s",
+        at_most=1,
+        beside=f"Go {took[theirs.name]:.2f} s",
+    )
+
+
+def memory(ours: Server, theirs: Server) -> list[Row]:
+    """What the processes have while they answer what Cluster API usually sends."""
+    go = sum(theirs.resident())
+    parent, *workers = ours.resident()
+    return [
+        Row(
+            name="memory of one process that answers, as a share of Go's",
+            measured=max(workers) / go,
+            unit="times",
+            at_most=1,
+            beside=f"ours {max(workers):.0f} MiB; Go {go:.0f} MiB",
+        ),
+        Row(
+            name=f"memory of {len(workers)} processes and their parent, as a share of Go's",
+            measured=(parent + sum(workers)) / go,
+            unit="times",
+            at_most=3,
+        ),
+    ]
+
+
+def memory_after_the_largest(ours: Server, theirs: Server) -> list[Row]:
+    """What the largest request leaves behind."""
+    return [
+        Row(
+            name="memory of the largest process after the largest request",
+            measured=max(ours.resident()),
+            unit="MiB",
+            beside=f"Go {max(theirs.resident()):.0f} MiB",
+        )
+    ]
+
+
+async def rounds(
+    ours: Server, theirs: Server, question: Question, folder: Path
+) -> tuple[Result, Result]:
+    """Ask both in turn, so that what else the machine does hits both."""
+    results = Result(), Result()
+    for _ in range(ROUNDS):
+        for server, result in zip((ours, theirs), results, strict=True):
+            result.add(await load(server, question, folder), SECONDS)
+    return results
+
+
+def ratio(mine: Result, other: Result) -> float:
+    """How many times the other's rate, in the middle of all rounds."""
+    return median(one / two for one, two in zip(mine.rates, other.rates, strict=True))
+
+
+async def load(
+    server: Server,
+    question: Question,
+    folder: Path,
+    *,
+    seconds: float = SECONDS,
+    connections: int = CONNECTIONS,
+) -> Sequence[float]:
+    """Ask over several connections at once; the milliseconds that each call took."""
+    file = folder / f"{question.name}.http"
+    file.write_bytes(question.request())
+    command = (str(HERE / "runtime_load.py"), HOST, str(server.port), str(folder / "ca.crt"))
+    pipe = asyncio.subprocess.PIPE
+    clients = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, *command, str(file), stdin=pipe, stdout=pipe, limit=256 * MEBIBYTE
+        )
+        for _ in range(connections)
+    ]
+    for client in clients:
+        if client.stdout is None or await client.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"{server.name} does not answer {question.name}")
+    told = f"{seconds}\n".encode()
+    outputs = await asyncio.gather(*(client.communicate(told) for client in clients))
+    took = array("f")
+    for output, _ in outputs:
+        took.frombytes(output)
+    return took
+
+
+async def same_work(ours: Server, theirs: Server, request: dict[str, Any], folder: Path) -> None:
+    """Make sure that the two do the same to every template."""
+    answers = [await ask(server, request, folder) for server in (ours, theirs)]
+    for item in request["items"]:
+        mine, other = (apply_json_patch(item["object"], answer[item["uid"]]) for answer in answers)
+        # Go's types add an empty status to what passes through them.
+        other.pop("status", None)
+        if mine != other:
+            raise RuntimeError(f"the two extensions differ in {item['object']['kind']}")
+
+
+async def ask(server: Server, request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The patches for a request, by the uid of their template."""
+    question = Question("once", GeneratePatches.id.path("generate-patches"), body(request))
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    reader, writer = await asyncio.open_connection(HOST, server.port, ssl=context)
+    writer.write(question.request().replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\n", 1))
+    answer = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+    writer.close()
+    return {item["uid"]: json.loads(base64.b64decode(item["patch"])) for item in answer["items"]}
+
+
+def body(request: Any) -> bytes:
+    """As Go writes it, without a space."""
+    return json.dumps(request, separators=(",", ":")).encode()
+
+
+def resident(pid: int) -> float:
+    """The memory of a process in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} has ended")
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """The processes that a process started."""
+    return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def certificates(folder: Path) -> None:
+    """A CA, and what both servers show."""
+    now = datetime.now(UTC)
+    ca = new_ca("bench", now=now)
+    shown = issue(ca, common_name="bench", usages=["server"], addresses=[HOST], now=now)
+    (folder / "ca.crt").write_bytes(ca.certificate_pem)
+    (folder / "tls.crt").write_bytes(shown.certificate_pem)
+    (folder / "tls.key").write_bytes(shown.private_key_pem)
+
+
+@asynccontextmanager
+async def running(folder: Path, name: str, port: int, *command: str) -> AsyncGenerator[int]:
+    """A program that listens, and nothing left of it; its process."""
+    with (folder / f"{name}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+    try:
+        async with asyncio.timeout(60):
+            while not await listens(port):
+                if process.returncode is not None:
+                    raise RuntimeError((folder / f"{name}.log").read_text())
+                await asyncio.sleep(0.1)
+        yield process.pid
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        _, writer = await asyncio.open_connection(HOST, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+@asynccontextmanager
+async def reference(folder: Path) -> AsyncGenerator[Server]:
+    """Cluster API's reference extension, on an API server that it has for itself."""
+    program = await Binaries().path("test-extension")
+    server = await ApiServer.prepare(folder / "server", QUIET)
+    try:
+        await server.start()
+        port = free_port(HOST, 9443)
+        async with running(
+            folder,
+            "reference",
+            port,
+            str(program),
+            f"--kubeconfig={server.kubeconfig}",
+            f"--webhook-port={port}",
+            f"--webhook-cert-dir={folder}",
+            "--health-addr=127.0.0.1:0",
+            "--diagnostics-address=127.0.0.1:0",
+            # It logs as little as it can; some twenty lines for a request with 20 templates.
+            "--v=0",
+        ) as pid:
+            yield Server("reference", port, (pid,))
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def capelin(folder: Path, workers: int) -> AsyncGenerator[Server]:
+    """The same on the Runtime SDK."""
+    port = free_port(HOST, 9444)
+    async with running(
+        folder,
+        "capelin",
+        port,
+        sys.executable,
+        str(HERE / "runtime_extension.py"),
+        f"--host={HOST}",
+        f"--port={port}",
+        "--probes-port=0",
+        f"--cert-dir={folder}",
+        f"--workers={workers}",
+        "--drain-seconds=0",
+    ) as pid:
+        yield Server("capelin", port, (pid, *children(pid)))
