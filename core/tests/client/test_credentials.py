@@ -248,17 +248,12 @@ async def test_a_program_that_is_not_there_is_named_with_its_hint() -> None:
 
 
 async def test_a_program_that_hangs_is_killed(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_plugin, "_PATIENCE", 5.0)
-    program_source = """
-import time
-pathlib.Path(here, "pid").write_text(str(os.getpid()))
-time.sleep(99)
-"""
-    plugin = program(program_source)
-    with pytest.raises(CredentialError, match=r"gave no answer within 5 s"):
+    monkeypatch.setattr(exec_plugin, "_PATIENCE", 0.5)
+    pid = tmp_path / "pid"
+    plugin = ExecPlugin(V1, "/bin/sh", ("-c", f"echo $$ > {pid}; exec sleep 99"))
+    with pytest.raises(CredentialError, match=r"gave no answer within 0\.5 s"):
         await credentials(User(exec=plugin)).proof()
-    pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(int(pid.read_text()), 0)

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 _CHUNK = 64 * 1024
@@ -38,6 +38,17 @@ def read_targets(path: Path) -> list[Target]:
     with contextlib.suppress(FileNotFoundError):
         return [parse_target(line) for line in path.read_text().splitlines() if line.strip()]
     return []
+
+
+@contextlib.contextmanager
+def reachable(path: Path) -> Generator[str]:
+    """A path by which a Unix socket can be bound and connected to, however long its own is."""
+    # Addresses of Unix sockets end at 107 bytes.
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 class _Flow:
@@ -174,7 +185,8 @@ class Relay:
         self._listener = socket.create_server(listen, family=family, backlog=_BACKLOG)
         self._control = socket.socket(socket.AF_UNIX)
         control.unlink(missing_ok=True)
-        self._control.bind(str(control))
+        with reachable(control) as address:
+            self._control.bind(address)
         control.chmod(0o600)
         self._control.listen()
         for server, handler in ((self._listener, self._accept), (self._control, self._answer)):

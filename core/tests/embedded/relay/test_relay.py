@@ -11,7 +11,7 @@ from pathlib import Path
 
 import capelin.embedded.relay as relay_module
 import pytest
-from capelin.embedded.relay import parse_target, read_targets
+from capelin.embedded.relay import parse_target, reachable, read_targets
 
 HOST = "127.64.200.1"
 
@@ -61,8 +61,8 @@ class RunningRelay:
 
     def ask(self) -> dict[str, int]:
         """Have the targets read anew; how many connections each has."""
-        with socket.socket(socket.AF_UNIX) as asker:
-            asker.connect(str(self.control))
+        with socket.socket(socket.AF_UNIX) as asker, reachable(self.control) as address:
+            asker.connect(address)
             asker.sendall(b"\n")
             return json.loads(asker.makefile().read())["connections"]
 
@@ -83,7 +83,10 @@ class RunningRelay:
 
 @pytest.fixture
 def relay(tmp_path: Path) -> Iterator[RunningRelay]:
-    running = RunningRelay(tmp_path)
+    # Longer than the address of a Unix socket can be.
+    folder = tmp_path / ("deep" * 20)
+    folder.mkdir()
+    running = RunningRelay(folder)
     running.wait()
     yield running
     running.process.terminate()

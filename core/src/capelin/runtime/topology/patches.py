@@ -13,6 +13,9 @@ Operation = dict[str, Any]
 """One step of a JSON Patch (RFC 6902)."""
 
 
+_MISSING = object()
+
+
 class PatchError(ValueError):
     """A patch that cannot be made, or does not fit its document."""
 
@@ -98,7 +101,7 @@ def apply_merge_patch(document: Any, patch: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two documents are the same JSON."""
-    kind = cast("type[object]", type(one))
+    kind = cast("object", type(one))
     if kind is not type(other) or one != other:
         return False
     if kind is not dict and kind is not list:
@@ -127,17 +130,16 @@ def _compare(before: Any, after: Any, path: str, steps: list[Operation]) -> None
 def _compare_objects(
     before: dict[str, Any], after: dict[str, Any], path: str, steps: list[Operation]
 ) -> None:
-    # Nearly all fields are the same in both. What is equal as well as plain needs no other look.
-    different = [
-        key
-        for key, value in before.items()
-        if key not in after
-        or (other := after[key]) != value
-        or (type(value) is not str and not same(value, other))
-    ]
-    different += [key for key in after if key not in before]
+    different: list[str] = []
+    for key, value in before.items():
+        other = after.get(key, _MISSING)
+        # Nearly all fields are the same in both, and a text that is equal needs no other look.
+        if other != value or (type(value) is not str and not same(value, other)):
+            different.append(key)
+    if len(after) + len(different) > len(before):
+        different.extend(key for key in after if key not in before)
     for key in sorted(different):
-        here = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+        here = f"{path}/{_escaped(key)}"
         if key not in after:
             steps.append({"op": "remove", "path": here})
         elif key not in before:
@@ -146,9 +148,14 @@ def _compare_objects(
             _compare(before[key], after[key], here, steps)
 
 
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
+
+
 def _compare_lists(before: list[Any], after: list[Any], path: str, steps: list[Operation]) -> None:
     shorter = min(len(before), len(after))
-    start = 0
+    # Most lists only get more at their end.
+    start = shorter if same(before, after[:shorter]) else 0
     while start < shorter and same(before[start], after[start]):
         start += 1
     end = 0

@@ -22,6 +22,7 @@ from capelin.embedded.processes import (
     answering,
     listening,
 )
+from capelin.embedded.relay import reachable
 from capelin.pki import kubeconfig
 
 from capelin_control_plane.backends import Observed, Part, Problem, Site, Wake
@@ -202,7 +203,8 @@ class Processes:
     async def _tell_relay(self, place: Place) -> None:
         """Have the relay read its targets; one that is not up yet reads them when it starts."""
         with suppress(OSError):
-            reader, writer = await asyncio.open_unix_connection(str(place.relay))
+            with reachable(place.relay) as address:
+                reader, writer = await asyncio.open_unix_connection(address)
             writer.write(b"\n")
             await reader.read()
             writer.close()
