@@ -289,6 +289,8 @@ def test_what_another_put_into_our_empty_map_is_not_ours() -> None:
         (owned({"f:spec": {".": {}, "f:a": {}}}), wants({"a": 1})),
         (owned({"f:spec": {"f:b": {"v:1": {}}}}), wants({"b": [1]})),
         (owned({"f:spec": {"f:b": {}}}), wants({"b": [1]})),
+        # Owned as an empty map that defaults have filled since: it is as wanted.
+        (owned({"f:spec": {}}), wants({"a": 1, "b": [1]})),
     ],
 )
 def test_no_difference_is_seen_where_there_is_none(
