@@ -129,12 +129,40 @@ async def test_a_watch_filter_leaves_the_rest_to_other_managers(
         await make(client, namespace, name, labels={label: value})
     await make(client, namespace, "plain")
     seen = Seen()
-    async with running(seen, watch_filter="blue"):
+    async with running(seen, watch_filter="blue") as manager:
         await eventually(lambda: seen.times("blue") == 1)
-        assert {name for name, _ in seen.sizes} == {"blue"}
+        assert sample(manager, "workqueue_adds_total") == 1, "the API server filters"
+        # As if something that it owns had changed.
+        seen.wake(Key(namespace, "red"))
         labelled = {"metadata": {"labels": {label: "blue"}}}
         await client.patch(Shoal, "plain", namespace, labelled)
         await eventually(lambda: seen.times("plain") == 1)
+    assert {name for name, _ in seen.sizes} == {"blue", "plain"}
+
+
+async def test_what_does_not_change_is_looked_at_once_a_sync_period(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    seen = Seen()
+    await make(client, namespace, "a")
+    async with running(seen, sync_period=1):
+        await eventually(lambda: seen.times("a") == 3)
+
+
+async def test_events_are_counted_to_the_end(
+    client: Client, namespace: str, running: Any, eventually: Any
+) -> None:
+    async def tell_three_times(shoal: Shoal, at: Context) -> None:
+        for _ in range(3):
+            at.event(shoal, "Normal", "Counted", "counted the fish")
+
+    seen = Seen(tell_three_times)
+    await make(client, namespace, "a")
+    async with running(seen):
+        await eventually(lambda: seen.times("a") == 1)
+    (told,) = (await client.list(Event, namespace)).items
+    assert told.series is not None
+    assert told.series.count == 3
 
 
 async def test_a_failure_is_tried_again_until_it_is_none(

@@ -77,7 +77,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_where() -> None:
     ("arguments", "problem"),
     [
         (["--concurrency=0"], "--concurrency has to be at least 1"),
-        (["--sync-period=1s"], "--sync-period has to be at least 10s"),
+        (["--sync-period=900ms"], "--sync-period has to be at least 1s"),
         (["--leader-elect-lease-duration=5s"], "has to be longer than --leader-elect-renew"),
         (["--leader-elect-renew-deadline=2s"], "1.2 times --leader-elect-retry-period"),
         (["--leader-elect-retry-period=0"], "has to be longer than 0s"),

@@ -114,9 +114,6 @@ class Context:
         self, obj: BaseObject, purpose: str, metadata: Mapping[str, Any]
     ) -> bool:
         manager = f"{self.client.manager}-{purpose}"[:128]
-        owners = {entry.get("manager") for entry in obj.metadata.managed_fields or ()}
-        if not metadata and manager not in owners:
-            return False
         named = ObjectMeta(name=obj.name, namespace=obj.namespace, uid=obj.uid).dump()
         resource, live = obj.resource, obj.dump()
         wanted = {

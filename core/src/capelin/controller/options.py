@@ -193,8 +193,8 @@ class Options:
         found: list[str] = []
         if self.concurrency < 1:
             found.append("--concurrency has to be at least 1")
-        if self.sync_period < 10:
-            found.append("--sync-period has to be at least 10s")
+        if self.sync_period < 1:
+            found.append("--sync-period has to be at least 1s")
         if self.leader_elect_lease_duration <= self.leader_elect_renew_deadline:
             found.append(
                 "--leader-elect-lease-duration has to be longer than --leader-elect-renew-deadline"
