@@ -136,19 +136,26 @@ def seen(*conditions: dict[str, Any], **status: Any) -> Cluster:
 GOOD = (condition("TopologyReconciled"), condition("Available"))
 
 
-def pool(wanted: int, ready: int) -> MachinePool:
+def pool(wanted: int, ready: int, *versions: str) -> MachinePool:
+    template = {"spec": {"version": "v1.34.4"}}
     return MachinePool.read(
         {
             "metadata": {"name": "p"},
-            "spec": {"replicas": wanted, "clusterName": "demo", "template": {}},
-            "status": {"readyReplicas": ready},
+            "spec": {"replicas": wanted, "clusterName": "demo", "template": template},
+            "status": {
+                "readyReplicas": ready,
+                "versions": [{"version": version, "replicas": 1} for version in versions],
+            },
         }
     )
 
 
 def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
     replicas = {"desiredReplicas": 2, "replicas": 2, "upToDateReplicas": 2}
-    assert missing(seen(*GOOD, controlPlane=replicas, workers=replicas), [pool(3, 3)]) is None
+    assert (
+        missing(seen(*GOOD, controlPlane=replicas, workers=replicas), [pool(3, 3, "v1.34.4")])
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,6 +168,11 @@ def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
         # Cluster API has not looked at the latest spec yet.
         (seen(condition("TopologyReconciled", generation=1)), [], "TopologyReconciled is True"),
         (seen(*GOOD), [pool(3, 1)], "MachinePool p has 1 of 3 machines ready"),
+        (
+            seen(*GOOD),
+            [pool(2, 2, "v1.33.13", "v1.34.4")],
+            "MachinePool p still has machines of v1.33.13",
+        ),
         (
             seen(*GOOD, workers={"desiredReplicas": 2, "replicas": 3, "upToDateReplicas": 1}),
             [],

@@ -187,7 +187,16 @@ def missing(
         ready = each.status.ready_replicas or 0
         if wanted is not None and ready != wanted:
             return f"{each.resource.kind} {each.name} has {ready} of {wanted} machines ready"
+        if (old := _outdated(each)) is not None:
+            return f"{each.resource.kind} {each.name} still has machines of {old}"
     return _not_up_to_date(cluster)
+
+
+def _outdated(workers: MachinePool | MachineDeployment) -> str | None:
+    """The version of workers that are still to be replaced: Cluster API counts them as current."""
+    wanted = workers.spec.template.spec.version
+    found = (one.version for one in workers.status.versions)
+    return next((version for version in found if wanted and version != wanted), None)
 
 
 def _lacks(cluster: Cluster, condition: str) -> str | None:
