@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -250,6 +250,52 @@ def test_a_call_ends_when_its_client_hangs_up(server: Served) -> None:
     connection.request("POST", ENDLESS, CLUSTER)
     connection.close()
     until(lambda: server.calls("endless", "abandoned") == before + 1)
+
+
+NONSENSE = (
+    b"",
+    b"\x00" * 100,
+    b"GET",
+    b"POST " + b"/" * 70000 + b" HTTP/1.1\r\n\r\n",
+    b"POST / HTTP/9.9\r\n\r\n",
+    b"POST " + PID.encode() + b" HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    b"POST " + PID.encode() + b" HTTP/1.1\r\nContent-Length: 99\r\n\r\nshort",
+    b"POST " + PID.encode() + b" HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST " + PID.encode() + b" HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+)
+
+
+def test_nonsense_on_the_wire_harms_nobody(server: Served) -> None:
+    context = ssl.create_default_context(cadata=CA.certificate_pem.decode())
+
+    def talk(nonsense: bytes) -> None:
+        for secure in (False, True):
+            with (
+                suppress(OSError),
+                socket.create_connection(("127.0.0.1", server.port), PATIENCE) as plain,
+            ):
+                if not secure:
+                    plain.sendall(nonsense)
+                    continue
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                    connection.sendall(nonsense)
+
+    def memory() -> int:
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0])
+
+    for nonsense in NONSENSE:
+        talk(nonsense)
+    before = memory()
+    for _ in range(10):
+        for nonsense in NONSENSE:
+            talk(nonsense)
+    assert server.ask(PID, CLUSTER)["status"] == "Success"
+    assert memory() - before < 4096
+    assert "Traceback" not in "".join(server.log)
 
 
 def test_documents_are_shown(server: Served) -> None:
