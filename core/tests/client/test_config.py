@@ -201,6 +201,8 @@ def test_a_credential_program_is_read(tmp_path: Path) -> None:
         (kubeconfig({"exec": {**EXEC, "env": ["A=B"]}}), "env is not a list of names and values"),
         (kubeconfig({"exec": {**EXEC, "args": "x"}}), "args is not a list"),
         (kubeconfig({"token": 123}), "token is not text"),
+        (kubeconfig({"as": "bob", "as-groups": "g"}), "as-groups is not a list"),
+        (kubeconfig({"as": "bob", "as-user-extra": ["g"]}), "as-user-extra is not a mapping"),
     ],
 )
 def test_a_bad_kubeconfig_is_refused_in_words(content: bytes, message: str) -> None:

@@ -117,6 +117,14 @@ async def test_a_key_of_another_certificate_is_refused(
         await credentials(user, address="https://api").proof()
 
 
+async def test_where_there_are_no_files_in_memory_a_private_one_will_do(
+    certificate: KeyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    user = User(certificate=certificate.certificate_pem, key=certificate.private_key_pem)
+    assert (await credentials(user, address="https://api").proof()).tls is not None
+
+
 async def test_an_authority_that_is_no_pem_is_refused() -> None:
     ours = Credentials(Config(Server("https://api", b"nonsense")))
     with pytest.raises(CredentialError, match="certificate authority is not PEM"):

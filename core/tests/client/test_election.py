@@ -245,6 +245,21 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_lead(server: 
     assert QUICK.renew <= lasted < QUICK.lease
 
 
+async def test_a_lease_that_cannot_be_given_back_is_left_to_run_out(
+    server: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> int:
+        return 7
+
+    made = lease(claim(None, "me", 2, datetime.now(UTC))).dump()
+    server.then(server.failure(404, "NotFound"), server.reply(201, made))
+    server.then(server.failure(403, "Forbidden"))
+    async with server.client() as client:
+        (election,) = elections(client, "default", "me")
+        assert await election.run(work) == 7
+    assert "could not be given back, and runs out by itself: it is Forbidden" in caplog.text
+
+
 async def test_a_leader_survives_renewals_that_fail_for_a_while(server: Scripted) -> None:
     made = lease(claim(None, "me", 2, datetime.now(UTC))).dump()
     server.then(server.failure(404, "NotFound"), server.reply(201, made))

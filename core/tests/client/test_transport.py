@@ -4,12 +4,14 @@ import asyncio
 import logging
 import socket
 import ssl
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from capelin.api import Resource
+from capelin.api.views.core import Secret
 from capelin.client import (
     ApiError,
     Client,
@@ -84,7 +86,7 @@ async def test_a_busy_server_is_asked_again_when_it_says(server: Scripted) -> No
 
 async def test_waiting_longer_than_there_is_time_is_not_begun(server: Scripted) -> None:
     server.then(server.failure(503, "ServiceUnavailable", Retry_After="3600"))
-    async with server.client(timeout=5) as client:
+    async with server.client(timeout=60) as client, asyncio.timeout(30):
         with pytest.raises(Unavailable, match="it is ServiceUnavailable"):
             await client.get(MAPS, "a", "b")
 
@@ -112,6 +114,13 @@ async def test_a_silent_server_is_given_up_on(server: Scripted) -> None:
             await client.get(MAPS, "a", "b")
 
 
+async def test_what_went_wrong_last_is_said_when_time_runs_out(server: Scripted) -> None:
+    server.then(server.failure(429, "TooManyRequests", Retry_After="0"), server.say_nothing)
+    async with server.client(timeout=0.5) as client:
+        with pytest.raises(TooManyRequests):
+            await client.get(MAPS, "a", "b")
+
+
 async def test_nobody_there_is_said_with_the_address() -> None:
     async with Client(Config(Server("http://127.0.0.1:1")), options=HASTY) as client:
         with pytest.raises(Unreachable) as caught:
@@ -132,8 +141,11 @@ async def test_an_unknown_host_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_proxy_s_page_becomes_a_short_message(server: Scripted) -> None:
     server.then(server.reply(502, b"<html>\n bad   gateway</html>", Content_Type="text/html"))
+    server.then(server.reply(502, b'["bad"]'))
     async with server.client() as client:
         with pytest.raises(Unavailable, match="status 502: <html> bad gateway</html>"):
+            await client.get(MAPS, "a", "b")
+        with pytest.raises(Unavailable, match=r'status 502: \["bad"\]'):
             await client.get(MAPS, "a", "b")
 
 
@@ -143,6 +155,17 @@ async def test_an_answer_that_is_not_what_was_asked_for_is_refused(server: Scrip
         for _ in range(2):
             with pytest.raises(Unreadable, match="ConfigMap cannot be read"):
                 await client.get(MAPS, "a", "b")
+
+
+async def test_what_cannot_be_read_is_told_by_place_and_not_by_value(server: Scripted) -> None:
+    metadata = {"name": "a", "namespace": "b"}
+    server.then(server.reply(200, {"metadata": metadata, "data": {"key": "?geheim?"}}))
+    async with server.client() as client:
+        with pytest.raises(
+            Unreadable, match=r"sent as Secret cannot be read \(data\.key: "
+        ) as caught:
+            await client.get(Secret, "a", "b")
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_redirect_is_not_followed(server: Scripted) -> None:
@@ -329,7 +352,19 @@ async def test_a_server_has_to_have_the_name_that_is_expected(
             assert await client.get(MAPS, "a", "b") == MAP
 
 
-async def test_plain_http_where_tls_is_expected_is_said(server: Scripted) -> None:
+async def test_something_that_speaks_no_tls_is_said() -> None:
+    async def shout(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(shout, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with Client(Config(Server(f"https://127.0.0.1:{port}"))) as client:
+            with pytest.raises(Unreachable, match="no TLS with it: "):
+                await client.get(MAPS, "a", "b")
+
+
+async def test_a_server_that_never_gets_to_tls_is_given_up_on(server: Scripted) -> None:
     address = server.address.replace("http:", "https:")
     options = Options(connect_timeout=0.05)
     async with Client(Config(Server(address)), options=options) as client:

@@ -179,6 +179,14 @@ async def test_after_a_gap_only_what_differs_is_told(server: Scripted) -> None:
     assert asked_from(server) == ["5", "90"]
 
 
+async def test_a_gap_that_may_not_be_filled_ends_the_watch(server: Scripted) -> None:
+    server.then(server.reply(200, listing(5)), server.stream(EXPIRED))
+    server.then(server.failure(403, "Forbidden"))
+    async with server.client() as client:
+        with pytest.raises(Forbidden):
+            await anext(client.watch(MAPS))
+
+
 def test_an_object_made_anew_was_deleted_in_between() -> None:
     known = {("b", "a"): thing("a", 1, uid="first")}
     now = [thing("a", 9, uid="second")]

@@ -51,10 +51,6 @@ class ApiError(ClientError):
         """What is wrong in particular: reason, message and field of each cause."""
         return tuple(self.details.get("causes") or ())
 
-    def __reduce__(self) -> tuple[type["ApiError"], tuple[Any, ...]]:
-        """Pickle with every field, as process pools need it."""
-        return type(self), (self.status, self.reason, self.message, self.details)
-
 
 class BadRequest(ApiError):
     """The request itself makes no sense (400)."""

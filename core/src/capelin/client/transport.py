@@ -1,7 +1,6 @@
 """Carries requests to one API server: connections, credentials, pace, retries, time limits."""
 
 import asyncio
-import itertools
 import logging
 import os
 import random
@@ -114,12 +113,29 @@ class Transport:
             ApiError: the server said no.
             Unreachable: there was no answer, or not in time.
         """
+        clock, failure = asyncio.get_running_loop().time, None
         seconds = call.timeout or self._options.timeout
+        deadline = clock() + seconds
         try:
-            async with asyncio.timeout(seconds) as patience, self._slots:
-                return await self._answer(call, patience.when() or 0.0)
+            async with asyncio.timeout_at(deadline), self._slots:
+                attempt = 0
+                while True:
+                    attempt += 1
+                    answer = await self._attempt(call)
+                    if isinstance(answer, Reply):
+                        return answer
+                    failure, outcome = answer
+                    pause = retries.pause(
+                        outcome,
+                        repeatable=call.repeatable,
+                        attempt=attempt,
+                        jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+                    )
+                    if pause is None or clock() + pause > deadline:
+                        raise failure
+                    await asyncio.sleep(pause)
         except TimeoutError:
-            raise self._unreachable(f"no answer within {seconds:g} s") from None
+            raise failure or self._unreachable(f"no answer within {seconds:g} s") from None
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncGenerator[aiohttp.StreamReader]:
@@ -140,45 +156,35 @@ class Transport:
                         yield response.content
                         return
                     failure = error_of(response.status, await response.read())
-                renewed = again and response.status == 401
-                if not renewed or await self._credentials.after_refusal(proof) is None:
+                if not (again and await self._has_renewed(proof, response)):
                     raise failure
         except aiohttp.ClientError as error:
             raise self._unreachable(_why(error)) from None
 
-    async def _answer(self, call: Call, deadline: float) -> Reply:
-        refused: Proof | None = None
-        for attempt in itertools.count(1):
+    async def _attempt(
+        self, call: Call
+    ) -> Reply | tuple[ClientError, retries.Answered | retries.Lost]:
+        """Ask once, or once more if the credentials turn out to have changed."""
+        for again in (True, False):
             proof = await self._ready()
-            failure: ClientError
             try:
                 async with self._request(call, proof, self._timeout) as response:
                     body = await response.read()
             except aiohttp.ClientSSLError as error:
                 raise self._unreachable(_why(error)) from None
             except aiohttp.ClientError as error:
-                failure = self._unreachable(_why(error))
-                outcome = retries.Lost(sent=not isinstance(error, _NEVER_SENT))
-            else:
-                if response.status < 300:
-                    return Reply(response.status, response.content_type, body)
-                failure = error_of(response.status, body)
-                wait = _retry_after(response) if call.patient else None
-                outcome = retries.Answered(response.status, wait)
-                if response.status == 401 and refused is None:
-                    refused = proof
-                    if await self._credentials.after_refusal(proof) is not None:
-                        continue
-            seconds = retries.pause(
-                outcome,
-                repeatable=call.repeatable,
-                attempt=attempt,
-                jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
-            )
-            if seconds is None or asyncio.get_running_loop().time() + seconds > deadline:
-                raise failure
-            await asyncio.sleep(seconds)
-        raise AssertionError
+                sent = not isinstance(error, _NEVER_SENT)
+                return self._unreachable(_why(error)), retries.Lost(sent)
+            if response.status < 300:
+                return Reply(response.status, response.content_type, body)
+            if not (again and await self._has_renewed(proof, response)):
+                break
+        wait = _retry_after(response) if call.patient else None
+        return error_of(response.status, body), retries.Answered(response.status, wait)
+
+    async def _has_renewed(self, proof: Proof, response: aiohttp.ClientResponse) -> bool:
+        """Whether the server refused to know us, and there is something else to show by now."""
+        return response.status == 401 and await self._credentials.after_refusal(proof) is not None
 
     async def _ready(self) -> Proof:
         if self._closed:
