@@ -87,10 +87,7 @@ class SimulatedMachines:
     async def remove(self, key: Key, workload: Client | None) -> None:
         """Remove a machine's Node."""
         if workload is not None:
-            try:
-                await workload.delete(Node, key.name)
-            except NotFound:
-                return
+            await workload.delete(Node, key.name)
 
     async def forget(self, cluster: Key) -> None:
         """Stop the process that kept a cluster's nodes alive."""

@@ -3,13 +3,12 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from capelin.api.views.capi import Cluster, Machine, MachinePool
-from capelin.client import Client, NotFound
+from capelin.client import Client
 from capelin.contract import failure_domains
 from capelin.contract.clusters import cluster_of, named_by, owner_of
 from capelin.contract.conditions import Aspect
@@ -272,17 +271,13 @@ def _domains(
 
 async def _delete_machine(client: Client, pool: CapelinMachinePool, name: str) -> None:
     """Have core drain and remove a machine."""
-    with suppress(NotFound):
-        await client.delete(Machine, name, pool.namespace)
+    await client.delete(Machine, name, pool.namespace)
 
 
 async def _delete_everything(client: Client, pool: CapelinMachinePool, name: str) -> None:
     """Remove a machine of a pool that goes, by its Machine if it has one."""
-    try:
-        await client.delete(Machine, name, pool.namespace)
-    except NotFound:
-        with suppress(NotFound):
-            await client.delete(CapelinMachine, name, pool.namespace)
+    if not await client.delete(Machine, name, pool.namespace):
+        await client.delete(CapelinMachine, name, pool.namespace)
 
 
 async def _each(items: Iterable[ItemT], do: Callable[[ItemT], Awaitable[object]]) -> None:
