@@ -422,6 +422,35 @@ def test_processes_end_with_the_one_that_started_them(folder: Path) -> None:
         until(lambda: has_ended(pid))
 
 
+def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        # The shell is gone as soon as it has said who it started.
+        started = subprocess.run(
+            [
+                "sh",
+                "-c",
+                '"$0" "$1" --host=127.0.0.1 --port=0 --probes-port=0 > /dev/null & echo $!',
+                sys.executable,
+                str(PROGRAM),
+            ],
+            env={**os.environ, "CAPELIN_CERT_DIR": str(folder), "CAPELIN_DRAIN_SECONDS": "0"},
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            check=True,
+        )
+    pid = int(started.stdout.splitlines()[0])
+    try:
+        until(lambda: "serving 4 handlers" in log.read_text())
+        served = time.monotonic()
+        until(lambda: time.monotonic() > served + 1.5)
+        assert not has_ended(pid)
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: has_ended(pid))
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_server_that_cannot_start_ends(folder: Path, workers: str) -> None:
     done = run(folder, "--workers", workers, BROKEN="yes")

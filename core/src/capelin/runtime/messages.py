@@ -141,7 +141,7 @@ def explain(error: ValidationError) -> str:
         f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
         if problem["loc"]
         else problem["msg"]
-        for problem in error.errors(include_url=False, include_context=False, include_input=False)
+        for problem in error.errors()
     )
 
 

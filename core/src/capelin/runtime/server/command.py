@@ -96,6 +96,7 @@ def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
             probes=probes[index],
             certificates=certificates,
             drain_seconds=chosen.drain_seconds,
+            supervised=chosen.workers > 1,
         ).run()
 
     _log.info(

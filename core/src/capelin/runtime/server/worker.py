@@ -40,6 +40,8 @@ class Worker:
     probes: socket.socket
     certificates: Certificates
     drain_seconds: float
+    supervised: bool
+    """Whether it belongs to a process that looks after it, and ends with that."""
 
     def run(self) -> None:
         """Answer until SIGTERM or SIGINT."""
@@ -55,10 +57,9 @@ class Worker:
         loop.add_signal_handler(signal.SIGTERM, told.put_nowait, self.drain_seconds)
         loop.add_signal_handler(signal.SIGINT, told.put_nowait, 0)
         async with asyncio.TaskGroup() as tasks:
-            helpers = [
-                tasks.create_task(self.certificates.follow()),
-                tasks.create_task(_stop_when_orphaned(told)),
-            ]
+            helpers = [tasks.create_task(self.certificates.follow())]
+            if self.supervised:
+                helpers.append(tasks.create_task(_stop_when_orphaned(told)))
             tasks.create_task(hooks.serve(sockets=[self.hooks]))
             tasks.create_task(probes.serve(sockets=[self.probes]))
             seconds = await told.get()
