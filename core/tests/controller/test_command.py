@@ -1,7 +1,12 @@
+import asyncio
+import signal
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from capelin.client import LeadershipLost
 from capelin.controller import Options, Reconciler, main
 
 HALF_A_KEY = "-----BEGIN PRIVATE KEY-----\nhunter2"
@@ -54,3 +59,72 @@ def test_help_is_for_the_manager_that_was_asked(capsys: pytest.CaptureFixture[st
         run("--help")
     assert caught.value.code == 0
     assert "Runs the controllers of capelin-test." in capsys.readouterr().out
+
+
+class Idle:
+    """A manager in whose process nothing happens at all."""
+
+    def __init__(self, *, deaf: bool = False) -> None:
+        self.asked = asyncio.Event()
+        self.deaf = deaf
+
+    def stop(self) -> None:
+        self.asked.set()
+
+    async def run(self) -> None:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await self.asked.wait()
+        if self.deaf:
+            sys.stdout.write("asked\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+
+class Deposed:
+    """A manager that has lost its lease, and a thread of which does not end."""
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+        raise LeadershipLost("lost")
+
+
+async def started(manager: str) -> asyncio.subprocess.Process:
+    """A process that serves one of the managers above."""
+    script = (
+        "import asyncio, runpy; from capelin.controller.command import serve; "
+        f"asyncio.run(serve(eval({manager!r}, runpy.run_path({__file__!r}))))"
+    )
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
+    )
+
+
+async def heard(process: asyncio.subprocess.Process, line: str) -> None:
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).decode() == f"{line}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_a_manager_that_sleeps(number: signal.Signals) -> None:
+    process = await started("Idle()")
+    await heard(process, "ready")
+    process.send_signal(number)
+    assert await process.wait() == 0
+
+
+async def test_a_second_signal_does_not_wait() -> None:
+    process = await started("Idle(deaf=True)")
+    await heard(process, "ready")
+    process.terminate()
+    await heard(process, "asked")
+    process.terminate()
+    assert await process.wait() == -signal.SIGTERM
+
+
+async def test_without_the_lease_not_even_a_thread_goes_on() -> None:
+    process = await started("Deposed()")
+    assert await process.wait() == 1

@@ -6,9 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import prometheus_client
+from typing import Any, Protocol
 
 from capelin.client import ClientError, Config, LeadershipLost
 from capelin.controller import logs
@@ -46,11 +44,9 @@ def main(
             environ,
         )
         logs.configure(chosen.log_format, chosen.verbosity)
-        # Another series for each counter, of no use to Prometheus.
-        prometheus_client.disable_created_metrics()
         config = Config.find(chosen.kubeconfig, environ=environ)
         manager = Manager(name, build(chosen), chosen, config)
-        asyncio.run(_serve(manager))
+        asyncio.run(serve(manager))
     except OptionsError as error:
         sys.stderr.write("".join(f"{name}: {line}\n" for line in str(error).splitlines()))
         return 2
@@ -63,7 +59,18 @@ def main(
     return 0
 
 
-async def _serve(manager: Manager) -> None:
+class Stoppable(Protocol):
+    """What `serve` has to know of a manager."""
+
+    def stop(self) -> None:
+        """Have `run` return."""
+
+    async def run(self) -> None:
+        """Work."""
+
+
+async def serve(manager: Stoppable) -> None:
+    """Run a manager until a signal stops it."""
     loop = asyncio.get_running_loop()
 
     def stop(number: int, _: object) -> None:

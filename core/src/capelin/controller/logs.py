@@ -140,7 +140,7 @@ def explained(error: BaseException) -> str:
             f"{'.'.join(str(part) for part in problem['loc']) or error.title}: {problem['msg']}"
             for problem in error.errors(include_input=False, include_context=False)
         )
-    return hide(str(error))
+    return str(error)
 
 
 def hide(text: str) -> str:
