@@ -99,8 +99,10 @@ class Sea:
         await self.client.create(school, resource=SCHOOLS)
 
     async def resize(self, number: int) -> None:
-        patch = {"spec": {"size": 999 - number}}
-        await self.client.patch(SCHOOLS, name(number), self.namespace, patch)
+        """Change a school several times, faster than it is reconciled."""
+        for size in range(5):
+            patch = {"spec": {"size": 999 - number - size}}
+            await self.client.patch(SCHOOLS, name(number), self.namespace, patch)
 
     async def delete(self, number: int) -> None:
         await self.client.delete(SCHOOLS, name(number), self.namespace)
