@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from datetime import date
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -84,6 +85,10 @@ HEAD = f"rule 1: ask {GROUP}/v1: "
 TAIL = "; make the change in a new version"
 
 
+def narrow(limit: str, types: dict[str, Any]) -> None:
+    types["AskResponse"]["properties"]["answer"][limit] = 5
+
+
 CHANGES: list[tuple[Callable[[dict[str, Any]], object], list[str]]] = [
     (lambda t: t["AskRequest"]["properties"].pop("count"), ["request.count is gone"]),
     (lambda t: t["AskResponse"]["properties"].pop("answer"), ["response.answer is gone"]),
@@ -113,8 +118,26 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], object], list[str]]] = [
         ["request.count has a narrower minimum"],
     ),
     (
-        lambda t: t["AskResponse"]["properties"]["answer"].update(maxLength=5),
-        ["response.answer has a narrower maxLength"],
+        lambda t: t["AskResponse"]["properties"]["parts"].update(
+            additionalProperties={"type": "string"}
+        ),
+        ["response.parts[] was object and is string"],
+    ),
+    *(
+        (
+            partial(narrow, key),
+            [f"response.answer has a narrower {key}"],
+        )
+        for key in [
+            "maximum",
+            "maxLength",
+            "maxItems",
+            "maxProperties",
+            "minimum",
+            "minLength",
+            "minItems",
+            "minProperties",
+        ]
     ),
     (
         lambda t: t["AskResponse"]["properties"]["answer"].update(enum=["yes"]),

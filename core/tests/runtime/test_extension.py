@@ -93,6 +93,13 @@ def test_a_timeout_is_one_to_thirty_seconds(seconds: int) -> None:
     assert f"good has a timeout of {seconds} seconds; say 1 to 30" in said
 
 
+@pytest.mark.parametrize("seconds", [1, 30])
+def test_the_shortest_and_the_longest_timeout_will_do(seconds: int) -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="good", timeout_seconds=seconds)(lambda _: None)
+    ext.check()
+
+
 def test_a_failure_policy_is_one_of_two() -> None:
     assert "good has the failure policy Maybe; say Fail or Ignore" in refusing(
         failure_policy="Maybe"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 from annotated_types import MaxLen
+from capelin.api.rules import rule
 from capelin.runtime.catalog import Catalog, Deprecation, Hook
 from capelin.runtime.messages import Int64, Json, Part, Request, Response
 from capelin.runtime.openapi import openapi_document
@@ -83,6 +84,7 @@ def test_a_document_has_only_what_its_hooks_need() -> None:
         "ExtensionHandler",
         "GroupVersionHook",
     }
+    assert document["openapi"] == "3.0.0"
     assert document["info"]["title"] == "mine"
 
 
@@ -96,6 +98,7 @@ class TryRequest(Request):
     name: Annotated[str, MaxLen(5)]
     """What it is called."""
     count: Int64 | None = None
+    even: Annotated[int, rule("self % 2 == 0", "must be even")] = 0
     limit: int | str = 0
     labels: dict[str, Node] = {}
     anything: Json = None
@@ -135,6 +138,10 @@ def test_hooks_of_others_are_described_as_well() -> None:
         "description": "What it is called.",
     }
     assert fields["count"] == {"type": "integer", "format": "int64"}
+    assert fields["even"] == {
+        "type": "integer",
+        "x-kubernetes-validations": [{"rule": "self % 2 == 0", "message": "must be even"}],
+    }
     assert fields["limit"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     assert fields["labels"] == {"type": "object", "additionalProperties": node}
     assert types[f"{Node.__module__}.Node"]["properties"]["children"]["items"] == node
