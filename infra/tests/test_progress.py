@@ -25,6 +25,15 @@ def test_a_log_gets_a_line_for_each_step_that_ended() -> None:
     assert out.getvalue().splitlines()[1].startswith("✔ cluster  0.0 s")
 
 
+def test_a_log_tells_what_a_long_step_has_begun() -> None:
+    checklist, out = plain()
+    with checklist.shown():
+        line = checklist.begin("programs")
+        checklist.note(line, "etcd: go build")
+        checklist.end(line, seconds=1.25)
+    assert out.getvalue().splitlines() == ["· etcd: go build", "✔ programs  1.2 s"]
+
+
 def test_a_step_that_fails_is_marked_with_what_it_was_doing() -> None:
     checklist, out = plain()
 

@@ -138,7 +138,7 @@ class Getting:
 
     def started(self, what: str, way: str) -> None:
         """A way to a program is being tried."""
-        self._checklist.tell(self._line, f"{what}: {way}")
+        self._checklist.note(self._line, f"{what}: {way}")
 
     def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
         """So much has come."""
@@ -147,15 +147,15 @@ class Getting:
 
     def noted(self, what: str, way: str, message: str) -> None:
         """Something that explains why it takes long."""
-        self._checklist.tell(self._line, f"{what}: {way}: {message}")
+        self._checklist.note(self._line, f"{what}: {way}: {message}")
 
-    def finished(self, what: str, way: str) -> None:  # noqa: ARG002 - the seam's
+    def finished(self, what: str, way: str) -> None:
         """A program is there."""
-        self._checklist.tell(self._line, what)
+        self._checklist.note(self._line, f"{what}: {way}: done")
 
     def failed(self, what: str, way: str, reason: str) -> None:
         """This way did not lead there."""
-        self._checklist.tell(self._line, f"{what}: {way}: {reason.splitlines()[0]}")
+        self._checklist.note(self._line, f"{what}: {way}: {reason.splitlines()[0]}")
 
 
 async def _get_programs(checklist: Checklist, version: str, providers: list[str]) -> None:

@@ -55,6 +55,13 @@ class Checklist:
         """Say what a step is doing."""
         line.detail = detail
 
+    def note(self, line: Line, detail: str) -> None:
+        """Say what a long step has begun or got: worth a line of its own in a log."""
+        line.detail = detail
+        if self._live is None:
+            mark, style = _MARKS["waiting"]
+            self.console.print(Text.assemble((mark, style), f" {detail}"), soft_wrap=True)
+
     def end(self, line: Line, *, seconds: float | None = None, detail: str = "") -> None:
         """A step is done."""
         self._close(line, "done", seconds, detail)
