@@ -125,7 +125,7 @@ class Simulated(Model):
     """What a node has to offer."""
     labels: Labels = {}
     """Labels of the nodes."""
-    taints: Annotated[list[Taint], MaxLen(32), atomic()] = []
+    taints: Annotated[list[Taint], MaxLen(32), map_list("key", "effect")] = []
     """Taints of the nodes."""
     startup_seconds: Seconds = 1
     """How long a machine takes to become a node."""
@@ -207,7 +207,9 @@ class PoolStatus(Model):
 class MachineSpec(MachineMaking):
     """What a machine is to be."""
 
-    provider_id: ProviderID | None = None
+    provider_id: Annotated[
+        ProviderID | None, immutable("a machine keeps its provider ID: its Node is known by it")
+    ] = None
     """What the machine is known by, and its node too. Written by the provider."""
     failure_domain: Annotated[str, MaxLen(256)] | None = None
     """Where the machine is, if its pool has placed it."""

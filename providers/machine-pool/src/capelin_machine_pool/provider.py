@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from capelin.api import crd
+from capelin.api import crd, immutable_templates
 from capelin.controller import rbac
 from capelin.embedded.management.providers import Provider
 
@@ -36,4 +36,8 @@ def provider() -> Provider:
         module="capelin_machine_pool",
         crds=[crd(kind, provider=LABEL) for kind in KINDS],
         rules=rbac([Clusters, Machines, Pools]),
+        # Of the others, topologies alone make something, and that follows their changes.
+        objects=immutable_templates(
+            f"{LABEL}-{CapelinMachineTemplate.resource.plural}", CapelinMachineTemplate
+        ),
     )

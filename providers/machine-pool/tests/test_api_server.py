@@ -1,0 +1,185 @@
+"""What a real API server makes of the kinds: defaults, bounds, rules, and the templates' policy."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+from capelin.api import Resource, Unstructured
+from capelin.client import Client, Invalid
+from capelin_machine_pool.api import (
+    CapelinCluster,
+    CapelinClusterTemplate,
+    CapelinMachine,
+    CapelinMachinePool,
+    CapelinMachinePoolTemplate,
+    CapelinMachineTemplate,
+)
+from capelin_machine_pool.provider import KINDS, provider
+
+DRY_RUN = {"topology.cluster.x-k8s.io/dry-run": ""}
+TEMPLATES = (CapelinClusterTemplate, CapelinMachineTemplate, CapelinMachinePoolTemplate)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kinds(install_crds: Callable[..., None]) -> None:
+    """The API server serves the provider's kinds."""
+    install_crds(*KINDS)
+
+
+@pytest.fixture
+async def policy(client: Client) -> AsyncGenerator[None]:
+    """What the provider brings beside its kinds is in force."""
+    for manifest in provider().objects:
+        await client.apply(manifest)
+    yield
+    for manifest in provider().objects:
+        await client.delete(kind_of(manifest), manifest["metadata"]["name"])
+
+
+def kind_of(manifest: Unstructured) -> Resource:
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    kind = manifest["kind"]
+    plural = f"{kind.lower()}s".replace("policys", "policies")
+    return Resource(group, version, kind, plural, namespaced=False)
+
+
+def manifest(kind: Any, namespace: str, spec: dict[str, Any]) -> Unstructured:
+    return {
+        "apiVersion": kind.resource.api_version,
+        "kind": kind.resource.kind,
+        "metadata": {"name": "one", "namespace": namespace},
+        "spec": spec,
+    }
+
+
+async def create(client: Client, kind: Any, namespace: str, spec: dict[str, Any]) -> Unstructured:
+    return await client.create(manifest(kind, namespace, spec), resource=kind.resource)
+
+
+async def test_a_pool_of_which_nothing_is_said_has_all_its_defaults(
+    client: Client, namespace: str
+) -> None:
+    made = await create(client, CapelinMachinePool, namespace, {})
+    assert made["spec"] == {
+        "backend": "Simulated",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0, "deletePolicy": "Oldest"},
+        "simulated": {
+            "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
+            "faults": {"neverBoots": 0, "dies": 0, "flaps": 0, "afterSeconds": 60},
+            "startupJitterSeconds": 1,
+            "startupSeconds": 1,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"simulated": {"faults": {"neverBoots": 50, "dies": 30, "flaps": 21}}}, "100 percent"),
+        ({"simulated": {"faults": {"dies": 101}}}, "less than or equal to 100"),
+        ({"simulated": {"startupSeconds": -1}}, "greater than or equal to 0"),
+        ({"simulated": {"capacity": {"cpu": "many"}}}, "simulated.capacity.cpu"),
+        ({"simulated": {"taints": [{"key": "a", "effect": "Never"}]}}, "Unsupported value"),
+        (
+            {"simulated": {"taints": 2 * [{"key": "a", "effect": "NoSchedule"}]}},
+            "Duplicate value",
+        ),
+        ({"rollingUpdate": {"maxSurge": "25"}}, "rollingUpdate.maxSurge"),
+        ({"rollingUpdate": {"maxUnavailable": -1}}, "rollingUpdate.maxUnavailable"),
+        ({"rollingUpdate": {"deletePolicy": "Slowest"}}, "Unsupported value"),
+        ({"backend": "Hosts"}, "Unsupported value"),
+        ({"providerIDList": [""]}, "at least 1"),
+        ({"providerIDList": ["x" * 513]}, "may not be more than 512"),
+    ],
+    ids=str,
+)
+async def test_a_pool_that_makes_no_sense_is_refused(
+    client: Client, namespace: str, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Invalid, match=message):
+        await create(client, CapelinMachinePool, namespace, spec)
+
+
+async def test_a_pool_takes_ten_thousand_machines_and_no_more(
+    client: Client, namespace: str
+) -> None:
+    ids = [f"capelin:///{namespace}/demo/workers-{number:05}" for number in range(10_001)]
+    await create(client, CapelinMachinePool, namespace, {"providerIDList": ids[:-1]})
+    with pytest.raises(Invalid, match="10000"):
+        await client.patch(
+            CapelinMachinePool.resource, "one", namespace, {"spec": {"providerIDList": ids}}
+        )
+
+
+async def test_a_machine_keeps_its_provider_id(client: Client, namespace: str) -> None:
+    await create(client, CapelinMachine, namespace, {})
+    resource = CapelinMachine.resource
+    await client.patch(resource, "one", namespace, {"spec": {"providerID": "capelin:///a"}})
+    with pytest.raises(Invalid, match="its Node is known by it"):
+        await client.patch(resource, "one", namespace, {"spec": {"providerID": "capelin:///b"}})
+
+
+@pytest.mark.parametrize("endpoint", [{"port": 65_536}, {"port": 0}, {"host": ""}], ids=str)
+async def test_an_endpoint_that_cannot_be_is_refused(
+    client: Client, namespace: str, endpoint: dict[str, Any]
+) -> None:
+    with pytest.raises(Invalid, match="controlPlaneEndpoint"):
+        await create(client, CapelinCluster, namespace, {"controlPlaneEndpoint": endpoint})
+
+
+async def test_no_two_failure_domains_have_the_same_name(client: Client, namespace: str) -> None:
+    with pytest.raises(Invalid, match="Duplicate value"):
+        await create(client, CapelinCluster, namespace, {"failureDomains": 2 * [{"name": "a"}]})
+
+
+async def change(
+    client: Client, kind: Any, namespace: str, *, annotations: Any = None, dry_run: bool = False
+) -> Unstructured:
+    patch = {
+        "metadata": {"annotations": annotations},
+        "spec": {"template": {"spec": {"simulated": {"startupSeconds": 9}}}},
+    }
+    return await client.patch(kind.resource, "one", namespace, patch, dry_run=dry_run)
+
+
+@pytest.mark.usefixtures("policy")
+async def test_a_machine_template_stays_as_it_is_and_may_be_tried(
+    client: Client, namespace: str
+) -> None:
+    kind = CapelinMachineTemplate
+    await create(client, kind, namespace, {"template": {"spec": {}}})
+    # A policy is in force a moment after it was made.
+    refused: Invalid | None = None
+    async with asyncio.timeout(20):
+        while refused is None:
+            try:
+                await change(client, kind, namespace, dry_run=True)
+            except Invalid as error:
+                refused = error
+    assert "spec.template.spec cannot be changed" in str(refused)
+    tried = await change(client, kind, namespace, annotations=DRY_RUN, dry_run=True)
+    assert tried["spec"]["template"]["spec"]["simulated"]["startupSeconds"] == 9
+    with pytest.raises(Invalid, match="cannot be changed"):
+        await change(client, kind, namespace, annotations=DRY_RUN)
+
+
+@pytest.mark.usefixtures("policy")
+async def test_a_pool_template_can_be_changed_for_what_was_made_from_it_follows(
+    client: Client, namespace: str
+) -> None:
+    kind = CapelinMachinePoolTemplate
+    await create(client, kind, namespace, {"template": {"spec": {}}})
+    changed = await change(client, kind, namespace)
+    assert changed["spec"]["template"]["spec"]["simulated"]["startupSeconds"] == 9
+
+
+@pytest.mark.parametrize("kind", TEMPLATES, ids=lambda kind: kind.__name__)
+async def test_a_template_is_refused_where_what_is_made_from_it_would_be(
+    client: Client, namespace: str, kind: Any
+) -> None:
+    spec: dict[str, Any] = {"simulated": {"faults": {"dies": 60, "flaps": 60}}}
+    if kind is CapelinClusterTemplate:
+        spec = {"failureDomains": [{"name": ""}]}
+    with pytest.raises(Invalid, match=r"spec\.template\.spec\."):
+        await create(client, kind, namespace, {"template": {"spec": spec}})
