@@ -3,10 +3,14 @@
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from capelin.embedded.management import providers
+from capelin.embedded.management.components import programs
 from capelin.embedded.management.problems import BadInputError, ProblemError
 from capelin.embedded.management.providers import (
+    ENTRY_POINTS,
     Provider,
     discover,
     upstream,
@@ -31,6 +35,29 @@ def test_core_is_always_there_and_comes_first() -> None:
         "bootstrap-kubeadm",
         "control-plane-kubeadm",
         "infrastructure-docker",
+    ]
+
+
+def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "running.py").write_text(
+        "from capelin.embedded.management.providers import Provider\n"
+        "def provider():\n"
+        "    return Provider('running', 'InfrastructureProvider', 'v1.0.0', 'running',"
+        " programs=['kwok', 'kube-scheduler', 'etcd'])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("running", "running:provider", ENTRY_POINTS)
+    monkeypatch.setattr(providers, "entry_points", Mock(return_value=[point]))
+    assert programs("v1.33.13", []) == [
+        "kube-apiserver@v1.33.13",
+        "kube-controller-manager@v1.33.13",
+        "etcd",
+        "kwok",
+        "kube-scheduler@v1.33.13",
+        "kubectl",
+        "cluster-api-controller",
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_network
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from capelin.api.fields import amount
 from capelin.api.views.capi import Cluster
@@ -29,6 +29,8 @@ RENEW_ANNOTATION = "controlplane.cluster.x-k8s.io/renew-certificates-before"
 """Its value is a moment: every certificate that was made before it is made anew."""
 
 Program = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+PROGRAMS: Final[tuple[Program, ...]] = get_args(Program)
+"""What a control plane is made of."""
 
 
 class RefusedSpecError(ValueError):

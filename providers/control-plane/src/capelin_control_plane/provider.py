@@ -7,6 +7,7 @@ from capelin.controller import rbac
 from capelin.embedded.management.providers import Provider
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
+from capelin_control_plane.desired import PROGRAMS
 from capelin_control_plane.reconciler import ControlPlanes
 
 LABEL = "control-plane-capelin"
@@ -24,6 +25,7 @@ def provider() -> Provider:
             crd(CapelinControlPlaneTemplate, provider=LABEL),
         ],
         rules=rbac([ControlPlanes]),
+        programs=PROGRAMS,
         objects=read_by_bootstrap_provider(),
     )
 

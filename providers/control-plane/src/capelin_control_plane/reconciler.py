@@ -126,7 +126,10 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         if isinstance(site, Problem):
             return await blocked(site)
         seen = await self._backend.move(key, site, wanted, keys, now)
-        await self._record(control_plane, wanted, site, keys, at)
+        await at.own_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
+        if seen.answers or control_plane.spec.control_plane_endpoint is not None:
+            # Cluster API connects as soon as it can, and has 30 s pass after it has failed.
+            await self._give_away(control_plane, wanted, site, keys, at)
         certificates = Aspect(say.CERTIFICATES_AVAILABLE, "True", say.CERTIFICATES_AVAILABLE)
 
         async def tell(workload: Aspect) -> None:
@@ -146,7 +149,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             await tell(await self._keep_workload(key, site, wanted, keys, now))
         return _next_look(seen, now)
 
-    async def _record(
+    async def _give_away(
         self,
         control_plane: CapelinControlPlane,
         wanted: ControlPlane,
@@ -154,8 +157,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         keys: Authorities,
         at: Context,
     ) -> None:
-        """Write down where the control plane is, for core, for people and for later."""
-        await at.own_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
+        """Say where the control plane answers, and who may come in."""
         endpoint = control_plane.spec.control_plane_endpoint
         if endpoint is None or (endpoint.host, endpoint.port) != (site.host, site.port):
             resource = CapelinControlPlane.resource

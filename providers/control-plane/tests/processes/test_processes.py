@@ -20,9 +20,8 @@ from capelin.embedded.processes import Process
 from capelin.pki import new_ca, new_service_account_keys, validity_of
 from capelin_control_plane.backends import Observed, Problem, Site
 from capelin_control_plane.backends.processes import Processes
-from capelin_control_plane.backends.processes.backend import PROGRAMS
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane, Program, Tuning
+from capelin_control_plane.desired import PROGRAMS, ControlPlane, Tuning
 
 KEY = Key("default", "one")
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
@@ -38,7 +37,6 @@ def authorities(now: datetime) -> Authorities:
 
 
 def control_plane(version: str = OLD, replicas: int = 1) -> ControlPlane:
-    programs: tuple[Program, ...] = PROGRAMS
     return ControlPlane(
         namespace="default",
         cluster="one",
@@ -56,7 +54,7 @@ def control_plane(version: str = OLD, replicas: int = 1) -> ControlPlane:
         renew_before=timedelta(days=90),
         renew_made_before=None,
         rollout_after=None,
-        tuning=dict.fromkeys(programs, Tuning()),
+        tuning=dict.fromkeys(PROGRAMS, Tuning()),
         coredns=None,
         kube_proxy=None,
     )

@@ -36,6 +36,7 @@ def provider() -> Provider:
         module="capelin_machine_pool",
         crds=[crd(kind, provider=LABEL) for kind in KINDS],
         rules=rbac([Clusters, Machines, Pools]),
+        programs=["kwok"],
         # Of the others, topologies alone make something, and that follows their changes.
         objects=immutable_templates(
             f"{LABEL}-{CapelinMachineTemplate.resource.plural}", CapelinMachineTemplate

@@ -11,7 +11,7 @@ import yaml
 from capelin.api import Unstructured
 from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.binaries.catalogue import CLUSTER_API
+from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
 from capelin.embedded.management.plan import (
     VARIABLES,
     Component,
@@ -31,9 +31,15 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def programs(kubernetes_version: str, requested: Iterable[str]) -> list[str]:
     """The programs that an environment needs, as the binaries are asked for."""
-    servers = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER)
-    ours = [f"{name}@{kubernetes_version}" for name in servers]
-    return [*ours, ETCD, "kubectl", *(each.program for each in upstream(requested))]
+    needed = [
+        *(KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD),
+        *(program for provider in discover() for program in provider.programs),
+    ]
+    ours = [
+        f"{name}@{kubernetes_version}" if wanted(name).component.project is KUBERNETES else name
+        for name in dict.fromkeys(needed)
+    ]
+    return [*ours, "kubectl", *(each.program for each in upstream(requested))]
 
 
 async def gather(requested: Iterable[str], binaries: Binaries) -> list[Component]:

@@ -103,6 +103,9 @@ class Provider:
     """The RBAC rules, in the whole cluster, of its service account."""
     arguments: Sequence[str] = ()
     """Flags beyond those that every manager gets."""
+    programs: Sequence[str] = ()
+    """What it runs on this machine, as the binaries are asked for; those of Kubernetes without a
+    version, since an environment's is taken."""
     objects: Sequence[Unstructured] = field(default=())
     """What else it needs, such as an ExtensionConfig; sent when Cluster API answers.
 

@@ -42,7 +42,7 @@ from capelin_control_plane.backends.processes.places import (
     site_of,
 )
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane, Program
+from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program
 from capelin_control_plane.plan import (
     Composition,
     Instance,
@@ -52,12 +52,6 @@ from capelin_control_plane.plan import (
     next_plan,
 )
 
-PROGRAMS: tuple[Program, ...] = (
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-)
 _FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
 
 

@@ -1,0 +1,251 @@
+"""Control planes on processes through the real Cluster API core, beside the bare programs."""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from capelin.api import Resource
+from capelin.api.views.capi import Cluster
+from capelin.client import Client, Config
+from capelin.embedded.apiserver import ApiServer, Settings
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.management import control
+from capelin.embedded.management.environment import Environment, named
+from capelin.embedded.management.environment import Settings as ManagementSettings
+from capelin.embedded.processes import Process
+
+from tests.bench.rows import Row
+
+VERSION = KNOWN_KUBERNETES[-1]
+KIND = Resource(
+    "controlplane.cluster.x-k8s.io", "v1alpha1", "CapelinControlPlane", "capelincontrolplanes"
+)
+PROVIDER = "control-plane-capelin"
+ONE_BY_ONE = 5
+AT_ONCE = 10
+MANY = 20
+SETTLING = 30.0
+REST = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A management cluster with the provider, and a client of it."""
+
+    environment: Environment
+    client: Client
+
+    @property
+    def provider(self) -> int:
+        """The pid of the provider."""
+        process = Process.adopt(self.environment.processes, PROVIDER)
+        assert process is not None
+        return process.pid
+
+
+async def measure() -> list[Row]:
+    """Everything about the control plane provider."""
+    with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
+        bare = [await bare_start(Path(home) / f"bare{number}", 1) for number in range(ONE_BY_ONE)]
+        bare_at_once = await bare_start(Path(home) / "bare-at-once", AT_ONCE)
+        async with management(home) as bench:
+            before = Usage.of([bench.provider])
+            alone = [await initialized(bench, [f"one{n}"]) for n in range(ONE_BY_ONE)]
+            rows = [
+                *started("one control plane", median(alone), median(bare)),
+                *started(
+                    f"{AT_ONCE} control planes at once",
+                    await initialized(bench, [f"ten{n}" for n in range(AT_ONCE)]),
+                    bare_at_once,
+                ),
+            ]
+            return [*rows, *await at_rest(bench, before)]
+
+
+def started(what: str, took: float, bare: float) -> list[Row]:
+    """The time to initialized, and how many times the bare start that is."""
+    return [
+        Row(name=f"{what}: applied to initialized", measured=took, unit="s"),
+        Row(
+            name=f"{what}: times the bare start",
+            measured=took / bare,
+            unit="",
+            at_most=1.5,
+            beside=f"etcd and API server alone: {bare:.2f} s",
+        ),
+    ]
+
+
+async def bare_start(folder: Path, count: int) -> float:
+    """How long etcd and API server take until /readyz, with nothing else to do."""
+    settings = Settings(version=VERSION, controllers=())
+    servers = [await ApiServer.prepare(folder / str(number), settings) for number in range(count)]
+    began = time.monotonic()
+    await asyncio.gather(*(server.start() for server in servers))
+    took = time.monotonic() - began
+    await asyncio.gather(*(server.stop() for server in servers))
+    return took
+
+
+async def initialized(bench: Bench, names: Sequence[str], *, stay: bool = False) -> float:
+    """From apply to `controlPlaneInitialized` of all of some clusters; then they go again."""
+    began = time.monotonic()
+    for name in names:
+        await bench.client.create(control_plane(name), resource=KIND)
+        await bench.client.create(cluster(name), resource=Cluster.resource)
+    for name in names:
+        await until_initialized(bench.client, name)
+    took = time.monotonic() - began
+    if not stay:
+        await remove(bench.client, names)
+    return took
+
+
+async def until_initialized(client: Client, name: str) -> None:
+    """Wait for what Cluster API waits for."""
+    while True:
+        found = await client.get(KIND, name, "default")
+        status: dict[str, dict[str, Any]] = found.get("status") or {}
+        if status.get("initialization", {}).get("controlPlaneInitialized"):
+            return
+        await asyncio.sleep(0.02)
+
+
+async def remove(client: Client, names: Sequence[str]) -> None:
+    """Delete clusters and wait until they are gone."""
+    for name in names:
+        await client.delete(Cluster, name, "default")
+    for name in names:
+        while await client.find(Cluster, name, "default"):  # noqa: ASYNC110 - as a user would
+            await asyncio.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What some processes have used: memory of theirs alone in MiB, CPU in seconds."""
+
+    memory: float
+    seconds: float
+
+    @classmethod
+    def of(cls, pids: Sequence[int]) -> "Usage":
+        """Of these processes now; what several share is counted once, in parts."""
+        return cls(sum(map(proportional_memory, pids)), sum(map(cpu_seconds, pids)))
+
+
+async def at_rest(bench: Bench, before: Usage) -> list[Row]:
+    """What many idle control planes need, and what looking after them does."""
+    names = [f"many{number}" for number in range(MANY)]
+    await initialized(bench, names[:1], stay=True)
+    await asyncio.sleep(SETTLING)
+    alone = Usage.of(control_plane_pids(bench))
+    for start in range(1, MANY, 5):
+        await initialized(bench, names[start : start + 5], stay=True)
+    await asyncio.sleep(SETTLING)
+    pids = control_plane_pids(bench)
+    first, provider = Usage.of(pids), Usage.of([bench.provider])
+    await asyncio.sleep(REST)
+    last, provider_last = Usage.of(pids), Usage.of([bench.provider])
+    each = f"with {MANY} idle control planes"
+    return [
+        Row(name="one idle control plane: memory", measured=alone.memory, unit="MiB", at_most=350),
+        Row(
+            name=f"{each}: memory of each",
+            measured=last.memory / MANY,
+            unit="MiB",
+            at_most=350,
+        ),
+        Row(
+            name=f"{each}: CPU of each",
+            measured=1000 * (last.seconds - first.seconds) / REST / MANY,
+            unit="mCPU",
+            at_most=15,
+        ),
+        Row(
+            name=f"{each}: the controller's memory for each",
+            measured=(provider_last.memory - before.memory) / MANY,
+            unit="MiB",
+            at_most=1,
+            beside=f"{before.memory:.0f} MiB without any",
+        ),
+        Row(
+            name=f"{each}: the controller's CPU for each",
+            measured=1000 * (provider_last.seconds - provider.seconds) / REST / MANY,
+            unit="mCPU",
+            at_most=0.8,
+        ),
+    ]
+
+
+def control_plane_pids(bench: Bench) -> list[int]:
+    """Every process of every control plane: what runs with something of theirs on its command line.
+
+    That includes the relays in front of them.
+    """
+    state = str(bench.environment.folder / "control-planes").encode()
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if state in line and PROVIDER.encode() not in line:
+            found.append(int(process.name))
+    return [pid for pid in found if pid != bench.provider]
+
+
+def proportional_memory(pid: int) -> float:
+    """The memory of a process in MiB, where what it shares counts in part."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(pid)
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def management(home: str) -> AsyncGenerator[Bench]:
+    """A management cluster with Cluster API's core and our providers, and nothing left of it."""
+    environment = named("bench", {**os.environ, "XDG_STATE_HOME": home})
+    settings = ManagementSettings(kubernetes_version=VERSION, durable=True)
+    try:
+        await control.start(environment, settings)
+        async for _ in control.follow(environment):
+            pass
+        async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
+            yield Bench(environment, client)
+    finally:
+        await control.remove(environment)
+
+
+def control_plane(name: str) -> dict[str, Any]:
+    """A CapelinControlPlane of one replica."""
+    return {
+        "apiVersion": KIND.api_version,
+        "kind": KIND.kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"version": VERSION, "replicas": 1},
+    }
+
+
+def cluster(name: str) -> dict[str, Any]:
+    """A Cluster with that control plane and nothing else."""
+    reference = {"apiGroup": KIND.group, "kind": KIND.kind, "name": name}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"controlPlaneRef": reference},
+    }
