@@ -47,7 +47,7 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
         "    return Provider('running', 'InfrastructureProvider', 'v1.0.0', 'running',"
         " programs=['kwok', 'kube-scheduler', 'etcd'])\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     point = EntryPoint("running", "running:provider", ENTRY_POINTS)
     monkeypatch.setattr(providers, "entry_points", Mock(return_value=[point]))
     assert programs("v1.33.13", []) == [
