@@ -20,6 +20,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import (
     Command,
     Declared,
+    Process,
     Supervisor,
     listening,
     private_folder,
@@ -31,6 +32,7 @@ from capelin_machine_pool.backends import Instance
 from capelin_machine_pool.desired import WantedMachine
 
 KEPT_ALIVE = "kwok.x-k8s.io/node"
+_KWOK = "kwok"
 _LEASE_SECONDS = 40
 _FLAP = timedelta(seconds=90)
 """How long a flapping node is silent, and then alive: longer than core and Kubernetes wait."""
@@ -97,7 +99,7 @@ class SimulatedMachines:
             if kwok is not None:
                 await kwok.stack.aclose()
             if folder.exists():
-                async with Supervisor(folder / "run") as supervisor:
+                async with Supervisor(_processes(folder)) as supervisor:
                     await supervisor.stop()
                 shutil.rmtree(folder)
 
@@ -112,13 +114,13 @@ class SimulatedMachines:
         if kwok is not None:
             await kwok.stack.aclose()
         address = address_of(f"kwok/{cluster}")
-        port = free_port(address)
+        port = _port(folder, address)
         stack = AsyncExitStack()
         self._kwoks[cluster] = _Kwok(folder, digest, stack)
-        supervisor = await stack.enter_async_context(Supervisor(folder / "run"))
+        supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
         supervisor.declare(
             Declared(
-                name="kwok",
+                name=_KWOK,
                 command=Command(
                     (
                         str(program),
@@ -136,6 +138,20 @@ class SimulatedMachines:
 
     def _folder(self, cluster: Key) -> Path:
         return self._state / cluster.namespace / cluster.name
+
+
+def _processes(folder: Path) -> Path:
+    return folder / "run"
+
+
+def _port(folder: Path, address: str) -> int:
+    """Where the process listens; with another port it would be another process."""
+    file = folder / "port"
+    if Process.adopt(_processes(folder), _KWOK) is not None:
+        return int(file.read_bytes())
+    port = free_port(address)
+    write_private(file, str(port).encode())
+    return port
 
 
 def addresses(name: str) -> tuple[Address, ...]:

@@ -1,0 +1,172 @@
+"""The process that keeps simulated nodes alive: started, adopted, replaced and stopped."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from capelin.api.views.core import Lease, Node
+from capelin.client import Client
+from capelin.controller import Key
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.processes import Process, kill_all
+from capelin_machine_pool.api import Simulated
+from capelin_machine_pool.backends.simulated import SimulatedMachines
+from capelin_machine_pool.desired import WantedMachine
+
+pytestmark = pytest.mark.needs_programs("kwok")
+
+CLUSTER = "demo"
+
+
+class Shoal:
+    """Simulated machines of a cluster whose API server is the test's."""
+
+    def __init__(self, folder: Path, namespace: str, kubeconfig: bytes, workload: Client) -> None:
+        self._folder = folder
+        self.namespace = namespace
+        self.kubeconfig = kubeconfig
+        self._workload = workload
+        self.backend = self.another()
+
+    def another(self) -> SimulatedMachines:
+        return SimulatedMachines(self._folder, Binaries())
+
+    async def restart(self) -> None:
+        """Nothing in memory is left, nor any lock held, as after a kill of the provider."""
+        for kwok in self.backend._kwoks.values():  # pyright: ignore[reportPrivateUsage] - a dead process holds nothing
+            await kwok.stack.aclose()
+        self.backend = self.another()
+
+    @property
+    def folder(self) -> Path:
+        return self._folder / self.namespace / CLUSTER
+
+    def kwok(self) -> int | None:
+        found = Process.adopt(self.folder / "run", "kwok")
+        return None if found is None else found.pid
+
+    def machine(self, name: str) -> WantedMachine:
+        return WantedMachine(
+            key=Key(self.namespace, f"{self.namespace}-{name}"),
+            cluster=CLUSTER,
+            provider_id=f"capelin:///{self.namespace}/{CLUSTER}/{name}",
+            version="v1.33.13",
+            failure_domain=None,
+            created=datetime.now(UTC),
+            simulated=Simulated(startup_seconds=0, startup_jitter_seconds=0),
+        )
+
+    async def ensure(self, machine: WantedMachine) -> None:
+        await self.backend.ensure(
+            machine,
+            self._workload,
+            kubeconfig=self.kubeconfig,
+            was_running=await self._workload.find(Node, machine.key.name) is not None,
+            now=datetime.now(UTC),
+        )
+
+    async def until_ready(self, machine: WantedMachine) -> Node:
+        async def ready() -> bool:
+            node = await self._workload.get(Node, machine.key.name)
+            return any(
+                one.type == "Ready" and one.status == "True" for one in node.status.conditions
+            )
+
+        await eventually(ready)
+        return await self._workload.get(Node, machine.key.name)
+
+
+async def eventually(happened: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await happened():  # noqa: ASYNC110 - what happens elsewhere tells nobody
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def shoal(
+    client: Client, kubeconfig: Path, namespace: str, tmp_path: Path
+) -> AsyncGenerator[Shoal]:
+    shoal = Shoal(tmp_path, namespace, kubeconfig.read_bytes(), client)
+    yield shoal
+    await shoal.backend.forget(Key(namespace, CLUSTER))
+    await kill_all(tmp_path)
+    for node in (await client.list(Node)).items:
+        if node.name.startswith(namespace):
+            await client.delete(Node, node.name)
+
+
+async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client: Client) -> None:
+    machine = shoal.machine("a")
+    await shoal.ensure(machine)
+    node = await shoal.until_ready(machine)
+    assert node.spec.provider_id == machine.provider_id
+    assert node.status.node_info.kubelet_version == "v1.33.13"
+
+    async def has_lease() -> bool:
+        lease = await client.find(Lease, node.name, "kube-node-lease")
+        return lease is not None and lease.spec.renew_time is not None
+
+    await eventually(has_lease)
+
+
+async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(shoal: Shoal) -> None:
+    first, second = shoal.machine("a"), shoal.machine("b")
+    await shoal.ensure(first)
+    await shoal.until_ready(first)
+    before = shoal.kwok()
+    await shoal.restart()
+    await shoal.ensure(second)
+    await shoal.until_ready(second)
+    assert before is not None
+    assert shoal.kwok() == before
+
+
+async def test_all_machines_of_a_cluster_share_a_process_that_comes_back(shoal: Shoal) -> None:
+    await asyncio.gather(*(shoal.ensure(shoal.machine(name)) for name in "abc"))
+    await shoal.until_ready(shoal.machine("a"))
+    before = shoal.kwok()
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+
+    async def is_another() -> bool:
+        return shoal.kwok() not in {None, before}
+
+    await eventually(is_another)
+    later = shoal.machine("d")
+    await shoal.ensure(later)
+    await shoal.until_ready(later)
+
+
+async def test_another_kubeconfig_makes_another_process(shoal: Shoal) -> None:
+    machine = shoal.machine("a")
+    await shoal.ensure(machine)
+    await shoal.until_ready(machine)
+    before = shoal.kwok()
+    shoal.kubeconfig += b"\n"
+    await shoal.ensure(machine)
+
+    async def is_another() -> bool:
+        return shoal.kwok() not in {None, before}
+
+    await eventually(is_another)
+    later = shoal.machine("b")
+    await shoal.ensure(later)
+    await shoal.until_ready(later)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same provider", "started again"])
+async def test_the_last_machine_leaves_no_process_and_no_file(
+    shoal: Shoal, *, restarted: bool
+) -> None:
+    machine = shoal.machine("a")
+    await shoal.ensure(machine)
+    await shoal.until_ready(machine)
+    if restarted:
+        await shoal.restart()
+    await shoal.backend.forget(Key(shoal.namespace, CLUSTER))
+    assert shoal.kwok() is None
+    assert not shoal.folder.exists()
