@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.api import Condition, ObjectMeta
+from capelin.api.views.capi import Cluster
 from capelin.contract.conditions import Aspect
 from capelin.contract.pausing import paused
 from capelin_machine_pool.api import (
@@ -12,6 +13,8 @@ from capelin_machine_pool.api import (
     CapelinMachine,
     CapelinMachinePool,
     ClusterSpec,
+    ClusterStatus,
+    Endpoint,
     FailureDomain,
     Initialization,
     MachineSpec,
@@ -32,6 +35,7 @@ from capelin_machine_pool.status import (
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
+DOMAINS = [FailureDomain(name="east", control_plane=True), FailureDomain(name="west")]
 NOT_PAUSED = Aspect("Paused", "False", "NotPaused")
 STARTING = Instance(running=False, message="starting")
 RUNNING = Instance(running=True, addresses=(Address(type="Hostname", address="m"),))
@@ -190,16 +194,39 @@ def test_no_status_can_say_that_something_failed_for_good() -> None:
         assert not {"failure_reason", "failure_message"} & set(kind.model_fields)
 
 
-def test_what_is_around_machines_is_provisioned_with_its_failure_domains() -> None:
-    domains = [FailureDomain(name="east", control_plane=True), FailureDomain(name="west")]
+def around(
+    endpoint: str = "", *, own: str = "", before: ClusterStatus | None = None
+) -> ClusterStatus:
     infrastructure = CapelinCluster(
         metadata=ObjectMeta(name="demo", namespace="team", generation=1),
-        spec=ClusterSpec(failure_domains=domains),
+        spec=ClusterSpec(
+            failure_domains=DOMAINS,
+            control_plane_endpoint=Endpoint(host=own, port=6443) if own else None,
+        ),
+        status=before,
     )
-    status = cluster_status(infrastructure, NOT_PAUSED, NOW)
+    cluster = Cluster.read({"spec": {"controlPlaneEndpoint": {"host": endpoint, "port": 6443}}})
+    return cluster_status(infrastructure, cluster, NOT_PAUSED, NOW)
+
+
+@pytest.mark.parametrize("where", [{"endpoint": "api"}, {"own": "api"}])
+def test_what_is_around_machines_is_provisioned_with_its_failure_domains(
+    where: dict[str, str],
+) -> None:
+    status = around(**where)
     assert (status.initialization.provisioned, status.ready) == (True, True)
-    assert status.failure_domains == domains
+    assert status.failure_domains == DOMAINS
     assert spoken(status.conditions)["Ready"][0] == "True"
+
+
+def test_without_an_endpoint_core_would_connect_in_vain_so_it_is_told_to_wait() -> None:
+    status = around()
+    assert (status.initialization.provisioned, status.ready) == (False, False)
+    assert spoken(status.conditions)["Ready"][:2] == ("False", "WaitingForControlPlaneEndpoint")
+
+
+def test_what_was_provisioned_stays_so_whatever_becomes_of_the_endpoint() -> None:
+    assert around(before=around("api")).ready
 
 
 def test_pausing_changes_one_condition_and_leaves_the_others_their_times() -> None:

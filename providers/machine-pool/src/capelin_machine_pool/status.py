@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from capelin.api import BaseObject, Condition
+from capelin.api.views.capi import Cluster
 from capelin.contract.conditions import Aspect, update
 from capelin.contract.machine_pools import provider_id_list
 from capelin.contract.vocabulary import DELETING, READY
@@ -25,6 +26,7 @@ UP_TO_DATE = "UpToDate"
 NODE_RUNNING = "NodeRunning"
 LOST = "Lost"
 
+WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
 WAITING_FOR_OWNER = "WaitingForOwner"
 WAITING_FOR_INFRASTRUCTURE = "WaitingForClusterInfrastructureReady"
 WAITING_FOR_BOOTSTRAP_DATA = "WaitingForBootstrapData"
@@ -32,15 +34,36 @@ WAITING_FOR_CONTROL_PLANE = "WaitingForControlPlaneInitialized"
 NOT_DELETING = Aspect(DELETING, "False", "NotDeleting")
 
 
-def cluster_status(cluster: CapelinCluster, paused: Aspect, now: datetime) -> ClusterStatus:
-    """The status of what is around machines: there is nothing that could be missing."""
-    aspects = [Aspect(READY, "True", READY), NOT_DELETING, paused]
+def cluster_status(
+    infrastructure: CapelinCluster, cluster: Cluster, paused: Aspect, now: datetime
+) -> ClusterStatus:
+    """The status of what is around machines: nothing could be missing but the API's endpoint.
+
+    Core connects to the API as soon as the infrastructure is provisioned; where that fails, it
+    tries again 30 s later.
+    """
+    before = infrastructure.status or ClusterStatus()
+    endpoint = infrastructure.spec.control_plane_endpoint or cluster.spec.control_plane_endpoint
+    provisioned = bool(before.initialization.provisioned) or bool(endpoint.host)
+    ready = (
+        Aspect(READY, "True", READY)
+        if provisioned
+        else Aspect(
+            READY,
+            "False",
+            WAITING_FOR_ENDPOINT,
+            "the control plane has not said yet where the API answers; if its provider never does,"
+            " say it in spec.controlPlaneEndpoint",
+        )
+    )
     return ClusterStatus(
-        conditions=conditions(cluster, _before(cluster), aspects, now),
-        initialization=Initialization(provisioned=True),
-        failure_domains=cluster.spec.failure_domains,
-        ready=True,
-        observed_generation=cluster.metadata.generation,
+        conditions=conditions(
+            infrastructure, before.conditions, [ready, NOT_DELETING, paused], now
+        ),
+        initialization=Initialization(provisioned=provisioned),
+        failure_domains=infrastructure.spec.failure_domains,
+        ready=provisioned,
+        observed_generation=infrastructure.metadata.generation,
     )
 
 

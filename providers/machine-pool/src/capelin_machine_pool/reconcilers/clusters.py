@@ -34,5 +34,7 @@ class Clusters(Reconciler[CapelinCluster]):
             changed = {"conditions": said(infrastructure, pause, now=at.now())}
             await at.publish(infrastructure, before.model_copy(update=changed))
         elif infrastructure.metadata.deletion_timestamp is None:
-            await at.publish(infrastructure, cluster_status(infrastructure, pause, at.now()))
+            await at.publish(
+                infrastructure, cluster_status(infrastructure, cluster, pause, at.now())
+            )
         return Done()
