@@ -90,7 +90,7 @@ async def eventually(happened: Callable[[], Awaitable[bool]]) -> None:
 async def shoal(
     client: Client, kubeconfig: Path, namespace: str, tmp_path: Path
 ) -> AsyncGenerator[Shoal]:
-    shoal = Shoal(tmp_path, namespace, kubeconfig.read_bytes(), client)
+    shoal = Shoal(tmp_path, namespace, await asyncio.to_thread(kubeconfig.read_bytes), client)
     yield shoal
     await shoal.backend.forget(Key(namespace, CLUSTER))
     await kill_all(tmp_path)

@@ -1,0 +1,219 @@
+"""A cluster of Capelin's own providers, object by object, and what tests ask of it."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from capelin.api import Unstructured
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.core import Namespace, Node
+from capelin.client import Client, WorkloadClients
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin_infra.lifecycle import until_ready
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
+
+VERSION = KNOWN_KUBERNETES[-1]
+OLDER = KNOWN_KUBERNETES[0]
+POOL = "workers"
+
+Happened = Callable[[], Awaitable[object] | object]
+
+
+async def until(happened: Happened, within: float = 120.0) -> None:
+    """Wait until something is so; else say what that is."""
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                found = happened()
+                if await found if inspect.isawaitable(found) else found:
+                    return
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(
+            f"not so within {within:g} s:\n{inspect.getsource(happened)}"
+        ) from None
+
+
+def reference(group: str, kind: str, name: str) -> dict[str, str]:
+    """A reference as Cluster API's kinds have it."""
+    return {"apiGroup": f"{group}.cluster.x-k8s.io", "kind": kind, "name": name}
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A cluster and its pool, from both sides."""
+
+    management: Client
+    workload: Client
+    namespace: str
+    name: str
+
+    async def pool(self) -> MachinePool:
+        return await self.management.get(MachinePool, POOL, self.namespace)
+
+    async def infrastructure(self) -> CapelinMachinePool:
+        return await self.management.get(CapelinMachinePool, POOL, self.namespace)
+
+    async def instances(self) -> list[CapelinMachine]:
+        return (await self.management.list(CapelinMachine, self.namespace)).items
+
+    async def machines(self) -> list[Machine]:
+        return (await self.management.list(Machine, self.namespace)).items
+
+    async def nodes(self) -> list[Node]:
+        return (await self.workload.list(Node)).items
+
+    async def scale(self, replicas: int) -> None:
+        await self._change({"replicas": replicas})
+
+    async def upgrade(self, version: str) -> None:
+        await self._change({"template": {"spec": {"version": version}}})
+
+    async def change_pool(self, spec: dict[str, Any]) -> None:
+        """Change the infrastructure's part of the pool."""
+        await self.management.patch(CapelinMachinePool, POOL, self.namespace, {"spec": spec})
+
+    async def _change(self, spec: dict[str, Any]) -> None:
+        await self.management.patch(MachinePool, POOL, self.namespace, {"spec": spec})
+
+    async def is_whole(self, replicas: int, version: str) -> bool:
+        """Whether there are as many machines as wanted, on every level, and no more."""
+        pool, nodes = await self.pool(), await self.nodes()
+        machines, instances = await self.machines(), await self.instances()
+        infrastructure = await self.infrastructure()
+        ids = sorted(node.spec.provider_id or "" for node in nodes)
+        names = {one.name for one in instances}
+        return (
+            len(nodes) == len(names) == replicas
+            and names == {one.name for one in machines} == {node.name for node in nodes}
+            and all(map(is_ready, nodes))
+            and all(condition(one, "Ready") == "True" for one in machines)
+            and all(one.status.node_info.kubelet_version == version for one in nodes)
+            and infrastructure.spec.provider_id_list == ids == pool.spec.provider_id_list
+            and pool.status.replicas == pool.status.ready_replicas == replicas
+            and len(pool.status.node_refs) == replicas
+            and {one.provider_id for one in infrastructure.status.instances} == set(ids)
+            if infrastructure.status
+            else False
+        )
+
+    async def is_available(self) -> bool:
+        """Whether core calls the cluster available."""
+        cluster = await self.management.get(Cluster, self.name, self.namespace)
+        return condition(cluster, "Available") == "True"
+
+
+def condition(obj: Any, type_: str) -> str | None:
+    """The status of a condition."""
+    return next((one.status for one in obj.status.conditions if one.type == type_), None)
+
+
+def is_ready(node: Node) -> bool:
+    """Whether pods can run on a node, and may be sent there."""
+    return condition(node, "Ready") == "True" and not node.spec.unschedulable
+
+
+def cluster_manifests(name: str, namespace: str, *, domains: tuple[str, ...] = ()) -> list[Any]:
+    """A cluster with a control plane of ours, and no machines."""
+    meta = {"name": name, "namespace": namespace}
+    return [
+        {
+            "apiVersion": "cluster.x-k8s.io/v1beta2",
+            "kind": "Cluster",
+            "metadata": meta,
+            "spec": {
+                "clusterNetwork": {
+                    "pods": {"cidrBlocks": ["10.244.0.0/16"]},
+                    "services": {"cidrBlocks": ["10.96.0.0/16"]},
+                },
+                "controlPlaneRef": reference("controlplane", "CapelinControlPlane", name),
+                "infrastructureRef": reference("infrastructure", "CapelinCluster", name),
+            },
+        },
+        {
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+            "kind": "CapelinCluster",
+            "metadata": meta,
+            "spec": {"failureDomains": [{"name": one} for one in domains]},
+        },
+        {
+            "apiVersion": "controlplane.cluster.x-k8s.io/v1alpha1",
+            "kind": "CapelinControlPlane",
+            "metadata": meta,
+            "spec": {"version": VERSION, "backend": "Processes"},
+        },
+    ]
+
+
+def pool_manifests(
+    cluster: str,
+    namespace: str,
+    *,
+    replicas: int,
+    version: str = VERSION,
+    spec: dict[str, Any] | None = None,
+) -> list[Unstructured]:
+    """A pool of machines that boot at once."""
+    meta = {"name": POOL, "namespace": namespace}
+    node = {"name": "{{ ds.meta_data.local_hostname }}"}
+    return [
+        {
+            "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+            "kind": "KubeadmConfig",
+            "metadata": meta,
+            "spec": {"joinConfiguration": {"nodeRegistration": node}},
+        },
+        {
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+            "kind": "CapelinMachinePool",
+            "metadata": meta,
+            "spec": {"simulated": {"startupSeconds": 0, "startupJitterSeconds": 0}, **(spec or {})},
+        },
+        {
+            "apiVersion": "cluster.x-k8s.io/v1beta2",
+            "kind": "MachinePool",
+            "metadata": meta,
+            "spec": {
+                "clusterName": cluster,
+                "replicas": replicas,
+                "template": {
+                    "spec": {
+                        "clusterName": cluster,
+                        "version": version,
+                        "bootstrap": {"configRef": reference("bootstrap", "KubeadmConfig", POOL)},
+                        "infrastructureRef": reference(
+                            "infrastructure", "CapelinMachinePool", POOL
+                        ),
+                    }
+                },
+            },
+        },
+    ]
+
+
+@asynccontextmanager
+async def whole_cluster(
+    management: Client, name: str, *, domains: tuple[str, ...] = ()
+) -> AsyncGenerator[Whole]:
+    """A cluster in a namespace of its own, of which nothing is left afterwards."""
+    await management.apply(Namespace.of(name))
+    try:
+        for manifest in cluster_manifests(name, name, domains=domains):
+            await management.apply(manifest)
+        said: list[str] = []
+        await until_ready(management, name, name, 120, said.append)
+        clients = WorkloadClients(management)
+        async with clients.client(name, name) as workload:
+            yield Whole(management, workload, name, name)
+        await clients.close()
+    finally:
+        await management.delete(Cluster, name, name)
+
+        async def gone() -> bool:
+            return await management.find(Cluster, name, name) is None
+
+        await until(gone)
+        await management.delete(Namespace, name)

@@ -1,0 +1,57 @@
+"""Cluster API's own sequence for machine pools, on its real core."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.client import Client
+from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
+
+from .pools import OLDER, VERSION, Whole, pool_manifests, until, whole_cluster
+
+pytestmark = pytest.mark.timeout(600)
+
+KINDS = (Cluster, MachinePool, Machine, CapelinCluster, CapelinMachinePool, CapelinMachine)
+SETTLED_WITHIN = 60.0
+QUIET_SECONDS = 120.0
+
+
+@pytest.fixture
+async def whole(management: Client) -> AsyncGenerator[Whole]:
+    async with whole_cluster(management, "sequence") as whole:
+        yield whole
+
+
+async def versions(whole: Whole) -> dict[tuple[str, str], str]:
+    """The resourceVersions of everything that is Cluster API's, or ours."""
+    return {
+        (kind.resource.kind, one.name): one.metadata.resource_version
+        for kind in KINDS
+        for one in (await whole.management.list(kind, whole.namespace)).items
+    }
+
+
+async def test_scaling_and_upgrading_as_cluster_api_tries_it(whole: Whole) -> None:
+    for manifest in pool_manifests(whole.name, whole.namespace, replicas=2, version=OLDER):
+        await whole.management.apply(manifest)
+    for replicas in (2, 3, 1, 0, 2):
+        await whole.scale(replicas)
+        await until(lambda replicas=replicas: whole.is_whole(replicas, OLDER))
+        await until(whole.is_available)
+    before = {one.name for one in await whole.instances()}
+    await whole.upgrade(VERSION)
+    await until(lambda: whole.is_whole(2, VERSION))
+    await until(whole.is_available)
+    assert before.isdisjoint({one.name for one in await whole.instances()})
+
+    async def is_settled() -> bool:
+        """As Cluster API's tests wait: nothing changes for a while."""
+        before = await versions(whole)
+        await asyncio.sleep(15)
+        return before == await versions(whole)
+
+    await until(is_settled, SETTLED_WITHIN)
+    settled = await versions(whole)
+    await asyncio.sleep(QUIET_SECONDS)
+    assert await versions(whole) == settled
