@@ -209,11 +209,10 @@ def around(
     return cluster_status(infrastructure, cluster, NOT_PAUSED, NOW)
 
 
-@pytest.mark.parametrize("where", [{"endpoint": "api"}, {"own": "api"}])
+@pytest.mark.parametrize("status", [around("api"), around(own="api")])
 def test_what_is_around_machines_is_provisioned_with_its_failure_domains(
-    where: dict[str, str],
+    status: ClusterStatus,
 ) -> None:
-    status = around(**where)
     assert (status.initialization.provisioned, status.ready) == (True, True)
     assert status.failure_domains == DOMAINS
     assert spoken(status.conditions)["Ready"][0] == "True"
