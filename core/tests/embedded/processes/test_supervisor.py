@@ -9,16 +9,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from capelin.embedded.addresses import free_port
 from capelin.embedded.processes import (
     AlreadySupervisedError,
     Backoff,
     Command,
     Declared,
+    Liveness,
     NotReadyError,
     Phase,
     Probe,
     Process,
     Supervisor,
+    alive,
+    listening,
     records,
 )
 
@@ -139,6 +143,48 @@ async def test_a_killed_process_is_started_again(folder: Path) -> None:
         await supervisor.ready()
 
 
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(int(sys.argv[2]))
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def server(status: int) -> Declared:
+    port = free_port("127.0.0.1")
+    return Declared(
+        name="a",
+        command=Command((sys.executable, "-I", "-S", "-c", SERVER, str(port), str(status))),
+        ready=partial(listening, "127.0.0.1", port),
+        alive=Liveness(
+            probe=partial(alive, f"http://127.0.0.1:{port}", within=0.2), every=0.01, pause=0.01
+        ),
+    )
+
+
+async def test_what_hangs_is_found_and_started_again(folder: Path) -> None:
+    async with Supervisor(folder, backoff=Backoff(first=0.2, longest=0.2)) as supervisor:
+        supervisor.declare(server(403))
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        os.kill(pid, signal.SIGSTOP)
+        await when(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
+        assert supervisor.states["a"].reason.startswith("hung: http://127.0.0.1:")
+        assert supervisor.states["a"].reason.endswith(" did not answer for 0.2 s")
+        await supervisor.ready()
+        assert pid_of(supervisor, "a") != pid
+
+
+async def test_what_says_that_it_is_broken_is_started_again(folder: Path) -> None:
+    async with Supervisor(folder, backoff=Backoff(first=0.2, longest=0.2)) as supervisor:
+        supervisor.declare(server(500))
+        await when(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
+        assert supervisor.states["a"].reason == "hung: it answers 500"
+
+
 async def test_a_process_that_keeps_ending_is_reported_as_failed_with_its_reason(
     folder: Path,
 ) -> None:
@@ -196,6 +242,33 @@ async def test_leaving_lets_everything_run_on_and_the_next_supervisor_takes_over
         await supervisor.ready()
         assert pid_of(supervisor, "a") == pid
         await replaced(supervisor, pid)
+
+
+async def test_the_next_supervisor_knows_what_is_ready_before_it_decides(folder: Path) -> None:
+    async def answers_late() -> AsyncGenerator[str, None]:
+        await asyncio.sleep(0.05)
+        yield ""
+
+    async def never() -> AsyncGenerator[str, None]:
+        while True:
+            yield "no answer"
+
+    async def hangs() -> AsyncGenerator[str, None]:
+        await asyncio.sleep(1000)
+        yield ""
+
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"), declared("b"), declared("c"))
+        await supervisor.ready()
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a", ready=answers_late), declared("b", ready=never))
+        await supervisor.acquainted(within=20)
+        states = supervisor.states
+        assert (states["a"].phase, states["b"].phase) == (Phase.RUNNING, Phase.STARTING)
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a", ready=hangs))
+        await supervisor.acquainted(within=0.05)
+        assert supervisor.states["a"].phase is Phase.STARTING
 
 
 async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Operating system processes that outlive whoever started them, kept running and found again."""
 
-from capelin.embedded.processes.command import Command, Declared, Limits, Probe
+from capelin.embedded.processes.command import Command, Declared, Limits, Liveness, Probe
 from capelin.embedded.processes.decisions import Backoff, Phase
-from capelin.embedded.processes.probes import answering, listening
+from capelin.embedded.processes.probes import alive, answering, listening
 from capelin.embedded.processes.process import Exit, Process, kill_all
 from capelin.embedded.processes.records import private_folder, write_private
 from capelin.embedded.processes.supervisor import (
@@ -19,12 +19,14 @@ __all__ = [
     "Declared",
     "Exit",
     "Limits",
+    "Liveness",
     "NotReadyError",
     "Phase",
     "Probe",
     "Process",
     "State",
     "Supervisor",
+    "alive",
     "answering",
     "kill_all",
     "listening",

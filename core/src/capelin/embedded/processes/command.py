@@ -73,6 +73,20 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """How a process that was ready is found to hang. It is killed then, and started again."""
+
+    probe: Probe
+    """Asks whether it is alive. It has to bound itself the time that an answer may take."""
+    every: float = 10.0
+    """Seconds between two questions."""
+    pause: float = 1.0
+    """Seconds until the next question where the answer was bad."""
+    patience: int = 3
+    """This many bad answers in a row are a hang."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """A process that a supervisor keeps running.
 
@@ -83,6 +97,7 @@ class Declared:
     command: Command
     after: tuple[str, ...] = ()
     ready: Probe | None = None
+    alive: Liveness | None = None
     grace: float = 10.0
 
     def __post_init__(self) -> None:

@@ -43,6 +43,30 @@ async def answering(
                 yield f"{url} does not answer"
 
 
+async def alive(
+    url: str, *, ca: Path | None = None, within: float = _SECONDS_FOR_AN_ANSWER
+) -> AsyncGenerator[str, None]:
+    """Alive when it says anything but that it is broken.
+
+    It does without a certificate to show, which would end one day: who is refused was answered.
+    """
+    trust = True if ca is None else ssl.create_default_context(cafile=ca)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=trust, limit=1),
+        timeout=aiohttp.ClientTimeout(total=within),
+    ) as session:
+        while True:
+            try:
+                async with session.get(url) as response:
+                    text = await response.text()
+                    broken = response.status >= 500
+                    yield failing_checks(response.status, text) if broken else ""
+            except TimeoutError:
+                yield f"{url} did not answer for {within:g} s"
+            except aiohttp.ClientError:
+                yield f"{url} does not answer"
+
+
 def failing_checks(status: int, text: str) -> str:
     """What a health endpoint complains about."""
     failing = [

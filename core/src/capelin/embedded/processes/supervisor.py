@@ -3,25 +3,26 @@
 import asyncio
 import fcntl
 import os
+import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from capelin.embedded.processes import kernel, logs, records
-from capelin.embedded.processes.command import Declared, Probe, check_declared
+from capelin.embedded.processes.command import Declared, check_declared
 from capelin.embedded.processes.decisions import (
     Backoff,
     Phase,
     Seen,
     next_steps,
     phase,
-    poll_pause,
     strays,
 )
+from capelin.embedded.processes.health import until_hung, until_ready
 from capelin.embedded.processes.process import Process, log_path
 
 LOG_BYTES = 16 * 1024 * 1024
@@ -53,13 +54,15 @@ class _Life:
     """What is known of one name: its process, if there is one, and its history."""
 
     process: Process | None = None
-    probing: asyncio.Task[None] | None = None
+    care: asyncio.Task[None] | None = None
     ready: bool = False
     stopping: bool = False
     failures: int = 0
     started_at: float = 0.0
     retry_at: float = 0.0
     reason: str = ""
+    verdict: str = ""
+    """Why it was ended by us, where it was."""
 
     def seen(self) -> Seen:
         process = self.process
@@ -183,6 +186,21 @@ class Supervisor:
         if missing:
             raise NotReadyError("; ".join(missing))
 
+    async def acquainted(self, within: float) -> None:
+        """Wait until whatever runs has said once whether it is ready.
+
+        For whoever has to know what an earlier supervisor left before it decides anything. What
+        does not answer is waited for no longer than `within` seconds.
+        """
+
+        def known() -> bool:
+            return all(
+                life.process is None or life.stopping or life.ready or life.reason
+                for life in self._lives.values()
+            )
+
+        await self._until(known, within)
+
     async def stop(self) -> None:
         """Stop everything in the folder, those that others were started after last."""
         self.declare()
@@ -252,8 +270,8 @@ class Supervisor:
             declared = self._declared.get(name)
             if life.process is None and declared is None:
                 del self._lives[name]
-            elif life.process and declared and not (life.probing or life.stopping):
-                life.probing = tasks.create_task(self._probe(life, life.process, declared.ready))
+            elif life.process and declared and not (life.care or life.stopping):
+                life.care = tasks.create_task(self._look_after(life, life.process, declared))
         if steps.start:
             self._wake.set()
         return None if steps.look_again_at is None else max(0.0, steps.look_again_at - now)
@@ -279,28 +297,31 @@ class Supervisor:
         await process.sweep()
         if not life.stopping:
             self._ended(life)
-            self._failed(life, ended.reason)
+            self._failed(life, life.verdict or ended.reason)
+            life.verdict = ""
 
-    async def _probe(self, life: _Life, process: Process, ready: Probe | None) -> None:
-        """Ask until it is ready: often at first, seldom when it takes long."""
-        if ready is not None:
-            began = time.monotonic()
-            async with aclosing(ready()) as answers:
-                async for missing in answers:
-                    if not missing:
-                        break
-                    if missing != life.reason:
-                        life.reason = missing
-                        self._wake.set()
-                    await asyncio.sleep(poll_pause(time.monotonic() - began))
-        if life.process is process:
-            life.ready, life.reason = True, ""
-            self._wake.set()
+    async def _look_after(self, life: _Life, process: Process, declared: Declared) -> None:
+        """Find out when it is ready, and when it hangs later on."""
+
+        def tell(missing: str) -> None:
+            if missing != life.reason:
+                life.reason = missing
+                self._wake.set()
+
+        if declared.ready is not None:
+            await until_ready(declared.ready, tell)
+        if life.process is not process:
+            return
+        life.ready, life.reason = True, ""
+        self._wake.set()
+        if declared.alive is not None:
+            life.verdict = f"hung: {await until_hung(declared.alive)}"
+            process.signal(signal.SIGKILL)
 
     def _ended(self, life: _Life) -> None:
-        if life.probing is not None:
-            life.probing.cancel()
-        life.process, life.probing, life.ready, life.stopping = None, None, False, False
+        if life.care is not None:
+            life.care.cancel()
+        life.process, life.care, life.ready, life.stopping = None, None, False, False
         self._wake.set()
 
     def _failed(self, life: _Life, reason: str) -> None:
