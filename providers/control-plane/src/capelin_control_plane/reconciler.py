@@ -10,7 +10,7 @@ from capelin.api import Unstructured, resource_of
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import Secret
 from capelin.client import Client, ClientError, needs_apply
-from capelin.contract.clusters import cluster_of, named_by
+from capelin.contract.clusters import cluster_name_of, cluster_of, named_by
 from capelin.contract.conditions import Aspect
 from capelin.contract.pausing import paused
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
@@ -32,7 +32,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backends import Backend, Observed, Problem, Site
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane, RefusedSpecError, desired
-from capelin_control_plane.secrets import authorities, ensure_kubeconfig
+from capelin_control_plane.secrets import authorities, ca_certificate, ensure_kubeconfig
 from capelin_control_plane.workload import Facts, addons, join_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
@@ -117,16 +117,17 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             wanted = desired(control_plane, cluster, now)
         except RefusedSpecError as error:
             return await blocked(Problem(say.INVALID_SPEC, str(error)))
-        keys = await authorities(at.client, control_plane, wanted, now)
+        address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
+        keys = await authorities(at.client, control_plane, wanted, now, may_make=address is None)
         if isinstance(keys, Problem):
             refused = Aspect(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
             return await blocked(keys, refused)
-        address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
         site = await self._backend.claim(wanted, keys, address)
         if isinstance(site, Problem):
             return await blocked(site)
-        seen = await self._backend.move(key, site, wanted, keys, now)
+        # Before anything runs there: whoever deletes the control plane has to find it.
         await at.own_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
+        seen = await self._backend.move(key, site, wanted, keys, now)
         if seen.answers or control_plane.spec.control_plane_endpoint is not None:
             # Cluster API connects as soon as it can, and has 30 s pass after it has failed.
             await self._give_away(control_plane, wanted, site, keys, at)
@@ -220,6 +221,16 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         self._kept[key] = _Kept(digest, now)
         return Aspect(type_, "True", type_)
 
+    async def _address(self, control_plane: CapelinControlPlane, at: Context) -> str | None:
+        """Where the control plane is, if it is anywhere."""
+        known = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
+        cluster = cluster_name_of(control_plane)
+        if known is not None or cluster is None:
+            return known
+        namespace = control_plane.namespace or ""
+        ca = await ca_certificate(at.client, cluster, namespace)
+        return None if ca is None else await self._backend.find(namespace, cluster, ca)
+
     async def _delete(self, key: Key, control_plane: CapelinControlPlane, at: Context) -> Result:
         workers = await _workers(control_plane, at)
         if workers:
@@ -233,7 +244,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             control_plane,
             say.deleting(control_plane, "Deleting", "being stopped and removed", at.now()),
         )
-        address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
+        address = await self._address(control_plane, at)
         if address is not None:
             await self._backend.remove(key, address)
         self._kept.pop(key, None)

@@ -1,6 +1,7 @@
 """The secrets of a control plane in the management cluster: found or made, never made anew."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -30,6 +31,7 @@ from capelin_control_plane.certificates import Authorities, Authority, made_befo
 from capelin_control_plane.desired import ControlPlane
 
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
+_PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
 
 _ADMINISTRATOR = "kubernetes-admin"
 _ADMINISTRATORS = "system:masters"
@@ -37,12 +39,28 @@ _NAMES: dict[Authority, str] = {"ca": "kubernetes", "etcd": "etcd-ca", "proxy": 
 
 
 async def authorities(
-    client: Client, control_plane: CapelinControlPlane, wanted: ControlPlane, now: datetime
+    client: Client,
+    control_plane: CapelinControlPlane,
+    wanted: ControlPlane,
+    now: datetime,
+    *,
+    may_make: bool,
 ) -> Authorities | Problem:
-    """The authorities and keys that everything is signed with, made where there are none."""
-    ca, etcd, proxy, sa = await asyncio.gather(
-        *(_ensure(client, control_plane, wanted, purpose, now) for purpose in _purposes())
-    )
+    """The authorities and keys that everything is signed with, made where there are none.
+
+    They may be made as long as nothing was signed with others.
+    """
+
+    async def have(purpose: Purpose) -> Secret | None:
+        found = await _find(client, control_plane, wanted, purpose)
+        if found is None and may_make:
+            return await _made(client, control_plane, wanted, purpose, now)
+        return found
+
+    ca, etcd, proxy, sa = found = await asyncio.gather(*map(have, _PURPOSES))
+    if ca is None or etcd is None or proxy is None or sa is None:
+        there = zip(_PURPOSES, found, strict=True)
+        return _missing(wanted, [purpose for purpose, secret in there if secret is None])
     try:
         return Authorities(
             ca=_read_ca("ca", wanted, ca, now),
@@ -52,6 +70,12 @@ async def authorities(
         )
     except _UnusableError as error:
         return Problem("CertificatesNotUsable", str(error))
+
+
+async def ca_certificate(client: Client, cluster: str, namespace: str) -> bytes | None:
+    """The certificate of a cluster's authority, if there is one."""
+    secret = await client.find(Secret, secrets.secret_name(cluster, "ca"), namespace)
+    return None if secret is None else secret.data.get(secrets.CERTIFICATE)
 
 
 async def ensure_kubeconfig(
@@ -112,38 +136,47 @@ class _UnusableError(ValueError):
     """A secret that is there cannot be used."""
 
 
-def _purposes() -> tuple[Purpose, ...]:
-    return ("ca", "etcd", "proxy", "sa")
+async def _find(
+    client: Client, control_plane: CapelinControlPlane, wanted: ControlPlane, purpose: Purpose
+) -> Secret | None:
+    name = secrets.secret_name(wanted.cluster, purpose)
+    found = await client.find(Secret, name, wanted.namespace)
+    if found is None or found.type != SECRET_TYPE:
+        return found
+    if controller_of(found.metadata.owner_references) is not None:
+        return found
+    # Made by us or for us, and somebody took its owner away: it would be lost in a move.
+    owners = ensure(found.metadata.owner_references, reference_to(control_plane, controller=True))
+    patch = {
+        "metadata": {
+            "resourceVersion": found.metadata.resource_version,
+            "ownerReferences": [owner.dump() for owner in owners],
+        }
+    }
+    return await client.patch(Secret, name, wanted.namespace, patch)
 
 
-async def _ensure(
+async def _made(
     client: Client,
     control_plane: CapelinControlPlane,
     wanted: ControlPlane,
     purpose: Purpose,
     now: datetime,
 ) -> Secret:
-    name = secrets.secret_name(wanted.cluster, purpose)
-    found = await client.find(Secret, name, wanted.namespace)
-    if found is None:
-        made = await asyncio.to_thread(_new, control_plane, wanted, purpose, now)
-        try:
-            return await client.create(made)
-        except AlreadyExists:
-            found = await client.get(Secret, name, wanted.namespace)
-    if found.type == SECRET_TYPE and controller_of(found.metadata.owner_references) is None:
-        # Made by us or for us, and somebody took its owner away: it would be lost in a move.
-        owners = ensure(
-            found.metadata.owner_references, reference_to(control_plane, controller=True)
-        )
-        patch = {
-            "metadata": {
-                "resourceVersion": found.metadata.resource_version,
-                "ownerReferences": [owner.dump() for owner in owners],
-            }
-        }
-        return await client.patch(Secret, name, wanted.namespace, patch)
-    return found
+    made = await asyncio.to_thread(_new, control_plane, wanted, purpose, now)
+    try:
+        return await client.create(made)
+    except AlreadyExists:
+        return await client.get(Secret, made.name, wanted.namespace)
+
+
+def _missing(wanted: ControlPlane, purposes: Sequence[Purpose]) -> Problem:
+    names = ", ".join(secrets.secret_name(wanted.cluster, purpose) for purpose in purposes)
+    return Problem(
+        "CertificatesMissing",
+        f"gone from namespace {wanted.namespace}: secret {names}. What it signed would not be"
+        " trusted with a new one; bring it back from a backup",
+    )
 
 
 def _new(

@@ -77,6 +77,10 @@ class Backend(Protocol):
         """Find the place of a control plane, or take one; `address` is from an earlier claim."""
         ...
 
+    async def find(self, namespace: str, cluster: str, ca_certificate_pem: bytes) -> str | None:
+        """The address of a control plane that has a place, whether or not it was ever told."""
+        ...
+
     async def move(
         self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
     ) -> Observed:

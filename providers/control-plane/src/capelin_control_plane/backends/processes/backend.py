@@ -38,7 +38,9 @@ from capelin_control_plane.backends.processes.composition import (
 from capelin_control_plane.backends.processes.places import (
     Place,
     claim,
+    find,
     listen_host,
+    owner_of,
     site_of,
 )
 from capelin_control_plane.certificates import Authorities
@@ -53,6 +55,8 @@ from capelin_control_plane.plan import (
 )
 
 _FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
+_SECONDS_TO_ANSWER = 5.0
+_SECONDS_TO_FIND_PROGRAMS = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +86,10 @@ class Processes:
         place = claim(self._state, wanted, authorities, address)
         return place if isinstance(place, Problem) else site_of(place, wanted)
 
+    async def find(self, namespace: str, cluster: str, ca_certificate_pem: bytes) -> str | None:
+        """The address of a control plane that has a place, whether or not it was ever told."""
+        return find(self._state, owner_of(namespace, cluster, ca_certificate_pem))
+
     async def move(
         self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
     ) -> Observed:
@@ -97,7 +105,7 @@ class Processes:
                 )
             )
         renew_at = files.write_certificates(care.place, wanted, authorities, site.host, now)
-        programs = self._programs(key, wanted.version)
+        programs = await self._programs(key, wanted.version)
         if isinstance(programs, Problem):
             return self._observed(care, None, programs, renew_at)
         listen = listen_host(care.place, site.host)
@@ -127,17 +135,15 @@ class Processes:
 
     async def remove(self, key: Key, address: str) -> None:
         """Stop a control plane and remove all that there is of it."""
-        folder = self._state / address
-        if not folder.exists():
+        folder, gone = self._state / address, self._state / f".{address}.gone"
+        if folder.exists():
+            care = await self._care_for(key, Site(address, address, 0))
+            await care.supervisor.stop()
             await self.release(key)
-            return
-        care = await self._care_for(key, Site(address, address, 0))
-        await care.supervisor.stop()
-        await self.release(key)
-        # Out of sight in one step, so that half a control plane is never found.
-        gone = self._state / f".{address}.gone"
-        folder.rename(gone)
-        await asyncio.to_thread(shutil.rmtree, gone)
+            # Out of sight in one step, so that half a control plane is never found.
+            folder.rename(gone / address if gone.exists() else gone)
+        if gone.exists():
+            await asyncio.to_thread(shutil.rmtree, gone)
 
     async def _care_for(self, key: Key, site: Site) -> _Care:
         if key not in self._cared_for:
@@ -149,25 +155,28 @@ class Processes:
             self._cared_for[key] = care
             if care.plan.instances:
                 self._declare(care)
+                # What serves, and does not say so in time, would be taken for down.
+                await supervisor.acquainted(_SECONDS_TO_ANSWER)
         return self._cared_for[key]
 
     async def _watch(self, key: Key, supervisor: Supervisor) -> None:
         async for _ in supervisor.changes():
             self._wake(key)
 
-    def _programs(self, key: Key, version: str) -> Mapping[Program, Path] | Problem:
+    async def _programs(self, key: Key, version: str) -> Mapping[Program, Path] | Problem:
         """The programs of a version; while they're being got, why there are none yet."""
         task = self._getting.get(version)
         if task is None:
             task = self._getting[version] = asyncio.create_task(self._get(version))
-            task.add_done_callback(lambda _: self._wake(key))
+        await asyncio.wait({task}, timeout=_SECONDS_TO_FIND_PROGRAMS)
         if not task.done():
+            task.add_done_callback(lambda _: self._wake(key))
             return Problem("GettingPrograms", f"getting the programs of Kubernetes {version}")
         try:
             return task.result()
         except BinariesError as error:
             # Tried again at the next reconcile: it may have been the network.
-            del self._getting[version]
+            self._getting.pop(version, None)
             return Problem("VersionNotAvailable", f"spec.version: {error}")
 
     async def _get(self, version: str) -> Mapping[Program, Path]:

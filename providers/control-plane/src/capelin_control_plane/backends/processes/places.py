@@ -76,17 +76,16 @@ class Place:
         return ClientFiles(self.authority(authority), self.leaf(leaf), self.leaf(leaf))
 
 
-def owner_of(wanted: ControlPlane, authorities: Authorities) -> Owner:
+def owner_of(namespace: str, cluster: str, ca_certificate_pem: bytes) -> Owner:
     """Whose a control plane's folder is."""
-    digest = hashlib.sha256(authorities.ca.certificate_pem).hexdigest()
-    return Owner(wanted.namespace, wanted.cluster, digest)
+    return Owner(namespace, cluster, hashlib.sha256(ca_certificate_pem).hexdigest())
 
 
 def claim(
     state: Path, wanted: ControlPlane, authorities: Authorities, address: str | None
 ) -> Place | Problem:
     """The place of a control plane: the one that it has, else one that nobody has."""
-    owner = owner_of(wanted, authorities)
+    owner = owner_of(wanted.namespace, wanted.cluster, authorities.ca.certificate_pem)
     private_folder(state)
     if address is not None:
         return _known(state / address, address, owner)
@@ -107,6 +106,12 @@ def claim(
         " what listens on that port on all addresses, or say another one in the Cluster's"
         " spec.clusterNetwork.apiServerPort",
     )
+
+
+def find(state: Path, owner: Owner) -> str | None:
+    """The address of a control plane that has a place, whether or not it was ever told."""
+    folders = sorted(state.glob("[0-9]*")) if state.exists() else []
+    return next((folder.name for folder in folders if _read_owner(folder) == owner), None)
 
 
 def site_of(place: Place, wanted: ControlPlane) -> Site:

@@ -1,0 +1,312 @@
+"""The provider is killed over and over while it makes, changes and removes a control plane."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import pytest
+from capelin.api.views.capi import Cluster
+from capelin.api.views.core import ConfigMap, Secret
+from capelin.client import Client, Config, tls
+from capelin.contract.owners import reference_to
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
+from capelin.embedded.apiserver import ApiServer
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.processes import kill_all
+from capelin.embedded.processes.kernel import marked
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.desired import RENEW_ANNOTATION
+
+OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
+KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "18"))
+"""How many there are at least; 100 take a few minutes."""
+SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))
+NAME = "shoal"
+AUTHORITIES = ("ca", "etcd", "proxy", "sa")
+
+pytestmark = [
+    pytest.mark.timeout(240 + 10 * KILLS),
+    pytest.mark.needs_programs(
+        *(
+            f"kube-{name}@{version}"
+            for name in ("apiserver", "controller-manager", "scheduler")
+            for version in (OLD, NEW)
+        )
+    ),
+]
+
+
+@dataclass
+class Mortal:
+    """The provider, one life after the other."""
+
+    ancestor: asyncio.subprocess.Process
+    arguments: list[str]
+    lives: list[str] = field(default_factory=list[str])
+    kills: int = 0
+
+    async def live(self, changes: int, seconds: float) -> None:
+        """Let it make so many changes, or live so long, and kill it."""
+        pid = await self._begin(changes)
+        try:
+            async with asyncio.timeout(seconds):
+                ended = await self._ended()
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            ended = await self._ended()
+        self.lives.append(f"{changes} changes, {seconds:.2f} s: {ended}")
+        assert ended == -signal.SIGKILL, self.lives
+        self.kills += 1
+
+    @asynccontextmanager
+    async def undisturbed(self) -> AsyncGenerator[None]:
+        """Let it live for a while."""
+        pid = await self._begin(10**9)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            await self._ended()
+
+    async def _begin(self, changes: int) -> int:
+        wanted = json.dumps({"changes": changes, "arguments": self.arguments})
+        assert self.ancestor.stdin is not None
+        self.ancestor.stdin.write(f"{wanted}\n".encode())
+        return await self._said()
+
+    async def _ended(self) -> int:
+        return await self._said()
+
+    async def _said(self) -> int:
+        assert self.ancestor.stdout is not None
+        return int(await self.ancestor.stdout.readline())
+
+
+@dataclass
+class Writer:
+    """Writes keys into the workload cluster, each on a connection of its own, none repeated."""
+
+    kubeconfig: bytes
+    written: set[str] = field(default_factory=set[str])
+    failed: list[str] = field(default_factory=list[str])
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        config = Config.from_kubeconfig(self.kubeconfig)
+        url = f"{config.server.address}/api/v1/namespaces/default/configmaps"
+        trust = tls.context(
+            pem(config.server.ca), pem(config.user.certificate), pem(config.user.key)
+        )
+        connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            for number in range(10**6):
+                name = f"key-{number:06}"
+                try:
+                    async with session.post(url, json={"metadata": {"name": name}}) as answer:
+                        if answer.status == 201:
+                            self.written.add(name)
+                        else:
+                            self.failed.append(f"{name}: {answer.status} {await answer.text()}")
+                except (aiohttp.ClientError, OSError) as error:
+                    self.failed.append(f"{name}: {error!r}")
+                await asyncio.sleep(0.05)
+
+
+def pem(material: object) -> bytes:
+    assert isinstance(material, bytes)
+    return material
+
+
+@dataclass
+class Shoal:
+    """A Cluster, its control plane, and whoever kills the provider that makes it."""
+
+    client: Client
+    namespace: str
+    state: Path
+    mortal: Mortal
+    random: Random
+    authorities: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def create(self) -> None:
+        cluster = await self.client.create(
+            Cluster.read(
+                {
+                    "metadata": {"name": NAME, "namespace": self.namespace},
+                    "spec": {
+                        "controlPlaneRef": {
+                            "apiGroup": CapelinControlPlane.resource.group,
+                            "kind": "CapelinControlPlane",
+                            "name": NAME,
+                        }
+                    },
+                }
+            )
+        )
+        owner = reference_to(cluster, controller=True)
+        await self.client.create(
+            {
+                "apiVersion": CapelinControlPlane.resource.api_version,
+                "kind": "CapelinControlPlane",
+                "metadata": {
+                    "name": NAME,
+                    "namespace": self.namespace,
+                    "labels": {CLUSTER_NAME_LABEL: NAME},
+                    "ownerReferences": [owner.dump()],
+                },
+                "spec": {"version": OLD},
+            }
+        )
+
+    async def found(self) -> CapelinControlPlane | None:
+        return await self.client.find(CapelinControlPlane, NAME, self.namespace)
+
+    async def change(self, patch: dict[str, Any]) -> None:
+        await self.client.patch(CapelinControlPlane, NAME, self.namespace, patch)
+
+    async def kubeconfig(self) -> bytes:
+        secret = await self.client.get(Secret, f"{NAME}-kubeconfig", self.namespace)
+        return secret.data["value"]
+
+    async def through_kills(self, done: Callable[[], Awaitable[bool]], kills: int) -> None:
+        """Kill the provider over and over, then leave it alone until it is done."""
+        for _ in range(kills):
+            changes = self.random.randrange(1, 40)
+            await self.mortal.live(changes, self.random.uniform(0.3, 3.0))
+            await self.look_at_authorities()
+        async with self.mortal.undisturbed(), asyncio.timeout(120):
+            while not await done():  # noqa: ASYNC110 - what is waited for happens elsewhere
+                await asyncio.sleep(0.1)
+        await self.look_at_authorities()
+
+    async def look_at_authorities(self) -> None:
+        """Whatever was made once stays as it is."""
+        for purpose in AUTHORITIES:
+            secret = await self.client.find(Secret, f"{NAME}-{purpose}", self.namespace)
+            if secret is not None:
+                data = secret.data["tls.crt"] + secret.data["tls.key"]
+                digest = hashlib.sha256(data).hexdigest()
+                assert self.authorities.setdefault(purpose, digest) == digest, purpose
+
+    async def settled(self) -> bool:
+        """Whether everything is as the spec has it, and nothing is left to do."""
+        one = await self.found()
+        assert one is not None
+        if one.status is None or one.status.observed_generation != one.metadata.generation:
+            return False
+        said = {condition.type: condition.status for condition in one.status.conditions}
+        quiet = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
+        return (
+            all(status == "True" for type_, status in said.items() if type_.endswith("Available"))
+            and all(said[type_] == "False" for type_ in quiet)
+            and [(each.version, each.replicas) for each in one.status.versions]
+            == [(one.spec.version, one.spec.replicas)]
+            and self.running() == sorted(self.expected(one.spec.replicas))
+        )
+
+    @staticmethod
+    def expected(replicas: int) -> list[str]:
+        """The components that are to run, one word a process."""
+        others = ("etcd", "kube-controller-manager", "kube-scheduler", "relay")
+        return [*others, *["kube-apiserver"] * replicas]
+
+    def running(self) -> list[str]:
+        """Everything that runs of the control plane, known or not."""
+        if not self.state.exists():
+            return []
+        folders = [path / "run" for path in self.state.iterdir() if (path / "run").exists()]
+        return sorted(one.name.rpartition("-")[0] for each in folders for one in marked(each))
+
+    def certificates(self) -> dict[str, bytes]:
+        """Every certificate of the control plane that is not an authority's."""
+        return {path.name: path.read_bytes() for path in self.state.glob("*/pki/*.pem")}
+
+
+@pytest.fixture
+async def shoal(
+    api_server: ApiServer,
+    client: Client,
+    namespace: str,
+    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+    tmp_path: Path,
+) -> AsyncGenerator[Shoal]:
+    """A control plane to be, and the provider that will make it."""
+    state = tmp_path / "control-planes"
+    arguments = [
+        f"--kubeconfig={api_server.kubeconfig}",
+        f"--namespace={namespace}",
+        f"--state-folder={state}",
+        "--metrics-address=0",
+        "--health-address=0",
+    ]
+    with (tmp_path / "provider.log").open("wb") as log:
+        ancestor = await asyncio.create_subprocess_exec(
+            sys.executable,
+            Path(__file__).with_name("mortal.py"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
+    yield Shoal(client, namespace, state, Mortal(ancestor, arguments), Random(SEED))  # noqa: S311
+    ancestor.kill()
+    await ancestor.wait()
+    for place in state.iterdir() if state.exists() else ():
+        await kill_all(place / "run")
+
+
+async def test_no_kill_of_the_provider_leaves_a_trace(shoal: Shoal) -> None:
+    each = -(-KILLS // 6)
+    await shoal.create()
+    await shoal.through_kills(shoal.settled, each)
+    assert set(shoal.authorities) == set(AUTHORITIES)
+    writer = Writer(await shoal.kubeconfig())
+    writing = asyncio.create_task(writer.run())
+
+    await shoal.change({"spec": {"replicas": 2}})
+    await shoal.through_kills(shoal.settled, each)
+    await shoal.change({"spec": {"version": NEW}})
+    await shoal.through_kills(shoal.settled, each)
+
+    before = shoal.certificates() | {"kubeconfig": await shoal.kubeconfig()}
+    asked = datetime.now(UTC) + timedelta(seconds=1)
+    await asyncio.sleep(1)
+    await shoal.change({"metadata": {"annotations": {RENEW_ANNOTATION: asked.isoformat()}}})
+
+    async def renewed() -> bool:
+        now = shoal.certificates() | {"kubeconfig": await shoal.kubeconfig()}
+        anew = {name for name in before if now[name] != before[name]}
+        return anew == before.keys() - {"ca-signing.pem"} and await shoal.settled()
+
+    await shoal.through_kills(renewed, each)
+    await shoal.change({"spec": {"replicas": 1}})
+    await shoal.through_kills(shoal.settled, each)
+
+    writing.cancel()
+    with suppress(asyncio.CancelledError):
+        await writing
+    assert writer.failed == [], shoal.mortal.lives
+    assert len(writer.written) > 50
+    async with Client(Config.from_kubeconfig(await shoal.kubeconfig())) as workload:
+        kept = {one.name for one in (await workload.list(ConfigMap, "default")).items}
+    assert writer.written <= kept
+
+    await shoal.client.delete(CapelinControlPlane, NAME, shoal.namespace)
+
+    async def gone() -> bool:
+        return await shoal.found() is None
+
+    await shoal.through_kills(gone, each)
+    assert shoal.running() == []
+    assert list(shoal.state.iterdir()) == []
+    assert shoal.mortal.kills >= KILLS
