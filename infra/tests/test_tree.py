@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from capelin_infra.tree import Node, Parts, Shown, tree
 
 
@@ -116,3 +117,12 @@ def test_a_provider_of_the_old_contract_is_shown_too() -> None:
     old = shown("OldCluster", "o", status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
     found = node(Parts(CLUSTER, old, None, [], []))
     assert found["children"] == [{"object": "OldCluster/o", "state": "waiting"}]
+
+
+@pytest.mark.parametrize(("ready_replicas", "state"), [(3, "good"), (2, "waiting")])
+def test_a_machine_pool_has_no_condition_and_is_judged_by_its_numbers(
+    ready_replicas: int, state: str
+) -> None:
+    pool = shown("MachinePool", "p", spec={"replicas": 3}, status={"readyReplicas": ready_replicas})
+    found = tree(Parts(shown("Cluster", "c"), None, None, [pool], []))
+    assert [each.state for each in found.children] == [state]

@@ -143,17 +143,26 @@ def _machines(machines: Sequence[Shown]) -> list[Node]:
 
 
 def _said(obj: Shown) -> tuple[State, str]:
-    """What an object says of itself in `Available`, or else in `Ready`."""
+    """What an object says of itself in `Available`, or else in `Ready`.
+
+    A MachinePool of Cluster API has neither; then its numbers say it.
+    """
     if obj.metadata.deletion_timestamp is not None:
         return "waiting", "is being deleted"
     conditions = {each.type: each for each in obj.status.conditions}
     condition = conditions.get("Available") or conditions.get("Ready")
     if condition is None:
-        return ("good" if obj.status.initialization.provisioned else "unknown"), ""
+        return _counted(obj), ""
     if condition.status == "True":
         return "good", ""
     message = " ".join((condition.message or condition.reason).split()).removeprefix("* ")
     return ("bad" if condition.status == "False" else "waiting"), message
+
+
+def _counted(obj: Shown) -> State:
+    if obj.spec.replicas is not None:
+        return "good" if obj.status.ready_replicas == obj.spec.replicas else "waiting"
+    return "good" if obj.status.initialization.provisioned else "unknown"
 
 
 def _counts(obj: Shown) -> str:

@@ -1,0 +1,52 @@
+"""The `capelin` command as people type it, with everything in the cache."""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.management.components import programs
+
+from tests.bench.rows import Row
+
+RUNS = 3
+
+
+async def measure() -> list[Row]:
+    """Bring environments up and down; the slowest of a few runs counts."""
+    await Binaries().fetch(programs(KNOWN_KUBERNETES[-1], ["kubeadm-bootstrap"]))
+    with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
+        alone = [await there_and_back(home, "--management-only") for _ in range(RUNS)]
+        whole = [await there_and_back(home) for _ in range(RUNS)]
+    return [
+        row("capelin up --management-only", [up for up, _ in alone], at_most=15),
+        row("capelin up: demo cluster Available, 3 Ready nodes", [up for up, _ in whole], 30),
+        row("capelin down", [down for _, down in (*alone, *whole)], at_most=5),
+    ]
+
+
+def row(name: str, took: list[float], at_most: float) -> Row:
+    """The slowest run, and the others beside it."""
+    others = ", ".join(f"{seconds:.1f}" for seconds in took)
+    return Row(name=name, measured=max(took), unit="s", at_most=at_most, beside=f"all: {others} s")
+
+
+async def there_and_back(home: str, *options: str) -> tuple[float, float]:
+    """How long an environment takes to come, and to go."""
+    up = await timed(home, "up", *options)
+    return up, await timed(home, "down", "--yes")
+
+
+async def timed(home: str, *arguments: str) -> float:
+    """How long a command takes that has to succeed."""
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "capelin_infra", *arguments, "--name", "bench"),
+        env={**os.environ, "XDG_STATE_HOME": home},
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    if await process.wait() != 0:
+        raise RuntimeError(f"capelin {' '.join(arguments)} failed")
+    return time.monotonic() - began
