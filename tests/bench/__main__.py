@@ -61,7 +61,7 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(BENCHMARKS):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     facts = machine()
     console.print(" ".join(f"{key}={value}" for key, value in facts.items()), highlight=False)
     measured: dict[str, list[Row]] = {}
