@@ -143,7 +143,7 @@ async def test_waiting_leaves_no_descriptor_behind(child: subprocess.Popen[bytes
     for _ in range(20):
         await lose_patience()
     gc.collect()  # the exceptions hold on to the last of them
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 @pytest.mark.parametrize("has_pidfd", [False])
