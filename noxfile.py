@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["nox[uv]>=2026.4"]
 # ///
-"""The menu: `nox -l` lists it, `nox` runs what needs no container engine."""
+"""The menu: `nox -l` lists it, `nox` runs what takes minutes and needs no container engine."""
 
 import shutil
 from pathlib import Path
@@ -96,9 +96,9 @@ def contract(session: nox.Session) -> None:
     pytest(session, "tests/contract")
 
 
-@nox.session
+@nox.session(default=False)
 def integration(session: nox.Session) -> None:
-    """All of it together: the real Cluster API core, real control planes, simulated machines."""
+    """All of it together: the real Cluster API core, real control planes; takes minutes."""
     if not has_tests("tests/integration"):
         session.skip("there are no integration tests yet")
     install(session)
