@@ -189,14 +189,14 @@ def control_plane_pids(bench: Bench) -> list[int]:
 
     That includes the relays in front of them.
     """
-    state = str(bench.environment.folder / "control-planes").encode()
+    state = str(bench.environment.workloads / PROVIDER).encode()
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if state in line and PROVIDER.encode() not in line:
+        if state in line:
             found.append(int(process.name))
     return [pid for pid in found if pid != bench.provider]
 
