@@ -20,6 +20,7 @@ from capelin.client.credentials import Credentials, Proof
 from capelin.client.errors import ClientError, Unreachable, error_of
 from capelin.client.limiter import Limiter
 from capelin.client.proxies import proxy_for
+from capelin.client.reasons import why_lost
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class Transport:
                 if not (again and await self._has_renewed(proof, response)):
                     raise failure
         except aiohttp.ClientError as error:
-            raise self._unreachable(_why(error)) from None
+            raise self._unreachable(why_lost(error)) from None
 
     async def _attempt(
         self, call: Call
@@ -171,10 +172,10 @@ class Transport:
                 async with self._request(call, proof, self._timeout) as response:
                     body = await response.read()
             except aiohttp.ClientSSLError as error:
-                raise self._unreachable(_why(error)) from None
+                raise self._unreachable(why_lost(error)) from None
             except aiohttp.ClientError as error:
                 sent = not isinstance(error, _NEVER_SENT)
-                return self._unreachable(_why(error)), retries.Lost(sent)
+                return self._unreachable(why_lost(error)), retries.Lost(sent)
             if response.status < 300:
                 return Reply(response.status, response.content_type, body)
             if not (again and await self._has_renewed(proof, response)):
@@ -262,26 +263,3 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, option):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
-
-
-def _why(error: aiohttp.ClientError) -> str:
-    """What went wrong with a connection, in the same words every time."""
-    match error:
-        case aiohttp.ClientConnectorCertificateError():
-            problem = error.certificate_error
-            why = f"its certificate is not trusted: {getattr(problem, 'verify_message', problem)}"
-        case aiohttp.ClientConnectorDNSError():
-            why = "its name is not known"
-        case aiohttp.ClientSSLError():
-            why = f"no TLS with it: {getattr(error.os_error, 'reason', None) or 'refused'}"
-        case aiohttp.ConnectionTimeoutError():
-            why = "no connection in time"
-        case aiohttp.ClientHttpProxyError(status=status):
-            why = f"its proxy answered with status {status}"
-        case aiohttp.ServerTimeoutError():
-            why = "it fell silent"
-        case aiohttp.ClientOSError(errno=int(number)):
-            why = os.strerror(number).lower()
-        case _:
-            why = "it closed the connection"
-    return why

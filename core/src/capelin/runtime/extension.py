@@ -1,6 +1,5 @@
 """An extension: its handlers, and what Cluster API has to be told about them."""
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from capelin.runtime.v1alpha1 import (
     FailurePolicy,
     GroupVersionHook,
 )
+from capelin.runtime.v1alpha1.discovery import HANDLER_NAME, MAX_TIMEOUT_SECONDS
 from capelin.runtime.verdicts import Answer
 
 HookT = TypeVar("HookT", bound=Hook[Any, Any])
@@ -29,8 +29,6 @@ ResultT = TypeVar("ResultT", bound=Awaitable[Answer] | Answer)
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 """What is open for as long as a process answers, a client for example."""
-
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class InvalidExtensionError(ValueError):
@@ -209,12 +207,12 @@ def _problems(handlers: Sequence[Handler]) -> Iterator[str]:
 
 
 def _problems_of(handler: Handler) -> Iterator[str]:
-    if not _LABEL.fullmatch(handler.name):
+    if not HANDLER_NAME.fullmatch(handler.name):
         yield (
             f"{handler.name!r} is no name for a handler; use lower-case letters, digits and"
             " dashes, at most 63"
         )
-    if not 0 < handler.timeout_seconds <= 30:
+    if not 0 < handler.timeout_seconds <= MAX_TIMEOUT_SECONDS:
         yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds; say 1 to 30"
     if handler.failure_policy not in {"Fail", "Ignore"}:
         yield f"{handler.name} has the failure policy {handler.failure_policy}; say Fail or Ignore"

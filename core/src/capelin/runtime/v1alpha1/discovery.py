@@ -1,5 +1,6 @@
 """The hook by which a server says what it answers."""
 
+import re
 from typing import Annotated, Literal
 
 from capelin.runtime.catalog import Hook
@@ -10,6 +11,12 @@ GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 
 FailurePolicy = Annotated[Literal["Fail", "Ignore"], PLAIN_STRING]
 """What the caller makes of a call that brings no answer. A `Failure` is never ignored."""
+
+HANDLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""What a handler may be called: a DNS label."""
+
+MAX_TIMEOUT_SECONDS = 30
+"""For how long callers wait at most."""
 
 
 class GroupVersionHook(Part):

@@ -1,0 +1,46 @@
+"""The caller's side of the Runtime SDK: from ExtensionConfigs to answers, as Cluster API does."""
+
+from capelin.runtime.calling.addresses import Address, address_of, address_of_url
+from capelin.runtime.calling.answers import merged
+from capelin.runtime.calling.caller import Caller, Merge, NamespaceLabels
+from capelin.runtime.calling.connections import Connections, HttpAnswer, Identity
+from capelin.runtime.calling.errors import (
+    AddressError,
+    CallingError,
+    DiscoveryError,
+    NoAnswerError,
+    NotMeantError,
+    RefusedError,
+    Trouble,
+    UnknownHandlerError,
+)
+from capelin.runtime.calling.metrics import CallMetrics
+from capelin.runtime.calling.pacing import About, Backoff
+from capelin.runtime.calling.registry import Registration, Registry, registrations_of
+
+__all__ = [
+    "About",
+    "Address",
+    "AddressError",
+    "Backoff",
+    "CallMetrics",
+    "Caller",
+    "CallingError",
+    "Connections",
+    "DiscoveryError",
+    "HttpAnswer",
+    "Identity",
+    "Merge",
+    "NamespaceLabels",
+    "NoAnswerError",
+    "NotMeantError",
+    "RefusedError",
+    "Registration",
+    "Registry",
+    "Trouble",
+    "UnknownHandlerError",
+    "address_of",
+    "address_of_url",
+    "merged",
+    "registrations_of",
+]

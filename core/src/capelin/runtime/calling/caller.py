@@ -1,0 +1,283 @@
+"""Calling handlers: which of them, in which version, and what their answers come to."""
+
+import time
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import orjson
+
+from capelin.api.views.capi import ExtensionConfig
+from capelin.runtime.calling.addresses import Address, address_of
+from capelin.runtime.calling.answers import merged, read_answer, success
+from capelin.runtime.calling.connections import Connections, HttpAnswer, Identity
+from capelin.runtime.calling.discovery import SaidHandlers, accepted, problems_of
+from capelin.runtime.calling.errors import (
+    DiscoveryError,
+    NoAnswerError,
+    NotMeantError,
+    RefusedError,
+    UnknownHandlerError,
+)
+from capelin.runtime.calling.metrics import CallMetrics
+from capelin.runtime.calling.pacing import About, Backoff, Blocked, Clock, Resting, kept_answers
+from capelin.runtime.calling.registry import DEFAULT_TIMEOUT_SECONDS, Registration, Registry
+from capelin.runtime.calling.selectors import selects, selects_everything
+from capelin.runtime.catalog import AnyHook, Catalog, CatalogError, Hook, HookId
+from capelin.runtime.messages import Message, Request, Response
+from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+Merge = Callable[[AnyHook, Sequence[Response]], Response]
+"""Makes one answer of several successes."""
+
+NamespaceLabels = Callable[[str], Awaitable[Mapping[str, str]]]
+"""The labels of a namespace by its name."""
+
+_SHOWN = 512
+
+
+class Caller:
+    """Calls the handlers of a registry, as Cluster API calls them.
+
+    A hook is always called in the newest version that the caller knows; handlers for older ones
+    get the request, and their answers come back, converted.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        namespace_labels: NamespaceLabels,
+        catalog: Catalog = CLUSTER_API,
+        identity: Identity | None = None,
+        backoff: Backoff | None = None,
+        merges: Mapping[AnyHook, Merge] | None = None,
+        metrics: CallMetrics | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Begin with nobody called.
+
+        Args:
+            registry: The handlers that there are.
+            namespace_labels: What the selectors of ExtensionConfigs are held against.
+            catalog: The hooks and how their versions convert.
+            identity: What to show to servers that want to know who calls.
+            backoff: How long to leave a server alone that brought no answer.
+            merges: Rules for hooks whose answers say more than when to ask again.
+            metrics: What to count with.
+            clock: Seconds that only ever grow.
+        """
+        self.registry = registry
+        self._namespace_labels = namespace_labels
+        self._catalog = catalog
+        self._connections = Connections(identity)
+        self._merges = merges or {}
+        self._metrics = metrics
+        self._resting: Resting[NoAnswerError] = Resting(backoff or Backoff(), clock)
+        self._blocked = Blocked(clock)
+        self._kept = kept_answers(clock)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._connections.close()
+
+    async def discover(self, config: ExtensionConfig) -> ExtensionConfig:
+        """The ExtensionConfig with the handlers that its server has now, for the registry.
+
+        Raises:
+            AddressError: it leads nowhere.
+            NoAnswerError: the server does not answer.
+            RefusedError: the server says no.
+            DiscoveryError: Cluster API would not take what it says.
+        """
+        address, name = address_of(config.spec.client_config), config.metadata.name
+        said = await self._ask(
+            _Question(
+                who=f"the discovery of {name}",
+                spoken=Discovery,
+                counted=Discovery.id,
+                address=address,
+                path=address.path(Discovery.id.path()),
+                said={},
+                seconds=DEFAULT_TIMEOUT_SECONDS,
+            ),
+            SaidHandlers,
+        )
+        if problems := problems_of(said.handlers, self._catalog):
+            raise DiscoveryError(name, problems)
+        discovered = config.model_copy(deep=True)
+        discovered.status.handlers = accepted(name, said.handlers)
+        return discovered
+
+    async def call(
+        self,
+        hook: type[Hook[RequestT, ResponseT]],
+        name: str,
+        request: RequestT,
+        *,
+        about: About,
+        keep_by: Hashable | None = None,
+    ) -> ResponseT:
+        """The answer of one handler; a success that says nothing where its policy is `Ignore`.
+
+        Args:
+            hook: The hook in the newest version.
+            name: The handler, as `handler.extension`.
+            request: What to ask.
+            about: What it is about; the handler has to be for its namespace.
+            keep_by: What the answer depends on. An answer to the same is kept for ten minutes.
+
+        Raises:
+            UnknownHandlerError: there is no such handler for this hook.
+            NotMeantError: it is not for this namespace.
+            NoAnswerError: the call brought no answer.
+            RefusedError: the handler says no.
+        """
+        handler = self.registry.get(name)
+        if (handler.hook.group, handler.hook.name) != (hook.id.group, hook.id.name):
+            raise UnknownHandlerError(f"{name} is a handler for {handler.hook}, not for {hook.id}")
+        if not await self._is_meant(handler, about):
+            raise NotMeantError(f"{name} is not for namespace {about.namespace}")
+        request = _with_settings(request, handler.settings)
+        key = None
+        if keep_by is not None:
+            settings = (
+                tuple(sorted(request.settings.items())) if isinstance(request, Request) else ()
+            )
+            key = (name, handler.revision, hook.id, settings, keep_by)
+            if (kept := self._kept.get(key)) is not None:
+                return cast("ResponseT", kept)
+        try:
+            response = await self._call(hook, handler, request)
+        except (NoAnswerError, CatalogError):
+            if not handler.ignores_trouble:
+                raise
+            return cast("ResponseT", success(hook))
+        if key is not None:
+            self._kept.put(key, response)
+        return response
+
+    async def call_all(
+        self, hook: type[Hook[RequestT, ResponseT]], request: RequestT, *, about: About
+    ) -> ResponseT:
+        """One answer for all handlers of the hook that are for the namespace.
+
+        They are called one after the other, up to the first that fails. While an answer holds the
+        object back, nobody is called.
+
+        Raises:
+            NoAnswerError: a call brought no answer.
+            RefusedError: a handler says no.
+        """
+        if (blocking := self._blocked.still(hook, about)) is not None:
+            return cast("ResponseT", blocking)
+        responses = [
+            await self.call(hook, handler.name, request, about=about)
+            for handler in self.registry.handlers(hook)
+            if await self._is_meant(handler, about)
+        ]
+        response = self._merges.get(hook, merged)(hook, responses)
+        self._blocked.note(hook, about, response)
+        return cast("ResponseT", response)
+
+    async def _is_meant(self, handler: Registration, about: About) -> bool:
+        if selects_everything(handler.namespaces):
+            return True
+        return selects(handler.namespaces, await self._namespace_labels(about.namespace))
+
+    async def _call(
+        self, hook: type[Hook[Any, ResponseT]], handler: Registration, request: Message
+    ) -> ResponseT:
+        spoken = self._catalog.find(handler.hook.api_version, handler.hook.name)
+        question = _Question(
+            who=handler.name,
+            spoken=spoken,
+            counted=hook.id,
+            address=handler.address,
+            path=handler.path,
+            said=self._catalog.older_request(request, hook, spoken).dump(),
+            seconds=handler.timeout_seconds,
+        )
+        response = await self._ask(question, spoken.response_type())
+        return cast("ResponseT", self._catalog.newer_response(response, spoken, hook))
+
+    async def _ask(self, question: "_Question", kind: type[ResponseT]) -> ResponseT:
+        server = question.address
+        if (why := self._resting.why(server)) is not None:
+            raise NoAnswerError(why.trouble, str(why))
+        start, code, status = time.perf_counter(), "<error>", "Unknown"
+        try:
+            answer = await self._connections.post(
+                server, question.path, question.body(), seconds=question.seconds
+            )
+            code = str(answer.status)
+            check_status(question.who, answer)
+            response = read_answer(question.who, kind, answer.body)
+            status = response.status
+        except NoAnswerError as error:
+            self._resting.failed(server, error)
+            raise
+        except RefusedError as error:
+            status = error.status or status
+            self._resting.answered(server)
+            raise
+        else:
+            self._resting.answered(server)
+            return response
+        finally:
+            if self._metrics is not None:
+                took = time.perf_counter() - start
+                self._metrics.called(server.authority, question.counted, code, status, took)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One call, ready to be made."""
+
+    who: str
+    spoken: AnyHook
+    """The hook in the handler's version."""
+    counted: HookId
+    """The hook in the caller's version."""
+    address: Address
+    path: str
+    said: dict[str, Any]
+    seconds: float
+
+    def body(self) -> bytes:
+        kind = self.spoken.request_type().__name__
+        return orjson.dumps({**self.said, "apiVersion": self.spoken.id.api_version, "kind": kind})
+
+
+def check_status(who: str, answer: HttpAnswer) -> None:
+    """Refuse what does not come with status 200.
+
+    Raises:
+        NoAnswerError: it does not.
+    """
+    if 300 <= answer.status < 400:
+        raise NoAnswerError(
+            "redirect", f"{who} sends elsewhere (status {answer.status}), and nobody follows"
+        )
+    if answer.status != 200:
+        shown = answer.body[: _SHOWN + 1].decode(errors="replace")
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        raise NoAnswerError("status", f"{who} answered with status {answer.status}: {shown!r}")
+
+
+def _with_settings(request: RequestT, settings: Mapping[str, str]) -> RequestT:
+    """The request with the ExtensionConfig's settings; its own count more."""
+    if not isinstance(request, Request):
+        return request
+    return request.model_copy(update={"settings": {**settings, **request.settings}})

@@ -1,0 +1,48 @@
+"""How a call can end other than well, in words that stay the same from call to call."""
+
+from typing import Literal
+
+Trouble = Literal["unreachable", "untrusted", "timeout", "redirect", "status", "unreadable"]
+"""What kind of no answer it is, in the order in which a call gets there."""
+
+
+class CallingError(Exception):
+    """Anything that the calling side raises."""
+
+
+class AddressError(CallingError):
+    """An ExtensionConfig that leads nowhere."""
+
+
+class UnknownHandlerError(CallingError):
+    """A handler that nobody has registered, or that is for another hook."""
+
+
+class NotMeantError(CallingError):
+    """A handler that is not for this namespace."""
+
+
+class DiscoveryError(CallingError):
+    """An extension whose handlers cannot be taken; one bad handler spoils them all."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        super().__init__(f"the handlers of {name} cannot be taken: {'; '.join(problems)}")
+        self.problems = problems
+
+
+class NoAnswerError(CallingError):
+    """The call brought no answer. The handler's failure policy says what becomes of that."""
+
+    def __init__(self, trouble: Trouble, message: str) -> None:
+        super().__init__(message)
+        self.trouble: Trouble = trouble
+
+
+class RefusedError(CallingError):
+    """The handler answered, and not with success. No failure policy ignores that."""
+
+    def __init__(self, handler: str, status: str, message: str) -> None:
+        how = "says no" if status == "Failure" else f"answered with the unknown status {status!r}"
+        super().__init__(f"{handler} {how}: {message}" if message else f"{handler} {how}")
+        self.status = status
+        self.message = message

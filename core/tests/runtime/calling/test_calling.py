@@ -1,0 +1,444 @@
+"""Calls over real connections."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from capelin.api.views.capi import ExtensionConfig
+from capelin.api.views.core import LabelSelector
+from capelin.runtime import Catalog, Hook, Message, Response
+from capelin.runtime.calling import (
+    About,
+    Address,
+    AddressError,
+    Backoff,
+    Caller,
+    CallMetrics,
+    DiscoveryError,
+    Identity,
+    NoAnswerError,
+    NotMeantError,
+    RefusedError,
+    Registry,
+    UnknownHandlerError,
+    merged,
+)
+from capelin.runtime.calling.connections import MAX_ANSWER_BYTES, Connections
+from capelin.runtime.v1alpha1 import (
+    BeforeClusterCreate,
+    BeforeClusterCreateRequest,
+    BeforeClusterDelete,
+    DiscoverVariables,
+    DiscoverVariablesRequest,
+    Discovery,
+)
+from prometheus_client import CollectorRegistry
+
+from .wire import CA, Server, credentials, listening, server_context
+
+HOOK = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
+DISCOVERY = Discovery.id.path()
+GATE = BeforeClusterCreate.id.path("gate")
+OTHER = BeforeClusterCreate.id.path("other")
+VARIABLES = DiscoverVariables.id.path("variables")
+DEMO = About("default", "demo")
+CREATE = BeforeClusterCreateRequest(cluster_json={"metadata": {"name": "demo"}})
+
+
+def handler(name: str, hook: str = "BeforeClusterCreate", **more: Any) -> dict[str, Any]:
+    return {"name": name, "requestHook": {"apiVersion": HOOK, "hook": hook}, **more}
+
+
+def discovers(*handlers: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "Success", "handlers": list(handlers)}
+
+
+async def labels(namespace: str) -> Mapping[str, str]:
+    return {"kubernetes.io/metadata.name": namespace}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def calling(*configs: ExtensionConfig, **options: Any) -> AsyncGenerator[Caller]:
+    """A caller that has discovered these."""
+    options.setdefault("clock", Clock())
+    async with Caller(Registry(), namespace_labels=labels, **options) as caller:
+        for config in configs:
+            caller.registry.add(await caller.discover(config))
+        yield caller
+
+
+async def test_a_call_travels_as_cluster_api_sends_it(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate", timeoutSeconds=7))
+    server.says[GATE] = {"status": "Success", "message": "closed", "retryAfterSeconds": 30}
+    async with calling(server.config(settings={"a": "config", "b": "config"})) as caller:
+        request = CREATE.model_copy(update={"settings": {"a": "request"}})
+        response = await caller.call(BeforeClusterCreate, "gate.ext", request, about=DEMO)
+    assert (response.message, response.retry_after_seconds) == ("closed", 30)
+    asked, body = server.asked[-1], server.bodies[-1]
+    assert (asked.method, asked.query_string) == ("POST", "timeout=7s")
+    assert not {"Content-Type", "Accept", "Cookie"} & set(asked.headers)
+    assert body == {
+        "apiVersion": HOOK,
+        "kind": "BeforeClusterCreateRequest",
+        "cluster": {"metadata": {"name": "demo"}},
+        "settings": {"a": "request", "b": "config"},
+    }
+    assert server.bodies[0] == {"apiVersion": HOOK, "kind": "DiscoveryRequest"}
+
+
+async def test_discovery_is_refused_with_everything_that_is_wrong(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("Gate"), handler("slow", timeoutSeconds=60))
+    async with calling() as caller:
+        with pytest.raises(DiscoveryError) as error:
+            await caller.discover(server.config())
+    assert len(error.value.problems) == 2
+    assert "the handlers of ext cannot be taken: 'Gate' is no name" in str(error.value)
+
+
+async def broken_status(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(status=500, text="x" * 600)
+
+
+async def redirecting(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(status=307, headers={"Location": GATE})
+
+
+async def endless(_: web.BaseRequest) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def hanging_up(request: web.BaseRequest) -> web.StreamResponse:
+    assert request.transport
+    request.transport.abort()
+    return web.Response()
+
+
+async def boundless(request: web.BaseRequest) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(MAX_ANSWER_BYTES // 2**20 + 1):
+        await response.write(b" " * 2**20)
+    return response
+
+
+async def words(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(text="fine")
+
+
+TROUBLES = [
+    (broken_status, "status", "gate.ext answered with status 500: '" + "x" * 512 + "...'"),
+    (redirecting, "redirect", "gate.ext sends elsewhere (status 307)"),
+    (endless, "timeout", "does not answer (no answer within 1 s)"),
+    (hanging_up, "unreachable", "does not answer (it closed the connection)"),
+    (boundless, "unreadable", "more than 20 MiB"),
+    (words, "unreadable", "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("does", "trouble", "words"), TROUBLES)
+async def test_no_answer_fails_or_is_ignored_as_the_handler_says(
+    server: Server, does: Any, trouble: str, words: str
+) -> None:
+    server.says[GATE] = server.says[OTHER] = does
+    server.says[DISCOVERY] = discovers(
+        handler("gate", timeoutSeconds=1),
+        handler("other", timeoutSeconds=1, failurePolicy="Ignore"),
+    )
+    async with calling(server.config(), backoff=Backoff(0, 0)) as caller:
+        with pytest.raises(NoAnswerError) as error:
+            await caller.call(BeforeClusterCreate, "gate.ext", CREATE, about=DEMO)
+        ignored = await caller.call(BeforeClusterCreate, "other.ext", CREATE, about=DEMO)
+    assert error.value.trouble == trouble
+    assert words in str(error.value)
+    assert (ignored.status, ignored.message, ignored.retry_after_seconds) == ("Success", "", 0)
+
+
+@pytest.mark.parametrize("status", ["Failure", "Perhaps"])
+async def test_a_failure_is_never_ignored(server: Server, status: str) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate", failurePolicy="Ignore"))
+    server.says[GATE] = {"status": status, "message": "closed"}
+    async with calling(server.config()) as caller:
+        with pytest.raises(RefusedError, match="closed"):
+            await caller.call(BeforeClusterCreate, "gate.ext", CREATE, about=DEMO)
+
+
+async def test_a_server_in_trouble_is_left_alone_for_a_while(server: Server) -> None:
+    clock = Clock()
+    server.says[DISCOVERY] = discovers(handler("gate"), handler("other"))
+    server.says[GATE] = broken_status
+    async with calling(server.config(), clock=clock, backoff=Backoff(2, 60)) as caller:
+
+        async def ask(name: str) -> str:
+            try:
+                await caller.call(BeforeClusterCreate, name, CREATE, about=DEMO)
+            except NoAnswerError as error:
+                return str(error)
+            return "answered"
+
+        first = await ask("gate.ext")
+        asked = len(server.asked)
+        assert await ask("gate.ext") == await ask("other.ext") == first
+        assert len(server.asked) == asked
+        clock.now += 2
+        assert await ask("other.ext") == "answered"
+        assert await ask("gate.ext") == first
+
+
+async def test_all_handlers_are_called_in_turn_and_their_answers_merged(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate"), handler("other"), handler("third"))
+    server.says[GATE] = {"status": "Success", "message": "late", "retryAfterSeconds": 30}
+    server.says[OTHER] = {"status": "Success", "message": "soon", "retryAfterSeconds": 5}
+    clock = Clock()
+    async with calling(server.config(), clock=clock) as caller:
+        response = await caller.call_all(BeforeClusterCreate, CREATE, about=DEMO)
+        assert (response.retry_after_seconds, response.message) == (5, "late, soon")
+        asked = len(server.asked)
+        clock.now += 2
+        response = await caller.call_all(BeforeClusterCreate, CREATE, about=DEMO)
+        assert (response.retry_after_seconds, response.message) == (3, "late, soon")
+        assert len(server.asked) == asked
+        clock.now += 3
+        server.says[OTHER] = {"status": "Failure"}
+        with pytest.raises(RefusedError):
+            await caller.call_all(BeforeClusterCreate, CREATE, about=DEMO)
+        assert [one.path for one in server.asked[asked:]] == [GATE, OTHER]
+
+
+async def test_a_hook_can_have_its_own_rule_for_several_answers(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate"), handler("other"))
+    server.says[GATE] = {"status": "Success", "message": "one"}
+
+    def last(hook: Any, responses: Any) -> Response:
+        return merged(hook, responses[:1])
+
+    async with calling(server.config(), merges={BeforeClusterCreate: last}) as caller:
+        assert (await caller.call_all(BeforeClusterCreate, CREATE, about=DEMO)).message == "one"
+
+
+async def test_handlers_are_for_the_namespaces_that_their_extension_selects(
+    server: Server,
+) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate"))
+    only = LabelSelector(match_labels={"kubernetes.io/metadata.name": "prod"})
+    async with calling(server.config(namespace_selector=only)) as caller:
+        asked = len(server.asked)
+        await caller.call_all(BeforeClusterCreate, CREATE, about=DEMO)
+        with pytest.raises(NotMeantError, match=r"gate\.ext is not for namespace default"):
+            await caller.call(BeforeClusterCreate, "gate.ext", CREATE, about=DEMO)
+        assert len(server.asked) == asked
+        await caller.call_all(BeforeClusterCreate, CREATE, about=About("prod", "demo"))
+        assert len(server.asked) == asked + 1
+
+
+async def test_a_handler_is_called_for_its_own_hook_only(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate"))
+    async with calling(server.config()) as caller:
+        with pytest.raises(UnknownHandlerError, match=r"gate\.ext is a handler for BeforeClusterC"):
+            await caller.call(
+                BeforeClusterDelete,
+                "gate.ext",
+                BeforeClusterDelete.request_type()(cluster_json={}),
+                about=DEMO,
+            )
+
+
+async def test_answers_are_kept_by_what_they_depend_on(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("variables", "DiscoverVariables"))
+    clock = Clock()
+
+    async with calling(server.config(), clock=clock) as caller:
+
+        async def calls(**settings: str) -> int:
+            before = len(server.asked)
+            request = DiscoverVariablesRequest(settings=settings)
+            await caller.call(
+                DiscoverVariables, "variables.ext", request, about=DEMO, keep_by="all"
+            )
+            return len(server.asked) - before
+
+        assert await calls() == 1
+        assert await calls() == 0
+        assert await calls(a="b") == 1
+        clock.now += 600
+        assert await calls() == 1
+        server.says[VARIABLES] = {"status": "Failure"}
+        config = server.config()
+        config.metadata.resource_version = "2"
+        caller.registry.add(await caller.discover(config))
+        with pytest.raises(RefusedError):
+            await calls()
+
+
+async def test_calls_are_counted_under_cluster_api_s_names(server: Server) -> None:
+    registry = CollectorRegistry()
+    server.says[DISCOVERY] = discovers(handler("gate"))
+    server.says[GATE] = {"status": "Failure"}
+    async with calling(server.config(), metrics=CallMetrics(registry)) as caller:
+        with pytest.raises(RefusedError):
+            await caller.call(BeforeClusterCreate, "gate.ext", CREATE, about=DEMO)
+        server.says[GATE] = hanging_up
+        with pytest.raises(NoAnswerError):
+            await caller.call(BeforeClusterCreate, "gate.ext", CREATE, about=DEMO)
+    where = {
+        "host": f"127.0.0.1:{server.port}",
+        "group": "hooks.runtime.cluster.x-k8s.io",
+        "version": "v1alpha1",
+        "hook": "BeforeClusterCreate",
+    }
+
+    def total(code: str, status: str) -> float | None:
+        return registry.get_sample_value(
+            "capi_runtime_sdk_requests_total", {"code": code, "status": status, **where}
+        )
+
+    assert (total("200", "Failure"), total("<error>", "Unknown")) == (1, 1)
+    name = "capi_runtime_sdk_request_duration_seconds_count"
+    assert registry.get_sample_value(name, where) == 2
+
+
+# Two versions of a hook of somebody's own.
+ZOO = Catalog()
+
+
+class FeedRequest(Message):
+    animal: str
+    grams: int
+
+
+class FeedResponse(Response):
+    eaten: int
+
+
+class OldFeedRequest(Message):
+    animal: str
+
+
+class OldFeedResponse(Response):
+    """The old version says nothing of how much."""
+
+
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Feeds")
+class Feed(Hook[FeedRequest, FeedResponse]):
+    """Feeds."""
+
+
+class _Old:
+    @ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Feeds")
+    class Feed(Hook[OldFeedRequest, OldFeedResponse]):
+        """Feeds."""
+
+
+ZOO.conversion(
+    Feed,
+    _Old.Feed,
+    request=lambda new: OldFeedRequest(animal=new.animal),
+    response=lambda old: FeedResponse(status=old.status, message=old.message, eaten=0),
+)
+
+
+def feeds(version: str, name: str) -> dict[str, Any]:
+    hook = {"apiVersion": f"zoo.example.com/{version}", "hook": "Feed"}
+    return {"name": name, "requestHook": hook}
+
+
+async def test_older_versions_are_called_with_newest_types(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(feeds("v1beta1", "a"), feeds("v1", "b"))
+    server.says["/zoo.example.com/v1/feed/b"] = {"status": "Success", "eaten": 3}
+    server.says["/zoo.example.com/v1beta1/feed/a"] = {"status": "Success", "message": "all"}
+    async with calling(server.config(), catalog=ZOO) as caller:
+        assert [one.name for one in caller.registry.handlers(Feed)] == ["b.ext", "a.ext"]
+        request = FeedRequest(animal="otter", grams=5)
+        new = await caller.call(Feed, "b.ext", request, about=DEMO)
+        old = await caller.call(Feed, "a.ext", request, about=DEMO)
+    assert (new.eaten, old.eaten, old.message) == (3, 0, "all")
+    assert server.bodies[-1] == {
+        "apiVersion": "zoo.example.com/v1beta1",
+        "kind": "OldFeedRequest",
+        "animal": "otter",
+    }
+
+
+async def post(connections: Connections, address: Address) -> int:
+    answer = await connections.post(address, DISCOVERY, b"{}", seconds=10)
+    return answer.status
+
+
+@asynccontextmanager
+async def also(
+    server: Server, folder: Path, change: Callable[[ssl.SSLContext], None]
+) -> AsyncGenerator[Address]:
+    """Another port of the same server, with TLS of its own."""
+    context = server_context(folder)
+    change(context)
+    async with listening(server.handle, context) as port:
+        yield Address("127.0.0.1", port, ca=CA.certificate_pem)
+
+
+async def test_a_certificate_that_is_not_trusted_is_no_answer(server: Server) -> None:
+    async with Connections() as connections:
+        address = Address("127.0.0.1", server.port, ca=CA.certificate_pem)
+        assert await post(connections, address) == 200
+        with pytest.raises(NoAnswerError, match="certificate is not trusted") as error:
+            await post(connections, replace(address, ca=None))
+    assert error.value.trouble == "untrusted"
+
+
+async def test_a_service_is_reached_through_a_tunnel_by_its_own_name(
+    server: Server, tmp_path: Path
+) -> None:
+    named = credentials(tmp_path / "named", names=("gate.guards.svc",))
+    async with also(server, named, lambda _: None) as other, Connections() as connections:
+        address = Address("gate.guards.svc", ca=CA.certificate_pem, through=other.authority)
+        assert await post(connections, address) == 200
+        assert server.asked[-1].headers["Host"] == "gate.guards.svc"
+        with pytest.raises(NoAnswerError, match="not trusted"):
+            await post(connections, replace(address, host="other.guards.svc"))
+
+
+async def test_a_caller_shows_who_it_is_and_follows_its_files(
+    server: Server, tmp_path: Path
+) -> None:
+    mine = credentials(tmp_path / "mine")
+    identity = Identity(mine / "tls.crt", mine / "tls.key")
+
+    def demand(context: ssl.SSLContext) -> None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=CA.certificate_pem.decode())
+
+    served = credentials(tmp_path / "other")
+    async with also(server, served, demand) as address, Connections(identity) as connections:
+        shown: set[int] = set()
+
+        async def serial() -> None:
+            assert await post(connections, address) == 200
+            transport = server.asked[-1].transport
+            assert transport
+            shown.add(transport.get_extra_info("peercert")["serialNumber"])
+
+        await serial()
+        await serial()
+        assert len(shown) == 1
+        credentials(tmp_path / "mine")
+        await serial()
+        assert len(shown) == 2
+        async with Connections() as nobody:
+            with pytest.raises(NoAnswerError):
+                await post(nobody, address)
+        identity.key.unlink()
+        with pytest.raises(AddressError, match="client certificate cannot be read"):
+            await post(connections, address)

@@ -1,0 +1,83 @@
+"""A server that answers what a test tells it to, over TLS."""
+
+import json
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
+from capelin.pki import issue, new_ca
+
+NOW = datetime.now(UTC)
+CA = new_ca("calling", now=NOW)
+
+Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def answer(**said: Any) -> web.Response:
+    return web.Response(body=json.dumps(said), content_type="text/plain")
+
+
+class Server:
+    """Keeps what it is asked, and answers by path what it is told to; success if nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[web.BaseRequest] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.says: dict[str, Respond | dict[str, Any]] = {}
+        self.port = 0
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.asked.append(request)
+        self.bodies.append(json.loads(await request.read()))
+        said = self.says.get(request.path, {"status": "Success"})
+        return answer(**said) if isinstance(said, dict) else await said(request)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def config(self, name: str = "ext", **spec: Any) -> ExtensionConfig:
+        config = ExtensionConfig.of(name)
+        config.spec = ExtensionConfigSpec(
+            client_config=ExtensionClientConfig(url=self.url, ca_bundle=CA.certificate_pem),
+            **spec,
+        )
+        return config
+
+
+def credentials(folder: Path, *, names: tuple[str, ...] = ()) -> Path:
+    """A certificate and key for this machine, or for some names."""
+    folder.mkdir(exist_ok=True)
+    pair = issue(
+        CA,
+        common_name="calling",
+        usages=["server", "client"],
+        addresses=[] if names else ["127.0.0.1"],
+        dns_names=names,
+        now=NOW,
+    )
+    (folder / "tls.crt").write_bytes(pair.certificate_pem)
+    (folder / "tls.key").write_bytes(pair.private_key_pem)
+    return folder
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
+
+
+@asynccontextmanager
+async def listening(respond: Respond, context: ssl.SSLContext) -> AsyncGenerator[int]:
+    """A port at which requests are answered."""
+    runner = web.ServerRunner(web.Server(respond), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    yield runner.addresses[0][1]
+    await runner.cleanup()
