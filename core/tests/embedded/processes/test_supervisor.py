@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -176,6 +177,34 @@ async def test_what_hangs_is_found_and_started_again(folder: Path) -> None:
         assert supervisor.states["a"].reason.endswith(" did not answer for 0.2 s")
         await supervisor.ready()
         assert pid_of(supervisor, "a") != pid
+
+
+async def test_what_must_not_be_started_now_says_why_and_is_tried_again(folder: Path) -> None:
+    reasons = ["its disk is not there"]
+    refused = Declared(
+        name="a", command=Command(SLEEP), refusal=lambda: reasons[0] if reasons else ""
+    )
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(refused)
+        await when(lambda: supervisor.states["a"].phase is Phase.FAILED)
+        assert supervisor.states["a"].reason == "its disk is not there"
+        assert not (folder / "a.log").exists()
+        reasons.clear()
+        await when(lambda: supervisor.states["a"].phase is Phase.RUNNING)
+
+
+async def test_some_of_those_before_can_be_enough(folder: Path) -> None:
+    async def never() -> AsyncGenerator[str, None]:
+        while True:
+            yield "no answer"
+
+    patient = Declared(name="c", command=Command(SLEEP), after=("a", "b"))
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"), declared("b", ready=never), patient)
+        await when(lambda: supervisor.states["a"].phase is Phase.RUNNING)
+        assert supervisor.states["c"].phase is Phase.WAITING
+        supervisor.declare(declared("a"), declared("b", ready=never), replace(patient, enough=1))
+        await when(lambda: supervisor.states["c"].phase is Phase.RUNNING)
 
 
 async def test_what_says_that_it_is_broken_is_started_again(folder: Path) -> None:

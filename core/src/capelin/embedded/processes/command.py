@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+Refusal = Callable[[], str]
+"""Says why something must not be started now; an empty answer lets it."""
+
 Probe = Callable[[], AsyncGenerator[str, None]]
 """Asks again and again whether a process is ready.
 
@@ -90,14 +93,17 @@ class Liveness:
 class Declared:
     """A process that a supervisor keeps running.
 
-    It starts when those in `after` are ready, and stops before them.
+    It starts when `enough` of those in `after` are ready, and stops before them.
     """
 
     name: str
     command: Command
     after: tuple[str, ...] = ()
+    enough: int | None = None
+    """How many of them have to be ready; all, where nothing is said."""
     ready: Probe | None = None
     alive: Liveness | None = None
+    refusal: Refusal | None = None
     grace: float = 10.0
 
     def __post_init__(self) -> None:

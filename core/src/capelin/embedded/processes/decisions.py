@@ -76,7 +76,7 @@ def next_steps(declared: Mapping[str, Declared], seen: Mapping[str, Seen], now: 
     startable = [
         name
         for name, one in sorted(declared.items())
-        if name not in alive and all(_is_ready(other, declared, seen) for other in one.after)
+        if name not in alive and _may_start(one, declared, seen)
     ]
     retry_at = {name: seen[name].retry_at if name in seen else now for name in startable}
     return Steps(
@@ -121,6 +121,11 @@ def _to_end(alive: Mapping[str, Seen], declared: Mapping[str, Declared]) -> set[
     used = {other for name in unwanted for other in alive[name].after}
     # Should they all use each other, as no declaration can say but a state folder may: all at once.
     return unwanted - used or unwanted
+
+
+def _may_start(one: Declared, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
+    ready = sum(_is_ready(other, declared, seen) for other in one.after)
+    return ready >= (len(one.after) if one.enough is None else min(one.enough, len(one.after)))
 
 
 def _is_outdated(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:

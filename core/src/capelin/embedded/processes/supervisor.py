@@ -279,6 +279,9 @@ class Supervisor:
     async def _start(self, tasks: asyncio.TaskGroup, declared: Declared) -> None:
         life = self._lives.setdefault(declared.name, _Life())
         life.started_at = time.monotonic()
+        if declared.refusal is not None and (why := declared.refusal()):
+            self._failed(life, why)
+            return
         try:
             life.process = await Process.start(self._folder, declared)
         except OSError as error:
