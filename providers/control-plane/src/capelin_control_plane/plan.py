@@ -17,6 +17,8 @@ class Instance:
     slot: int
     version: str
     command: Command
+    rejoined: bool = False
+    """Whether it came to its cluster later, in place of one that was lost. Of etcd members."""
 
     @property
     def name(self) -> str:

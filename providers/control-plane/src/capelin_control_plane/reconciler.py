@@ -11,7 +11,7 @@ from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import Secret
 from capelin.client import Client, ClientError, needs_apply
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import Aspect, is_true
 from capelin.contract.pausing import paused
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
 from capelin.controller import (
@@ -28,12 +28,13 @@ from capelin.controller import (
 )
 
 from capelin_control_plane import status as say
-from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backends import Backend, Observed, Problem, Site
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane, RefusedSpecError, desired
+from capelin_control_plane.remedies import unusable
 from capelin_control_plane.secrets import authorities, ca_certificate, ensure_kubeconfig
-from capelin_control_plane.workload import Facts, addons, join_objects
+from capelin_control_plane.workload import Facts, addons, join_objects, service_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
 ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
@@ -122,12 +123,17 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         if isinstance(keys, Problem):
             refused = Aspect(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
             return await blocked(keys, refused)
-        site = await self._backend.claim(wanted, keys, address)
-        if isinstance(site, Problem):
-            return await blocked(site)
-        # Before anything runs there: whoever deletes the control plane has to find it.
-        await at.own_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
-        seen = await self._backend.move(key, site, wanted, keys, now)
+        try:
+            site = await self._backend.claim(wanted, keys, address)
+            if isinstance(site, Problem):
+                return await blocked(site)
+            # Before anything runs there: whoever deletes the control plane has to find it.
+            await at.own_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
+            seen = await self._backend.move(key, site, wanted, keys, now)
+        except OSError as error:
+            return await blocked(unusable(error))
+        if seen.problem is not None and not seen.parts:
+            return await blocked(seen.problem)
         if seen.answers or control_plane.spec.control_plane_endpoint is not None:
             # Cluster API connects as soon as it can, and has 30 s pass after it has failed.
             await self._give_away(control_plane, wanted, site, keys, at)
@@ -145,7 +151,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             )
             await at.publish(control_plane, current)
 
-        await tell(self._workload_before(key, seen))
+        await tell(_workload_before(control_plane, seen))
         if seen.answers:
             await tell(await self._keep_workload(key, site, wanted, keys, now))
         return _next_look(seen, now)
@@ -180,14 +186,6 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             at.client, control_plane, wanted, site=site, keys=keys, now=at.now()
         )
 
-    def _workload_before(self, key: Key, seen: Observed) -> Aspect:
-        type_ = say.WORKLOAD_OBJECTS_AVAILABLE
-        if key in self._kept:
-            return Aspect(type_, "True", type_)
-        if seen.answers:
-            return Aspect(type_, "Unknown", say.STARTING, "being applied")
-        return Aspect(type_, "False", say.WAITING_FOR_API_SERVER, "no API server is ready yet")
-
     async def _keep_workload(
         self, key: Key, site: Site, wanted: ControlPlane, keys: Authorities, now: datetime
     ) -> Aspect:
@@ -206,7 +204,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             coredns=wanted.coredns,
             kube_proxy=wanted.kube_proxy,
         )
-        objects = [*join_objects(facts), *addons(facts)]
+        objects = [*join_objects(facts), *service_objects(facts), *addons(facts)]
         digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()
         kept = self._kept.get(key)
         if kept is not None and kept.digest == digest and now - kept.at < _LOOK_AGAIN:
@@ -250,6 +248,16 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         self._kept.pop(key, None)
         await at.remove_finalizer(control_plane, FINALIZER)
         return Done()
+
+
+def _workload_before(control_plane: CapelinControlPlane, seen: Observed) -> Aspect:
+    """What is known of the objects in the workload cluster before anybody has looked."""
+    type_ = say.WORKLOAD_OBJECTS_AVAILABLE
+    if not seen.answers:
+        return Aspect(type_, "False", say.WAITING_FOR_API_SERVER, "no API server is ready yet")
+    if is_true((control_plane.status or Status()).conditions, type_):
+        return Aspect(type_, "True", type_)
+    return Aspect(type_, "Unknown", say.STARTING, "being applied")
 
 
 async def _ensure_object(workload: Client, wanted: Unstructured) -> None:

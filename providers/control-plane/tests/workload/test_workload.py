@@ -12,7 +12,7 @@ import pytest
 import yaml
 from capelin.api import Unstructured
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
-from capelin_control_plane.workload import Addon, Facts, addons, join_objects
+from capelin_control_plane.workload import Addon, Facts, addons, join_objects, service_objects
 from capelin_control_plane.workload.addons import coredns_image
 
 
@@ -141,3 +141,16 @@ def test_a_version_from_the_future_gets_the_newest_known_dns() -> None:
 
 def test_an_ipv6_endpoint_is_in_brackets() -> None:
     assert replace(facts(), host="fd00::1").server == "https://[fd00::1]:6443"
+
+
+def test_pods_find_the_api_where_it_answers_others_than_this_machine() -> None:
+    (one,) = service_objects(replace(facts(), host="192.0.2.7", port=443))
+    assert one["metadata"]["labels"] == {"kubernetes.io/service-name": "kubernetes"}
+    assert one["endpoints"][0]["addresses"] == ["192.0.2.7"]
+    assert one["ports"] == [{"name": "https", "port": 443, "protocol": "TCP"}]
+    assert service_objects(replace(facts(), host="fd00::1"))[0]["addressType"] == "IPv6"
+
+
+@pytest.mark.parametrize("host", ["127.64.0.5", "api.example.com"])
+def test_an_endpoint_that_kubernetes_would_refuse_is_left_out(host: str) -> None:
+    assert service_objects(replace(facts(), host=host)) == []

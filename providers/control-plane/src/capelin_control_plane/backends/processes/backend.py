@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,25 +16,14 @@ from capelin.embedded.processes import (
     AlreadySupervisedError,
     Declared,
     Phase,
-    Probe,
-    State,
     Supervisor,
-    answering,
-    listening,
 )
-from capelin.embedded.relay import reachable
 from capelin.pki import kubeconfig
 
-from capelin_control_plane.backends import Observed, Part, Problem, Site, Wake
-from capelin_control_plane.backends.processes import files
-from capelin_control_plane.backends.processes.composition import (
-    CONTROLLER_MANAGER_PORT,
-    SCHEDULER_PORT,
-    api_server_port,
-    composition,
-    etcd_port,
-    relay_listens_at,
-)
+from capelin_control_plane.backends import Observed, Problem, Site, Wake
+from capelin_control_plane.backends.processes import files, members
+from capelin_control_plane.backends.processes.composition import api_server_port, composition
+from capelin_control_plane.backends.processes.parts import parts
 from capelin_control_plane.backends.processes.places import (
     Place,
     claim,
@@ -43,18 +32,16 @@ from capelin_control_plane.backends.processes.places import (
     owner_of,
     site_of,
 )
+from capelin_control_plane.backends.processes.probes import liveness, readiness, tell_relay
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program
 from capelin_control_plane.plan import (
     Composition,
-    Instance,
     Plan,
     is_complete,
-    is_current,
     next_plan,
 )
 
-_FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
 
@@ -107,12 +94,14 @@ class Processes:
         renew_at = files.write_certificates(care.place, wanted, authorities, site.host, now)
         programs = await self._programs(key, wanted.version)
         if isinstance(programs, Problem):
-            return self._observed(care, None, programs, renew_at)
+            return self._observed(care, wanted, None, programs, renew_at)
         listen = listen_host(care.place, site.host)
         files.write_kubeconfigs(care.place, f"https://{listen}:{site.port}")
-        goal = composition(wanted, care.place, listen, programs)
+        compose = partial(composition, wanted, care.place, listen, programs)
+        problem = await self._mend_etcd(care, compose)
+        goal = compose(rejoined=_rejoined(care.plan))
         await self._step(care, goal)
-        return self._observed(care, goal, None, renew_at)
+        return self._observed(care, wanted, goal, problem, renew_at)
 
     def workload(self, site: Site) -> Config:
         """How the provider itself talks to the API of a control plane."""
@@ -187,6 +176,39 @@ class Processes:
         found = await self._binaries.fetch(names.values())
         return {program: found[name].path for program, name in names.items()}
 
+    async def _mend_etcd(self, care: _Care, compose: Callable[..., Composition]) -> Problem | None:
+        """Take the next step towards having an etcd member again that lost its data."""
+        slots = len(compose().etcd)
+        ready = {one.slot for one in care.plan.of("etcd") if one.name in _ready(care)}
+        for slot in ready:
+            members.remember(care.place, slot)
+        lost = members.to_replace(care.place, slots, ready)
+        if lost is None:
+            return None
+        there = next((one for one in care.plan.of("etcd") if one.slot == lost), None)
+        if there is not None:
+            self._go_on_with(care, care.plan.without(there))
+            return None
+        one = compose(rejoined={*_rejoined(care.plan), lost}).etcd[lost]
+        if one.name in care.supervisor.states:
+            # Still being stopped; the supervisor tells when it is.
+            return None
+        try:
+            await members.make_room(care.place, lost, through=min(ready))
+        except members.MemberError as error:
+            return Problem("EtcdMemberLost", f"{one.name} cannot be replaced yet: {error}")
+        await asyncio.to_thread(shutil.rmtree, care.place.etcd(lost), ignore_errors=True)
+        care.plan = care.plan.including(one)
+        files.write_plan(care.place, care.plan)
+        members.forget(care.place, lost)
+        self._declare(care)
+        return None
+
+    def _go_on_with(self, care: _Care, plan: Plan) -> None:
+        care.plan = plan
+        files.write_plan(care.place, plan)
+        self._declare(care)
+
     async def _step(self, care: _Care, goal: Composition) -> None:
         plan = care.plan
         while (following := next_plan(plan, goal, _ready(care))) != plan:
@@ -197,30 +219,26 @@ class Processes:
             if one.name in _ready(care) and one in care.plan.instances
         ]
         if files.write_targets(care.place, targets):
-            await self._tell_relay(care.place)
+            # One that is not up yet reads them when it starts.
+            with suppress(OSError):
+                await tell_relay(care.place.relay)
         if plan != care.plan:
-            care.plan = plan
-            files.write_plan(care.place, plan)
-            self._declare(care)
-
-    async def _tell_relay(self, place: Place) -> None:
-        """Have the relay read its targets; one that is not up yet reads them when it starts."""
-        with suppress(OSError):
-            with reachable(place.relay) as address:
-                reader, writer = await asyncio.open_unix_connection(address)
-            writer.write(b"\n")
-            await reader.read()
-            writer.close()
+            self._go_on_with(care, plan)
 
     def _declare(self, care: _Care) -> None:
-        members = tuple(one.name for one in care.plan.of("etcd"))
+        etcd = tuple(one.name for one in care.plan.of("etcd"))
         care.supervisor.declare(
             *(
                 Declared(
                     name=one.name,
                     command=one.command,
-                    after=members if one.component == "kube-apiserver" else (),
-                    ready=_probe(care.place, one),
+                    after=etcd if one.component == "kube-apiserver" else (),
+                    enough=len(etcd) // 2 + 1,
+                    ready=readiness(care.place, one),
+                    alive=liveness(care.place, one),
+                    refusal=partial(members.why_not_start, care.place, one.slot)
+                    if one.component == "etcd"
+                    else None,
                 )
                 for one in care.plan.instances
             )
@@ -229,57 +247,22 @@ class Processes:
     def _observed(
         self,
         care: _Care,
+        wanted: ControlPlane,
         goal: Composition | None,
         problem: Problem | None,
         renew_at: datetime | None,
     ) -> Observed:
-        states = care.supervisor.states
-        wanted = {} if goal is None else {one.name: one for one in (*goal.etcd, *goal.others)}
-        parts = tuple(_part(one, states.get(one.name), goal, wanted) for one in care.plan.instances)
-        complete = goal is not None and is_complete(care.plan, goal)
-        return Observed(parts=parts, complete=complete, problem=problem, renew_at=renew_at)
+        return Observed(
+            parts=parts(care.plan, goal, care.supervisor.states, care.place, wanted.tuning),
+            complete=goal is not None and is_complete(care.plan, goal),
+            problem=problem,
+            renew_at=renew_at,
+        )
+
+
+def _rejoined(plan: Plan) -> set[int]:
+    return {one.slot for one in plan.of("etcd") if one.rejoined}
 
 
 def _ready(care: _Care) -> set[str]:
     return {name for name, state in care.supervisor.states.items() if state.phase is Phase.RUNNING}
-
-
-def _part(
-    one: Instance, state: State | None, goal: Composition | None, wanted: Mapping[str, Instance]
-) -> Part:
-    if goal is None:
-        current = False
-    elif one.component == "kube-apiserver":
-        current = is_current(one, goal.api_server(one.slot))
-    elif one.component == "relay":
-        current = is_current(one, goal.relay)
-    else:
-        current = one.name in wanted and is_current(one, wanted[one.name])
-    return Part(
-        name=one.name,
-        component=one.component,
-        version=one.version,
-        ready=state is not None and state.phase is Phase.RUNNING,
-        current=current,
-        failure=state.reason if state is not None and state.phase in _FAILING else "",
-    )
-
-
-def _probe(place: Place, one: Instance) -> Probe:
-    match one.component:
-        case "etcd":
-            return partial(listening, place.address, etcd_port(one.slot))
-        case "kube-apiserver":
-            return partial(
-                answering,
-                f"https://{place.address}:{api_server_port(one.slot)}/readyz",
-                ca=place.authority("ca"),
-                certificate=place.leaf("admin"),
-                key=place.leaf("admin"),
-            )
-        case "kube-controller-manager":
-            return partial(listening, place.address, CONTROLLER_MANAGER_PORT)
-        case "kube-scheduler":
-            return partial(listening, place.address, SCHEDULER_PORT)
-        case "relay":
-            return partial(listening, *relay_listens_at(one.command))

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from capelin.embedded import relay
@@ -36,10 +37,18 @@ _GO = {
 
 
 def composition(
-    wanted: ControlPlane, place: Place, listen: str, programs: Mapping[Program, Path]
+    wanted: ControlPlane,
+    place: Place,
+    listen: str,
+    programs: Mapping[Program, Path],
+    *,
+    rejoined: Collection[int] = (),
 ) -> Composition:
-    """The instances of a control plane."""
-    members = tuple(_etcd_member(wanted, place, slot) for slot in range(wanted.etcd_replicas))
+    """The instances of a control plane; etcd members in `rejoined` slots came later."""
+    members = tuple(
+        _etcd_member(wanted, place, slot, rejoined=slot in rejoined)
+        for slot in range(wanted.etcd_replicas)
+    )
     urls = tuple(member.client_url for member in members)
 
     def run(program: Program, slot: int, arguments: tuple[str, ...]) -> Instance:
@@ -50,7 +59,10 @@ def composition(
         return run("kube-apiserver", slot, _api_server(wanted, place, slot, urls).arguments)
 
     return Composition(
-        etcd=tuple(run("etcd", slot, one.arguments) for slot, one in enumerate(members)),
+        etcd=tuple(
+            replace(run("etcd", slot, one.arguments), rejoined=slot in rejoined)
+            for slot, one in enumerate(members)
+        ),
         relay=Instance("relay", 0, wanted.version, _relay(place, listen, wanted.port)),
         replicas=wanted.replicas,
         api_server=api_server,
@@ -69,6 +81,16 @@ def api_server_port(slot: int) -> int:
 def etcd_port(slot: int) -> int:
     """The port at which an etcd member answers clients; peers and metrics are next to it."""
     return ETCD_PORT + _PORTS_A_MEMBER * slot
+
+
+def etcd_metrics_port(slot: int) -> int:
+    """The port at which an etcd member tells anybody how it is."""
+    return etcd_port(slot) + 2
+
+
+def peer_url(place: Place, slot: int) -> str:
+    """Where the other etcd members find one."""
+    return f"https://{place.address}:{etcd_port(slot) + 1}"
 
 
 def component_kubeconfig(place: Place, leaf: str, server: str) -> bytes:
@@ -118,21 +140,19 @@ def _command(
     )
 
 
-def _etcd_member(wanted: ControlPlane, place: Place, slot: int) -> Etcd:
-    peers = {
-        f"etcd-{one}": f"https://{place.address}:{etcd_port(one) + 1}"
-        for one in range(wanted.etcd_replicas)
-    }
+def _etcd_member(wanted: ControlPlane, place: Place, slot: int, *, rejoined: bool) -> Etcd:
+    peers = {f"etcd-{one}": peer_url(place, one) for one in range(wanted.etcd_replicas)}
     return Etcd(
         name=f"etcd-{slot}",
-        data=place.folder / f"etcd-{slot}",
+        data=place.etcd(slot),
         listen_address=place.address,
         advertise_host=place.address,
         client_port=etcd_port(slot),
         peer_port=etcd_port(slot) + 1,
-        metrics_port=etcd_port(slot) + 2,
+        metrics_port=etcd_metrics_port(slot),
         members=peers,
         token=place.address,
+        state="existing" if rejoined else "new",
         serving=place.files("etcd"),
         client_ca=place.authority("etcd"),
         peer=place.files("etcd"),

@@ -83,6 +83,7 @@ def read_plan(place: Place) -> Plan:
                     one["command"]["environment"],
                     limits=Limits(**one["command"]["limits"]),
                 ),
+                rejoined=one.get("rejoined", False),
             )
             for one in instances
         )

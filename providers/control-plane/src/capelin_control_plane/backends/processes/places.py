@@ -59,6 +59,10 @@ class Place:
         """The relay's control socket."""
         return self.folder / "relay"
 
+    def etcd(self, slot: int) -> Path:
+        """The data of an etcd member."""
+        return self.folder / f"etcd-{slot}"
+
     def leaf(self, name: str) -> Path:
         """A certificate and its key in one file, so that both change at once."""
         return self.folder / "pki" / f"{name}.pem"

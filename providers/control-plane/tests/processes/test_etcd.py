@@ -1,0 +1,82 @@
+"""etcd members that lose their data, in real control planes."""
+
+import asyncio
+import shutil
+import signal
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from capelin.api.views.core import ConfigMap
+from capelin.embedded.processes import Process
+from capelin_control_plane.backends import Observed
+from capelin_control_plane.desired import ControlPlane
+
+from .rig import KEY, NEW, Load, Rig, control_plane, settled
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def three_members() -> ControlPlane:
+    return replace(control_plane(NEW), etcd_replicas=3)
+
+
+async def lose(rig: Rig, name: str) -> None:
+    """Remove all that a member knows, and end it."""
+    shutil.rmtree(rig.folder / name)
+    process = Process.adopt(rig.folder / "run", name)
+    assert process is not None
+    process.signal(signal.SIGKILL)
+    await process.wait()
+
+
+def failure(seen: Observed, name: str) -> str:
+    return next(part.failure for part in seen.parts if part.name == name)
+
+
+async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig) -> None:
+    wanted = three_members()
+    await rig.until(wanted, settled)
+    load = Load()
+    running = asyncio.create_task(load.run(rig))
+    await load.reaches(20)
+    await lose(rig, "etcd-1")
+    seen = await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-1"))
+    assert seen.answers
+    await rig.until(wanted, settled)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert load.failed == []
+
+    # The new one carries its share: the cluster does without another.
+    await lose(rig, "etcd-2")
+    async with rig.client() as client:
+        await client.apply(ConfigMap.of("kept", "default"))
+
+
+async def test_a_replacement_goes_on_where_a_provider_was_killed(rig: Rig) -> None:
+    wanted = three_members()
+    await rig.until(wanted, settled)
+    await lose(rig, "etcd-1")
+    await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-1"))
+    for _ in range(8):
+        # A new provider a step: nothing that the last one knew is left.
+        await rig.backend.release(KEY)
+        await rig.until(wanted, lambda _: True)
+    await rig.until(wanted, settled)
+
+
+async def test_the_only_member_is_not_made_anew(rig: Rig) -> None:
+    wanted = control_plane(NEW)
+    await rig.until(wanted, settled)
+    data = rig.folder / "etcd-0"
+    data.rename(rig.folder / "away")
+    process = Process.adopt(rig.folder / "run", "etcd-0")
+    assert process is not None
+    process.signal(signal.SIGKILL)
+    seen = await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-0"))
+    assert f"{data} is gone" in failure(seen, "etcd-0")
+    assert not data.exists()
+    (rig.folder / "away").rename(data)
+    await rig.until(wanted, settled)

@@ -1,0 +1,286 @@
+"""What the reconciler does about control planes: on a real API server, with a backend of words."""
+
+import asyncio
+import errno
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capelin.api.views.capi import Cluster, Machine
+from capelin.client import Client, Config
+from capelin.contract.conditions import Aspect
+from capelin.contract.owners import reference_to
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL
+from capelin.controller import Key, Manager, Options
+from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.backends import Observed, Part, Problem, Site
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.reconciler import ADDRESS_ANNOTATION, FINALIZER, ControlPlanes
+
+ADDRESS = "127.64.0.9"
+Check = Callable[[], Awaitable[object]]
+
+pytestmark = pytest.mark.usefixtures("provider_crds")
+
+
+@dataclass
+class Told:
+    """A backend that remembers what it was told, and does what the test says."""
+
+    seen: Observed = field(default_factory=Observed)
+    error: OSError | None = None
+    told: list[str] = field(default_factory=list[str])
+    taken: list[str] = field(default_factory=list[str])
+
+    async def claim(
+        self, wanted: ControlPlane, authorities: Authorities, address: str | None
+    ) -> Site | Problem:
+        assert authorities.ca
+        self.told.append("claim" if address is None else "claim again")
+        self.taken = [ADDRESS]
+        return Site(ADDRESS, ADDRESS, wanted.port)
+
+    async def find(self, namespace: str, cluster: str, ca_certificate_pem: bytes) -> str | None:
+        assert (bool(namespace), cluster, bool(ca_certificate_pem)) == (True, "one", True)
+        return next(iter(self.taken), None)
+
+    async def move(
+        self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
+    ) -> Observed:
+        assert all((key, site, wanted, authorities, now))
+        self.told.append("move")
+        if self.error is not None:
+            raise self.error
+        return self.seen
+
+    def workload(self, site: Site) -> Config:
+        raise AssertionError(f"nothing answers at {site}")
+
+    async def release(self, key: Key) -> None:
+        assert key.name == "one"
+        self.told.append("release")
+
+    async def remove(self, key: Key, address: str) -> None:
+        assert key.name == "one"
+        self.told.append(f"remove {address}")
+
+
+@dataclass
+class Place:
+    """A namespace with a Cluster and its control plane, and a manager that looks after it."""
+
+    client: Client
+    namespace: str
+    config: Config
+    backend: Told = field(default_factory=Told)
+
+    async def create(self, **labels: str) -> None:
+        cluster = await self.client.create(
+            Cluster.read(
+                {
+                    "metadata": {"name": "one", "namespace": self.namespace},
+                    "spec": {
+                        "controlPlaneRef": {
+                            "apiGroup": CapelinControlPlane.resource.group,
+                            "kind": "CapelinControlPlane",
+                            "name": "one",
+                        },
+                    },
+                }
+            )
+        )
+        mine = CapelinControlPlane.of("one", self.namespace, spec=Spec(version="v1.34.4"))
+        mine.metadata.labels = {CLUSTER_NAME_LABEL: "one", **labels}
+        mine.metadata.owner_references = [reference_to(cluster, controller=True)]
+        await self.client.create(mine)
+
+    async def mine(self) -> CapelinControlPlane:
+        return await self.client.get(CapelinControlPlane, "one", self.namespace)
+
+    async def annotate(self, **annotations: str | None) -> None:
+        patch = {"metadata": {"annotations": annotations}}
+        await self.client.patch(CapelinControlPlane, "one", self.namespace, patch)
+
+    async def condition(self, type_: str) -> Aspect | None:
+        status = (await self.mine()).status
+        conditions = status.conditions if status else []
+        return next((Aspect.of(one) for one in conditions if one.type == type_), None)
+
+    async def says(self, type_: str, status: str, reason: str) -> bool:
+        found = await self.condition(type_)
+        return found is not None and (found.status, found.reason) == (status, reason)
+
+    async def gone(self) -> bool:
+        return await self.client.find(CapelinControlPlane, "one", self.namespace) is None
+
+    @asynccontextmanager
+    async def managed(self, **options: Any) -> AsyncGenerator[None]:
+        usual: dict[str, Any] = {
+            "namespace": self.namespace,
+            "metrics_address": None,
+            "health_address": None,
+            "grace_period": 5,
+        }
+        manager = Manager(
+            "capelin-test", [ControlPlanes(self.backend)], Options(**usual | options), self.config
+        )
+        running = asyncio.create_task(manager.run())
+        try:
+            yield
+        finally:
+            manager.stop()
+            await running
+
+
+async def until(happened: Check) -> None:
+    async with asyncio.timeout(30):
+        while not await happened():  # noqa: ASYNC110 - what is waited for happens elsewhere
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def place(client: Client, namespace: str, kubeconfig: Path) -> Place:
+    return Place(client, namespace, Config.from_kubeconfig(kubeconfig))
+
+
+STARTING = Part(
+    name="kube-apiserver-0",
+    component="kube-apiserver",
+    version="v1.34.4",
+    ready=False,
+    current=True,
+)
+
+
+async def test_a_paused_control_plane_is_let_go_and_left_alone(place: Place) -> None:
+    await place.create()
+    await place.annotate(**{PAUSED_ANNOTATION: ""})
+    async with place.managed():
+        await until(lambda: place.says("Paused", "True", "Paused"))
+        assert set(place.backend.told) == {"release"}
+        assert (await place.mine()).metadata.finalizers == []
+        await place.client.delete(CapelinControlPlane, "one", place.namespace)
+        await until(place.gone)
+    assert "remove" not in " ".join(place.backend.told)
+
+
+async def test_a_paused_cluster_pauses_its_control_plane_and_wakes_it_again(place: Place) -> None:
+    await place.create()
+    await place.client.patch(Cluster, "one", place.namespace, {"spec": {"paused": True}})
+    async with place.managed():
+        await until(lambda: place.says("Paused", "True", "Paused"))
+        assert set(place.backend.told) == {"release"}
+        await place.client.patch(Cluster, "one", place.namespace, {"spec": {"paused": False}})
+        await until(lambda: place.says("Paused", "False", "NotPaused"))
+        assert "move" in place.backend.told
+
+
+async def test_the_deletion_of_a_paused_control_plane_waits(place: Place) -> None:
+    await place.create()
+    async with place.managed():
+        await until(lambda: place.says("Paused", "False", "NotPaused"))
+        await place.annotate(**{PAUSED_ANNOTATION: ""})
+        await until(lambda: place.says("Paused", "True", "Paused"))
+        await place.client.delete(CapelinControlPlane, "one", place.namespace)
+        await asyncio.sleep(0.5)
+        assert (await place.mine()).metadata.finalizers == [FINALIZER]
+        await place.annotate(**{PAUSED_ANNOTATION: None})
+        await until(place.gone)
+    assert place.backend.told[-1] == f"remove {ADDRESS}"
+
+
+async def test_a_watch_filter_leaves_others_alone(place: Place) -> None:
+    await place.create()
+    async with place.managed(watch_filter="mine"):
+        await asyncio.sleep(0.5)
+        assert place.backend.told == []
+        labels = {"metadata": {"labels": {WATCH_LABEL: "mine"}}}
+        await place.client.patch(CapelinControlPlane, "one", place.namespace, labels)
+        await until(lambda: place.says("Paused", "False", "NotPaused"))
+
+
+async def test_without_a_cluster_it_waits(place: Place) -> None:
+    await place.client.create(
+        CapelinControlPlane.of("one", place.namespace, spec=Spec(version="v1.34.4"))
+    )
+    async with place.managed():
+        await until(lambda: place.says("Available", "False", "WaitingForOwnerCluster"))
+    assert place.backend.told == []
+
+
+async def test_where_it_is_is_written_down_before_anything_runs_there(place: Place) -> None:
+    await place.create()
+    place.backend.error = OSError(errno.ENOSPC, "No space left on device", "/state/plan.json")
+    async with place.managed():
+        await until(lambda: place.says("Available", "False", "DiskFull"))
+        mine = await place.mine()
+        assert mine.metadata.annotations[ADDRESS_ANNOTATION] == ADDRESS
+        place.backend.error = None
+        place.backend.seen = Observed(parts=(STARTING,))
+        await until(lambda: place.says("Available", "False", "NotInitialized"))
+
+
+async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(place: Place) -> None:
+    await place.create()
+    async with place.managed():
+        await until(lambda: place.says("Paused", "False", "NotPaused"))
+    # As if it had been killed between the one and the other.
+    await place.annotate(**{ADDRESS_ANNOTATION: None})
+    await place.client.delete(CapelinControlPlane, "one", place.namespace)
+    async with place.managed():
+        await until(place.gone)
+    assert place.backend.told[-1] == f"remove {ADDRESS}"
+
+
+async def test_it_goes_after_its_workers(place: Place) -> None:
+    await place.create()
+    worker = Machine.read(
+        {
+            "metadata": {
+                "name": "worker",
+                "namespace": place.namespace,
+                "labels": {CLUSTER_NAME_LABEL: "one"},
+            },
+            "spec": {
+                "clusterName": "one",
+                "bootstrap": {"dataSecretName": "none"},
+                "infrastructureRef": {"apiGroup": "x.io", "kind": "None", "name": "none"},
+            },
+        }
+    )
+    async with place.managed():
+        await until(lambda: place.says("Paused", "False", "NotPaused"))
+        await place.client.create(worker)
+        await place.client.delete(CapelinControlPlane, "one", place.namespace)
+        await until(lambda: place.says("Deleting", "True", "WaitingForWorkersDeletion"))
+        assert "remove" not in " ".join(place.backend.told)
+        await place.client.delete(Machine, "worker", place.namespace)
+        await until(place.gone)
+
+
+async def test_what_another_provider_looks_after_is_not_called_down(place: Place) -> None:
+    await place.create()
+    place.backend.seen = Observed(problem=Problem("LookedAfterElsewhere", "another provider"))
+    async with place.managed():
+        await until(lambda: place.says("Available", "False", "LookedAfterElsewhere"))
+    assert await place.condition("EtcdClusterAvailable") is None
+
+
+async def test_a_bad_word_is_answered_with_the_field(place: Place) -> None:
+    await place.create()
+    await place.client.patch(
+        Cluster,
+        "one",
+        place.namespace,
+        {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["shoal"]}}}},
+    )
+    async with place.managed():
+        await until(lambda: place.says("Available", "False", "InvalidSpec"))
+    found = await place.condition("Available")
+    assert found is not None
+    assert "spec.clusterNetwork.services.cidrBlocks" in found.message

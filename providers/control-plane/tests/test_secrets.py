@@ -1,0 +1,194 @@
+"""The secrets of a control plane, on a real API server."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from capelin.api.views.core import Secret
+from capelin.client import Client
+from capelin.contract.owners import controller_of, is_controlled_by
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
+from capelin.pki import KeyPair, client_certificate_of, new_ca, validity_of
+from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.backends import Problem, Site
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import PROGRAMS, ControlPlane, Tuning
+from capelin_control_plane.secrets import authorities, ensure_kubeconfig
+
+NOW = datetime.now(UTC)
+SITE = Site("127.64.0.9", "127.64.0.9", 6443)
+PURPOSES = ("ca", "etcd", "proxy", "sa")
+
+pytestmark = pytest.mark.usefixtures("provider_crds")
+
+
+def wanted(namespace: str) -> ControlPlane:
+    return ControlPlane(
+        namespace=namespace,
+        cluster="one",
+        version="v1.34.4",
+        replicas=1,
+        etcd_replicas=1,
+        host=None,
+        port=6443,
+        service_cidrs=("10.96.0.0/12",),
+        pod_cidrs=(),
+        service_domain="cluster.local",
+        cert_sans=(),
+        algorithm="ecdsa-p256",
+        validity=timedelta(days=365),
+        renew_before=timedelta(days=90),
+        renew_made_before=None,
+        rollout_after=None,
+        tuning=dict.fromkeys(PROGRAMS, Tuning()),
+        coredns=None,
+        kube_proxy=None,
+    )
+
+
+@pytest.fixture
+async def owner(client: Client, namespace: str) -> CapelinControlPlane:
+    return await client.create(
+        CapelinControlPlane.of("one", namespace, spec=Spec(version="v1.34.4"))
+    )
+
+
+async def made(client: Client, owner: CapelinControlPlane) -> Authorities:
+    found = await found_or_made(client, owner, may_make=True)
+    assert isinstance(found, Authorities), found
+    return found
+
+
+async def found_or_made(
+    client: Client, owner: CapelinControlPlane, *, may_make: bool
+) -> Authorities | Problem:
+    return await authorities(client, owner, wanted(owner.namespace or ""), NOW, may_make=may_make)
+
+
+async def secret(client: Client, owner: CapelinControlPlane, purpose: str) -> Secret:
+    return await client.get(Secret, f"one-{purpose}", owner.namespace)
+
+
+def brought(namespace: str, pair: KeyPair, labels: dict[str, str]) -> Secret:
+    one = Secret.of(
+        "one-ca",
+        namespace,
+        type="Opaque",
+        data={"tls.crt": pair.certificate_pem, "tls.key": pair.private_key_pem},
+    )
+    one.metadata.labels = labels
+    return one
+
+
+async def test_authorities_are_made_once(client: Client, owner: CapelinControlPlane) -> None:
+    first = await made(client, owner)
+    for purpose in PURPOSES:
+        one = await secret(client, owner, purpose)
+        assert one.type == SECRET_TYPE
+        assert one.metadata.labels[CLUSTER_NAME_LABEL] == "one"
+        assert is_controlled_by(one, owner)
+    assert await made(client, owner) == first
+
+
+async def test_an_authority_that_a_user_brought_is_used_and_left_alone(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    pair = new_ca("theirs", now=NOW)
+    theirs = await client.create(brought(owner.namespace or "", pair, {CLUSTER_NAME_LABEL: "one"}))
+    assert (await made(client, owner)).ca.certificate_pem == pair.certificate_pem
+    assert await secret(client, owner, "ca") == theirs
+
+
+async def test_a_secret_that_core_would_not_see_is_named_with_what_it_lacks(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    await client.create(brought(owner.namespace or "", new_ca("theirs", now=NOW), {}))
+    found = await found_or_made(client, owner, may_make=True)
+    assert isinstance(found, Problem)
+    assert found.reason == "CertificatesNotUsable"
+    assert "kubectl label --overwrite secret one-ca" in found.message
+
+
+async def test_what_is_gone_after_it_was_used_is_not_made_anew(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    await made(client, owner)
+    for purpose in ("ca", "sa"):
+        await client.delete(Secret, f"one-{purpose}", owner.namespace)
+    found = await found_or_made(client, owner, may_make=False)
+    assert isinstance(found, Problem)
+    assert found.reason == "CertificatesMissing"
+    assert "secret one-ca, one-sa" in found.message
+    assert await client.find(Secret, "one-ca", owner.namespace) is None
+    assert await client.find(Secret, "one-sa", owner.namespace) is None
+
+
+async def test_an_owner_that_somebody_took_away_is_put_back(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    await made(client, owner)
+    await client.patch(Secret, "one-etcd", owner.namespace, {"metadata": {"ownerReferences": None}})
+    await made(client, owner)
+    assert is_controlled_by(await secret(client, owner, "etcd"), owner)
+
+
+async def keep_kubeconfig(
+    client: Client, owner: CapelinControlPlane, keys: Authorities, now: datetime
+) -> Secret:
+    of = wanted(owner.namespace or "")
+    await ensure_kubeconfig(client, owner, of, site=SITE, keys=keys, now=now)
+    return await secret(client, owner, "kubeconfig")
+
+
+async def test_the_kubeconfig_is_renewed_at_half_its_life_and_not_before(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    keys = await made(client, owner)
+    first = await keep_kubeconfig(client, owner, keys, NOW)
+    assert first.type == SECRET_TYPE
+    assert is_controlled_by(first, owner)
+    soon = await keep_kubeconfig(client, owner, keys, NOW + timedelta(days=181))
+    assert soon.metadata.resource_version == first.metadata.resource_version
+    later = await keep_kubeconfig(client, owner, keys, NOW + timedelta(days=184))
+    certificate = client_certificate_of(later.data["value"])
+    assert certificate is not None
+    assert validity_of(certificate).not_after > NOW + timedelta(days=500)
+
+
+async def test_a_kubeconfig_that_is_deleted_or_not_ours_any_more_is_mended(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    keys = await made(client, owner)
+    await keep_kubeconfig(client, owner, keys, NOW)
+    await client.delete(Secret, "one-kubeconfig", owner.namespace)
+    assert (await keep_kubeconfig(client, owner, keys, NOW)).data["value"]
+    gone = {"metadata": {"ownerReferences": None, "labels": {CLUSTER_NAME_LABEL: None}}}
+    await client.patch(Secret, "one-kubeconfig", owner.namespace, gone)
+    again = await keep_kubeconfig(client, owner, keys, NOW)
+    assert is_controlled_by(again, owner)
+    assert again.metadata.labels[CLUSTER_NAME_LABEL] == "one"
+
+
+async def test_a_kubeconfig_that_a_user_brought_is_left_alone(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    keys = await made(client, owner)
+    theirs = await client.create(
+        Secret.of("one-kubeconfig", owner.namespace, type="Opaque", data={"value": b"theirs"})
+    )
+    assert controller_of(theirs.metadata.owner_references) is None
+    assert await keep_kubeconfig(client, owner, keys, NOW) == theirs
+
+
+async def test_at_a_word_the_kubeconfig_is_made_anew(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    keys = await made(client, owner)
+    first = await keep_kubeconfig(client, owner, keys, NOW)
+    asked = replace(wanted(owner.namespace or ""), renew_made_before=NOW + timedelta(minutes=1))
+    now = NOW + timedelta(minutes=2)
+    await ensure_kubeconfig(client, owner, asked, site=SITE, keys=keys, now=now)
+    renewed = await secret(client, owner, "kubeconfig")
+    assert renewed.data != first.data
+    await ensure_kubeconfig(client, owner, asked, site=SITE, keys=keys, now=now)
+    assert (await secret(client, owner, "kubeconfig")).data == renewed.data
