@@ -6,11 +6,14 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from capelin.api import Model
 from capelin.runtime.extension import Call, Extension
+from capelin.runtime.topology import Mutations, Template
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,
     BeforeClusterDelete,
     BeforeClusterUpgrade,
+    GeneratePatches,
     ValidateTopology,
 )
 from capelin.runtime.verdicts import Proceed, proceed
@@ -48,6 +51,22 @@ async def endless(_: Call[BeforeClusterDelete, None]) -> None:
 @ext.handler(ValidateTopology, name="size")
 def size(call: Call[ValidateTopology, None]) -> Proceed:
     return proceed(f"{len(call.request.items)} items")
+
+
+class Variables(Model):
+    motto: str
+
+
+mutations = Mutations(Variables)
+ext.handler(GeneratePatches, name="motto")(mutations.patches)
+
+
+@mutations.on("KubeadmConfigTemplate")
+def motto(template: Template[Variables]) -> None:
+    owner = template.builtin.machine_deployment
+    name = owner.name if owner else "nobody"
+    template.sequence("files").append({"path": f"/etc/{name}", "content": template.variables.motto})
+    template.metadata["labels"] = {"cluster": template.builtin.cluster.name}
 
 
 if __name__ == "__main__":

@@ -121,7 +121,8 @@ class Mutations(Generic[VariablesT]):
         self, item: GeneratePatchesRequestItem, variables: RequestVariables[VariablesT]
     ) -> Any:
         """The template after all changes; nothing when none is for it."""
-        rules = self._rules.get(item.object.get("kind", ""), ())
+        # Whatever came as its kind: what is no text is no kind that anybody registered.
+        rules = self._rules.get(str(item.object.get("kind")), ())
         known = [rule for rule in rules if rule.knows(item.object)]
         if not known:
             if self._fails:

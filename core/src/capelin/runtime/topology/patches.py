@@ -101,12 +101,19 @@ def apply_merge_patch(document: Any, patch: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two documents are the same JSON."""
+    return bool(one == other) and _equals_are_same(one, other)
+
+
+def _equals_are_same(one: Any, other: Any) -> bool:
+    """Whether what Python calls equal is the same JSON: to Python, true is 1."""
     kind = cast("object", type(one))
-    if kind is not type(other) or one != other:
+    if kind is str:
+        return True
+    if kind is not type(other):
         return False
     if kind is not dict and kind is not list:
         return True
-    # Python's equality is blind to true for 1 further down; the text is not.
+    # What differs further down shows in the text.
     return orjson.dumps(one) == orjson.dumps(other) or _canonical(one) == _canonical(other)
 
 
@@ -131,14 +138,20 @@ def _compare_objects(
     before: dict[str, Any], after: dict[str, Any], path: str, steps: list[Operation]
 ) -> None:
     different: list[str] = []
+    new = len(after)
     for key, value in before.items():
         other = after.get(key, _MISSING)
-        # Nearly all fields are the same in both, and a text that is equal needs no other look.
-        if other != value or (type(value) is not str and not same(value, other)):
+        if other is _MISSING:
             different.append(key)
-    if len(after) + len(different) > len(before):
-        different.extend(key for key in after if key not in before)
-    for key in sorted(different):
+            continue
+        new -= 1
+        if other != value or not (type(other) is str or _equals_are_same(value, other)):
+            different.append(key)
+    if new:
+        different.extend([key for key in after if key not in before])
+    if len(different) > 1:
+        different.sort()
+    for key in different:
         here = f"{path}/{_escaped(key)}"
         if key not in after:
             steps.append({"op": "remove", "path": here})

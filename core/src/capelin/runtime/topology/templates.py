@@ -82,10 +82,10 @@ class Template(Place, Generic[VariablesT_co]):
 def _mapping(start: Unstructured, path: tuple[str, ...]) -> dict[str, Any]:
     at: dict[str, Any] = start
     for depth, key in enumerate(path, 1):
-        if at.get(key) is None:
-            at[key] = {}
-        found = at[key]
-        if not is_object(found):
+        found = at.get(key)
+        if found is None:
+            found = at[key] = {}
+        elif not is_object(found):
             raise UnexpectedTemplateError(f"{'.'.join(path[:depth])} is no object")
         at = found
     return at

@@ -1,0 +1,251 @@
+"""Whatever comes over the wire, a server answers or hangs up, goes on, and does not grow.
+
+Cases are made of good requests by a generator with a seed; a failing seed goes into `SEEDS`.
+"""
+
+import json
+import re
+import socket
+import ssl
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from capelin.runtime.v1alpha1 import (
+    BeforeClusterCreate,
+    Discovery,
+    GeneratePatches,
+    ValidateTopology,
+)
+
+from .running import CA, PATIENCE, Served, certificate, serving, until, write
+
+SEEDS = (1, 2, 3)
+CASES = 250
+"""For each seed and each of the two tests."""
+
+HOLDER = {
+    "apiVersion": "cluster.x-k8s.io/v1beta2",
+    "kind": "MachineDeployment",
+    "namespace": "default",
+    "name": "demo",
+    "fieldPath": "spec.template.spec.bootstrap.configRef",
+}
+TEMPLATE = {
+    "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+    "kind": "KubeadmConfigTemplate",
+    "metadata": {"name": "demo", "namespace": "default"},
+    "spec": {"template": {"spec": {"files": [{"path": "/etc/a", "content": "b"}]}}},
+}
+VARIABLES = [
+    {"name": "builtin", "value": {"cluster": {"name": "demo"}, "machineDeployment": {"name": "a"}}},
+    {"name": "motto", "value": "small fish"},
+]
+ITEM = {"uid": "1", "holderReference": HOLDER, "object": TEMPLATE, "variables": VARIABLES}
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (Discovery.id.path(), {}),
+    (BeforeClusterCreate.id.path("pid"), {"cluster": {"metadata": {"name": "demo"}}}),
+    (
+        ValidateTopology.id.path("size"),
+        {"items": [{"holderReference": HOLDER, "object": TEMPLATE}]},
+    ),
+    (GeneratePatches.id.path("motto"), {"variables": VARIABLES, "items": [ITEM]}),
+)
+
+STRANGE: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        0,
+        -1,
+        1.5,
+        2**63,
+        2**64,
+        10**400,
+        "",
+        "\0",
+        "\x7f\u2028",
+        "\u0131",
+        "\u017f",
+        "\u212a",
+    ),
+    *([], {}, [[]], [None], {"": None}, {"a": {"a": {"a": {}}}}, "a" * 70_000, ["a"] * 3_000),
+)
+TOKENS: tuple[bytes, ...] = (
+    *(
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n",
+        b"\0",
+        b":",
+        b" ",
+        b"?timeout=",
+        b"-1",
+        b"9" * 40,
+        b"%00",
+        b"\xff",
+    ),
+    *(b"Transfer-Encoding: chunked\r\n", b"Content-Length: 7\r\n", b"Connection: close\r\n"),
+    *(b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\n", b"HTTP/1.0", b"HTTP/9.9", b"GET ", b"PRI "),
+    *(
+        b"[" * 2_000,
+        b'{"a":' * 2_000,
+        b'"\\ud800"',
+        b"\xed\xa0\x80",
+        b"NaN",
+        b"1e999",
+        b"//",
+        b"X" * 70_000,
+    ),
+)
+
+
+def places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a document: what holds it, and its key or index there."""
+    inside: Any = document
+    keys: list[Any] = list(inside if isinstance(document, dict) else range(len(inside)))
+    for key in keys:
+        yield document, key
+        if isinstance(document[key], dict | list):
+            yield from places(document[key])
+
+
+def strange_json(random: Random, request: dict[str, Any]) -> Any:
+    """A request of which one place is something else, or has another name, or comes often."""
+    document = {"": json.loads(json.dumps(request))}
+    holder, key = random.choice(list(places(document)))
+    match random.randrange(4):
+        case 0 if isinstance(key, str):
+            holder[random.choice((key.upper(), key.swapcase(), key + " "))] = holder.pop(key)
+        case 1:
+            holder[key] = [holder[key]] * random.choice((1, 2, 50))
+        case _:
+            holder[key] = random.choice(STRANGE)
+    return document.get("")
+
+
+def strange_bytes(random: Random, good: bytes) -> bytes:
+    """Bytes with some of them lost, doubled, turned, or others put between."""
+    data = bytearray(good)
+    for _ in range(random.choice((1, 1, 2, 4))):
+        start = random.randrange(len(data) + 1)
+        end = min(len(data), start + random.choice((1, 3, 20, 200)))
+        match random.randrange(5):
+            case 0:
+                del data[start:end]
+            case 1:
+                data[start:start] = data[start:end]
+            case 2:
+                data[start:end] = random.randbytes(end - start)
+            case 3:
+                del data[start:]
+            case _:
+                data[start:start] = random.choice(TOKENS)
+    return bytes(data)
+
+
+def whole(path: str, body: bytes) -> bytes:
+    """A request as Cluster API sends it."""
+    head = f"POST {path}?timeout=10s HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, server: Served) -> None:
+        context = ssl.create_default_context(cadata=CA.certificate_pem.decode())
+        plain = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+        self.connection = context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+    def answers(self, sent: bytes, *, enough: Callable[[bytes], object]) -> bytes:
+        """What comes back until it is enough, or until the server hangs up."""
+        received = b""
+        # The server may hang up on nonsense before it has heard all of it.
+        with suppress(ConnectionError, ssl.SSLEOFError):
+            self.connection.sendall(sent)
+            while not enough(received) and (more := self.connection.recv(65536)):
+                received += more
+        return received
+
+
+def is_whole(received: bytes) -> bool:
+    """Whether an answer has come to its end."""
+    head, found, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    return bool(found and length) and len(body) >= int(length[1] if length else 0)
+
+
+def statuses(received: bytes) -> Sequence[int]:
+    """The status of each answer."""
+    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    folder = tmp_path_factory.mktemp("certs")
+    write(folder, certificate())
+    with serving(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def lasting(server: Served) -> Generator[None]:
+    """The server goes on as if nothing had been, with no more memory or open files."""
+    proc = Path(f"/proc/{server.process.pid}")
+
+    def files() -> int:
+        return sum(1 for _ in (proc / "fd").iterdir())
+
+    def memory() -> int:
+        return int((proc / "status").read_text().partition("VmRSS:")[2].split()[0])
+
+    open_files, resident = files(), memory()
+    yield
+    path, request = REQUESTS[-1]
+    assert server.ask(path, json.dumps(request).encode())["status"] == "Success"
+    until(lambda: files() <= open_files)
+    # The largest requests leave some room behind for the next ones.
+    assert memory() - resident < 24 * 1024
+    assert "Traceback" not in "".join(server.log)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.usefixtures("lasting")
+def test_any_body_is_answered(server: Served, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - a seed is what makes a failure come again
+    client = Client(server)
+    for case in range(CASES):
+        path, request = random.choice(REQUESTS)
+        body = json.dumps(strange_json(random, request)).encode()
+        if random.random() < 0.3:
+            body = strange_bytes(random, body)
+        received = client.answers(whole(path, body), enough=is_whole)
+        assert statuses(received) == [200], f"case {case}: {body[:500]!r}"
+        said = json.loads(received.partition(b"\r\n\r\n")[2])
+        assert said["status"] in {"Success", "Failure"}, f"case {case}: {body[:500]!r}"
+    client.connection.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.usefixtures("lasting")
+def test_any_bytes_are_answered_or_refused(server: Served, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - a seed is what makes a failure come again
+    for case in range(CASES):
+        path, request = random.choice(REQUESTS)
+        sent = strange_bytes(random, whole(path, json.dumps(request).encode()))
+        # A good request that asks to end follows: what is cut short takes some of it for its own.
+        last = whole(Discovery.id.path(), b"{}").replace(
+            b"Host: a", b"Connection: close\r\nHost: a"
+        )
+        client = Client(server)
+        client.connection.settimeout(0.1)
+        received = b""
+        with suppress(TimeoutError):
+            # What is still waited for is a body that has not come; the client leaves it at that.
+            received = client.answers(sent + last, enough=lambda _: False)
+        client.connection.close()
+        assert all(status < 500 for status in statuses(received)), f"case {case}: {sent[:500]!r}"
