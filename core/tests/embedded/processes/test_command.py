@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from capelin.embedded.processes import Command, Declared, Limits
@@ -46,9 +47,10 @@ def test_limits_tell_go_to_stay_below_them() -> None:
         ({"memory_bytes": 0}, "needs memory"),
         ({"cpus": -1.0}, "needs time"),
         ({"nice": 20}, "from 0 to 19"),
+        ({"timer_slack": -1.0}, "cannot be early"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, int], message: str) -> None:
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Limits(**limits)
 

@@ -48,6 +48,12 @@ def link(pid: int, what: str) -> Path:
     return Path(f"/proc/{pid}/{what}").readlink()
 
 
+def slack() -> set[str]:
+    """How late the timers of our own threads may be."""
+    threads = Path("/proc/self/task").iterdir()
+    return {Path(f"/proc/{thread.name}/timerslack_ns").read_text() for thread in threads}
+
+
 def modes(folder: Path) -> list[int]:
     return [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()]
 
@@ -213,6 +219,16 @@ async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> 
 async def test_it_gives_way_to_others_when_asked(folder: Path) -> None:
     process = await Process.start(folder, declared(*SLEEP, limits=Limits(nice=7)))
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
+
+
+async def test_its_timers_may_be_late_when_asked_and_ours_are_not(folder: Path) -> None:
+    before = slack()
+    limits = Limits(timer_slack=0.05)
+    process = await Process.start(
+        folder, declared(*shell("exec cat /proc/self/timerslack_ns"), limits=limits)
+    )
+    assert await first_line(process) == "50000000"
+    assert slack() == before
 
 
 async def test_a_memory_limit_is_enforced_where_control_groups_can_be_made(folder: Path) -> None:

@@ -13,6 +13,7 @@ from capelin.embedded.addresses import free_address, free_port
 from capelin.embedded.apiserver.keys import Keys, leaves
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
 from capelin.embedded.components import (
+    TIMER_SLACK,
     ClientFiles,
     Etcd,
     KubeApiServer,
@@ -21,6 +22,7 @@ from capelin.embedded.components import (
 from capelin.embedded.processes import (
     Command,
     Declared,
+    Limits,
     Process,
     Supervisor,
     answering,
@@ -215,7 +217,10 @@ def _declared(
         ),
         Declared(
             name=KUBE_APISERVER,
-            command=Command((str(paths[KUBE_APISERVER]), *api_server.arguments)),
+            command=Command(
+                (str(paths[KUBE_APISERVER]), *api_server.arguments),
+                limits=Limits(timer_slack=TIMER_SLACK),
+            ),
             after=(ETCD,),
             ready=partial(answers, f"{_url(place)}/readyz"),
         ),
@@ -230,6 +235,7 @@ def _declared(
                 command=Command(
                     (str(paths[KUBE_CONTROLLER_MANAGER]), *manager.arguments),
                     {"CAPELIN_CERTIFICATE": certificate},
+                    limits=Limits(timer_slack=TIMER_SLACK),
                 ),
                 after=(KUBE_APISERVER,),
             )

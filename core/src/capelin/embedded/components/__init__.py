@@ -1,5 +1,7 @@
 """The command lines of etcd and the Kubernetes control plane, alike for processes and pods."""
 
+from typing import Final
+
 from capelin.embedded.components import apiserver, controller_manager, etcd, scheduler
 from capelin.embedded.components.apiserver import KubeApiServer
 from capelin.embedded.components.arguments import Extra, OwnedFlagError, check_extra
@@ -16,8 +18,15 @@ OWNED_FLAGS = {
 }
 """By component, the flags that users cannot set."""
 
+TIMER_SLACK: Final = 0.05
+"""By how many seconds the timers of an API server, and of what watches one, may well be late.
+
+Not etcd's: its members count on each other's heartbeats.
+"""
+
 __all__ = [
     "OWNED_FLAGS",
+    "TIMER_SLACK",
     "CertificateFiles",
     "ClientFiles",
     "Etcd",

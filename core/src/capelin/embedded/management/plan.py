@@ -10,9 +10,10 @@ from typing import Final, Literal
 from uuid import NAMESPACE_DNS, uuid5
 
 from capelin.api import Unstructured
+from capelin.embedded.components import TIMER_SLACK
 from capelin.embedded.management.manifests import Launch, inventory, launch
 from capelin.embedded.management.providers import Provider, ProviderType, Upstream
-from capelin.embedded.processes import Command
+from capelin.embedded.processes import Command, Limits
 
 VARIABLES: Final = {
     "CLUSTER_TOPOLOGY": "true",
@@ -140,6 +141,7 @@ def command(component: Component, place: Place) -> Command:
     return Command(
         arguments=(*component.program, *kept, *flags),
         environment={**component.launch.environment, **_environment(component, place)},
+        limits=Limits(timer_slack=TIMER_SLACK if component.dialect == "go" else 0.0),
     )
 
 

@@ -71,15 +71,16 @@ class Process:
         log = logs.open_log(log_path(folder, name))
         try:
             log_start = os.lseek(log, 0, os.SEEK_END)
-            child = subprocess.Popen(
-                command.arguments,
-                env=_environment(folder, name, command),
-                cwd=command.directory or folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            with kernel.timer_slack(command.limits.timer_slack):
+                child = subprocess.Popen(
+                    command.arguments,
+                    env=_environment(folder, name, command),
+                    cwd=command.directory or folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
         finally:
             os.close(log)
         # Popen objects complain when they go while their process lives, which ours is meant to.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capelin.embedded import relay
 from capelin.embedded.components import (
+    TIMER_SLACK,
     Etcd,
     KubeApiServer,
     KubeControllerManager,
@@ -136,7 +137,11 @@ def _command(
     return Command(
         (str(path), *arguments),
         environment,
-        limits=Limits(memory_bytes=tuning.memory_bytes, cpus=tuning.cpus),
+        limits=Limits(
+            memory_bytes=tuning.memory_bytes,
+            cpus=tuning.cpus,
+            timer_slack=0.0 if program == "etcd" else TIMER_SLACK,
+        ),
     )
 
 
