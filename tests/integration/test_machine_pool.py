@@ -24,11 +24,13 @@ async def whole(management: Client) -> AsyncGenerator[Whole]:
 
 
 async def versions(whole: Whole) -> dict[tuple[str, str], str]:
-    """The resourceVersions of everything that is Cluster API's, or ours."""
+    """The resourceVersions of everything that is Cluster API's, or ours, and of all Nodes."""
+    objects = [
+        one for kind in KINDS for one in (await whole.management.list(kind, whole.namespace)).items
+    ]
     return {
-        (kind.resource.kind, one.name): one.metadata.resource_version
-        for kind in KINDS
-        for one in (await whole.management.list(kind, whole.namespace)).items
+        (one.resource.kind, one.name): one.metadata.resource_version
+        for one in [*objects, *await whole.nodes()]
     }
 
 

@@ -18,6 +18,7 @@ from capelin_machine_pool.api import (
     Simulated,
 )
 from capelin_machine_pool.desired import (
+    FINALIZER,
     REVISION_LABEL,
     Fault,
     WantedMachine,
@@ -160,6 +161,7 @@ def test_a_pools_machine_is_as_core_looks_for_it() -> None:
         "cluster.x-k8s.io/pool-name": "workers",
         REVISION_LABEL: "r1",
     }
+    assert made.metadata.finalizers == [FINALIZER]
     (owner,) = made.metadata.owner_references
     assert (owner.kind, owner.uid, owner.controller) == ("CapelinMachinePool", "pool-uid", False)
     assert made.spec.provider_id == "capelin:///team/demo/pool-abc"

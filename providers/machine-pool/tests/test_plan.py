@@ -205,6 +205,13 @@ def test_a_machine_on_its_way_out_is_replaced() -> None:
     assert next_changes(members, Wanted(3)) == Changes(create=1)
 
 
+def test_no_more_machines_are_made_than_have_room_when_few_may_leave() -> None:
+    members = several(10, current=False)
+    assert next_changes(members, Wanted(10, 2, 5)) == Changes(7, ("m0", "m1", "m2", "m3", "m4"))
+    assert next_changes(members, Wanted(10, 2, 5), may_leave=2) == Changes(4, ("m0", "m1"))
+    assert next_changes(members, Wanted(10, 2, 5), may_leave=0) == Changes(2, ())
+
+
 def test_outdated_machines_go_before_marked_ones() -> None:
     members = [member("marked", goes_first=True), member("old", current=False)]
     assert removed(members, 1) == ["old"]

@@ -46,21 +46,25 @@ class WorkloadClients:
         self._retired: list[_Kept] = []
 
     @asynccontextmanager
-    async def client(self, cluster: str, namespace: str) -> AsyncGenerator[Client]:
+    async def client(
+        self, cluster: str, namespace: str, *, secret: Secret | None = None
+    ) -> AsyncGenerator[Client]:
         """The client of a workload cluster, with the kubeconfig that its secret has now.
 
-        It stays open until it is left, also when the secret changes meanwhile.
+        It stays open until it is left, also when the secret changes meanwhile. Whoever has read
+        the secret just now can give it.
 
         Raises:
             NotFound: there is no kubeconfig secret (yet), and so no cluster to reach.
             ConfigError: the kubeconfig cannot be used, or would reach into this machine.
         """
         name, key = f"{cluster}-kubeconfig", (namespace, cluster)
-        try:
-            secret = await self._client.get(Secret, name, namespace)
-        except NotFound:
-            await self.drop(cluster, namespace)
-            raise
+        if secret is None:
+            try:
+                secret = await self._client.get(Secret, name, namespace)
+            except NotFound:
+                await self.drop(cluster, namespace)
+                raise
         kept = self._fitting(key, secret)
         kept.users += 1
         try:

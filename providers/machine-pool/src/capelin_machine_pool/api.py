@@ -194,7 +194,7 @@ class PoolStatus(Model):
     initialization: Initialization = Initialization()
     infrastructure_machine_kind: Annotated[str, MaxLen(63)] | None = None
     """The kind that stands for each machine of the pool."""
-    instances: Annotated[list[Instance], MaxLen(10_000), map_list("instanceName")] = []
+    instances: Annotated[list[Instance], MaxLen(10_000), atomic()] = []
     """The machines of the pool."""
     replicas: Replicas | None = None
     ready: bool | None = None

@@ -11,6 +11,14 @@ from capelin.api import BaseObject, ObjectMeta
 from capelin.api.views.capi import Machine, MachinePool
 from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import reference_to
+from capelin.contract.vocabulary import (
+    NODE_CLUSTER_NAME_ANNOTATION,
+    NODE_CLUSTER_NAMESPACE_ANNOTATION,
+    NODE_MACHINE_ANNOTATION,
+    NODE_OWNER_KIND_ANNOTATION,
+    NODE_OWNER_NAME_ANNOTATION,
+    POOL_NAME_LABEL,
+)
 from capelin.controller import Key
 
 from capelin_machine_pool.api import (
@@ -21,6 +29,7 @@ from capelin_machine_pool.api import (
     Simulated,
 )
 
+FINALIZER = "infrastructure.cluster.x-k8s.io/capelin"
 REVISION_LABEL = "infrastructure.cluster.x-k8s.io/capelin-revision"
 """Which making of its pool a machine came from; others are outdated."""
 
@@ -41,6 +50,21 @@ class WantedMachine:
     failure_domain: str | None
     created: datetime
     simulated: Simulated
+    pool: str | None = None
+    """Its MachinePool, if it is in one."""
+
+    @property
+    def node_annotations(self) -> dict[str, str]:
+        """What core would write on its Node, at the twenty requests a second that it has there."""
+        if self.pool is None:
+            return {}
+        return {
+            NODE_CLUSTER_NAME_ANNOTATION: self.cluster,
+            NODE_CLUSTER_NAMESPACE_ANNOTATION: self.key.namespace,
+            NODE_MACHINE_ANNOTATION: self.key.name,
+            NODE_OWNER_KIND_ANNOTATION: MachinePool.resource.kind,
+            NODE_OWNER_NAME_ANNOTATION: self.pool,
+        }
 
     @property
     def boots_at(self) -> datetime:
@@ -81,6 +105,7 @@ def wanted_machine(
         or (owner.spec.failure_domain if owner else None),
         created=machine.metadata.creation_timestamp,
         simulated=machine.spec.simulated,
+        pool=machine.metadata.labels.get(POOL_NAME_LABEL),
     )
 
 
@@ -120,6 +145,7 @@ def pool_machine(
             },
             # Not as its controller: that will be the Machine.
             owner_references=[reference_to(pool)],
+            finalizers=[FINALIZER],
         ),
         spec=MachineSpec(
             backend=pool.spec.backend,

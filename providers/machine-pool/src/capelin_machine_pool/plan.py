@@ -56,15 +56,17 @@ def limits(
     return Wanted(replicas, surge, unavailable if surge else max(1, unavailable), policy)
 
 
-def next_changes(members: Sequence[Member], wanted: Wanted) -> Changes:
-    """The machines to make and to remove now.
+def next_changes(
+    members: Sequence[Member], wanted: Wanted, *, may_leave: int | None = None
+) -> Changes:
+    """The machines to remove now, `may_leave` at most, and then to make.
 
     Never are more than `wanted.unavailable` of the wanted number away because of us, nor are
     there more than `wanted.surge` too many. Those that are already on their way out count as gone.
     """
     alive = [one for one in members if not one.deleting]
     there = [one for one in alive if not one.lost]
-    remove = _removals(alive, wanted)
+    remove = _removals(alive, wanted)[:may_leave]
     current = sum(one.current for one in there)
     outdated = len(there) - current
     left = len(there) - sum(one.name in remove for one in there)

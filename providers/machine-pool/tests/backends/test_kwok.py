@@ -37,13 +37,12 @@ class Shoal:
 
     async def restart(self) -> None:
         """Nothing in memory is left, nor any lock held, as after a kill of the provider."""
-        for kwok in self.backend._kwoks.values():  # pyright: ignore[reportPrivateUsage] - a dead process holds nothing
-            await kwok.stack.aclose()
+        await self.backend.kwok.let_go(Key(self.namespace, CLUSTER))
         self.backend = self.another()
 
     @property
     def folder(self) -> Path:
-        return self._folder / self.namespace / CLUSTER
+        return self._folder / f"{self.namespace}.{CLUSTER}"
 
     def kwok(self) -> int | None:
         found = Process.adopt(self.folder / "run", "kwok")

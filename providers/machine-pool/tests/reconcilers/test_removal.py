@@ -14,8 +14,8 @@ from capelin.client import Client, NotFound, Unreachable, WorkloadClients
 from capelin.controller import Context, Done, Key
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend
+from capelin_machine_pool.desired import FINALIZER
 from capelin_machine_pool.reconcilers import Machines
-from capelin_machine_pool.reconcilers.machines import FINALIZER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -1,12 +1,7 @@
 """Machines that exist only as Node objects, kept alive by one KWOK process a workload cluster."""
 
-import asyncio
 import hashlib
-import shutil
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -15,48 +10,24 @@ from capelin.api import Unstructured
 from capelin.api.views.core import Node
 from capelin.client import AlreadyExists, Client, NotFound
 from capelin.controller import Key
-from capelin.embedded.addresses import address_of, free_port
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import (
-    Command,
-    Declared,
-    Process,
-    Supervisor,
-    listening,
-    private_folder,
-    write_private,
-)
 
 from capelin_machine_pool.api import Address
 from capelin_machine_pool.backends import Instance
+from capelin_machine_pool.backends.kwok import KEPT_ALIVE, Kwok
 from capelin_machine_pool.desired import WantedMachine
 
-KEPT_ALIVE = "kwok.x-k8s.io/node"
-_KWOK = "kwok"
-_LEASE_SECONDS = 40
 _FLAP = timedelta(seconds=90)
 """How long a flapping node is silent, and then alive: longer than core and Kubernetes wait."""
 _FIRST_ADDRESS = int(IPv4Address("10.128.0.0"))
 _ADDRESSES = 2**22
 
 
-@dataclass(slots=True, eq=False)
-class _Kwok:
-    """The process that keeps the nodes of a workload cluster alive."""
-
-    folder: Path
-    kubeconfig: str
-    stack: AsyncExitStack
-
-
 class SimulatedMachines:
     """Machines that exist only as Node objects."""
 
     def __init__(self, state: Path, binaries: Binaries) -> None:
-        self._state = state
-        self._binaries = binaries
-        self._kwoks: dict[Key, _Kwok] = {}
-        self._one_at_a_time = asyncio.Lock()
+        self.kwok = Kwok(state, binaries)
 
     async def ensure(
         self,
@@ -72,8 +43,7 @@ class SimulatedMachines:
             return Instance(running=False, message="starting", look_again_at=wanted.boots_at)
         if not was_running and wanted.fault == "never boots":
             return Instance(running=False, message="it never boots, as spec.simulated.faults says")
-        async with self._one_at_a_time:
-            await self._keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
+        await self.kwok.keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
         node = await workload.find(Node, wanted.key.name)
         if node is None:
             if was_running:
@@ -93,65 +63,7 @@ class SimulatedMachines:
 
     async def forget(self, cluster: Key) -> None:
         """Stop the process that kept a cluster's nodes alive."""
-        async with self._one_at_a_time:
-            folder = self._folder(cluster)
-            kwok = self._kwoks.pop(cluster, None)
-            if kwok is not None:
-                await kwok.stack.aclose()
-            if folder.exists():
-                async with Supervisor(_processes(folder)) as supervisor:
-                    await supervisor.stop()
-                shutil.rmtree(folder)
-
-    async def _keep_alive(self, cluster: Key, kubeconfig: bytes) -> None:
-        digest = hashlib.sha256(kubeconfig).hexdigest()
-        kwok = self._kwoks.get(cluster)
-        if kwok is not None and kwok.kubeconfig == digest:
-            return
-        program = await self._binaries.path("kwok")
-        folder = private_folder(self._folder(cluster))
-        write_private(folder / "kubeconfig", kubeconfig)
-        if kwok is not None:
-            await kwok.stack.aclose()
-        address = address_of(f"kwok/{cluster}")
-        port = _port(folder, address)
-        stack = AsyncExitStack()
-        self._kwoks[cluster] = _Kwok(folder, digest, stack)
-        supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
-        supervisor.declare(
-            Declared(
-                name=_KWOK,
-                command=Command(
-                    (
-                        str(program),
-                        f"--kubeconfig={folder / 'kubeconfig'}",
-                        f"--manage-nodes-with-annotation-selector={KEPT_ALIVE}=fake",
-                        f"--node-lease-duration-seconds={_LEASE_SECONDS}",
-                        f"--server-address={address}:{port}",
-                    ),
-                    # Read once at its start: another kubeconfig makes it another command.
-                    {"CAPELIN_KUBECONFIG_SHA256": digest, "HOME": str(folder)},
-                ),
-                ready=partial(listening, address, port),
-            )
-        )
-
-    def _folder(self, cluster: Key) -> Path:
-        return self._state / cluster.namespace / cluster.name
-
-
-def _processes(folder: Path) -> Path:
-    return folder / "run"
-
-
-def _port(folder: Path, address: str) -> int:
-    """Where the process listens; with another port it would be another process."""
-    file = folder / "port"
-    if Process.adopt(_processes(folder), _KWOK) is not None:
-        return int(file.read_bytes())
-    port = free_port(address)
-    write_private(file, str(port).encode())
-    return port
+        await self.kwok.stop(cluster)
 
 
 def addresses(name: str) -> tuple[Address, ...]:
@@ -199,7 +111,7 @@ def node_of(wanted: WantedMachine) -> Unstructured:
         "metadata": {
             "name": wanted.key.name,
             "labels": labels,
-            "annotations": {KEPT_ALIVE: "fake"},
+            "annotations": {**wanted.node_annotations, KEPT_ALIVE: "fake"},
         },
         "spec": spec,
         "status": {

@@ -29,10 +29,13 @@ from capelin.controller import (
 from capelin_machine_pool import status as say
 from capelin_machine_pool.api import CapelinMachine, MachineStatus
 from capelin_machine_pool.backends import Backend
-from capelin_machine_pool.desired import WantedMachine, fraction_of, wanted_machine
+from capelin_machine_pool.desired import FINALIZER, WantedMachine, fraction_of, wanted_machine
+from capelin_machine_pool.reconcilers.recent import Recent
 
-FINALIZER = "infrastructure.cluster.x-k8s.io/capelin"
 MANAGER = "capelin-machine-pool"
+
+_NODE_DELETED = "NodeDeleted"
+"""Core's reason for a condition of a Machine whose Node was there and is not."""
 
 _SOON = 2.0
 _LATER = 15.0
@@ -42,9 +45,20 @@ _LOOK_SELDOM = 300.0
 
 
 def its_machine(machine: Machine) -> Iterable[Key]:
-    """The machine that a Machine's events concern."""
+    """The machine that a Machine's events concern: in a pool, only if its Node was deleted.
+
+    A pool says all that its machines need, and each Machine changes ten times on its way.
+    """
     name = named_by(machine.spec.infrastructure_ref, CapelinMachine)
-    return [] if name is None else [Key(machine.namespace or "", name)]
+    in_pool = POOL_NAME_LABEL in machine.metadata.labels
+    if name is None or (in_pool and not _has_lost_its_node(machine)):
+        return []
+    return [Key(machine.namespace or "", name)]
+
+
+def _has_lost_its_node(machine: Machine) -> bool:
+    found = machine.status.conditions
+    return any(one.type == "NodeReady" and one.reason == _NODE_DELETED for one in found)
 
 
 class Machines(Reconciler[CapelinMachine]):
@@ -59,16 +73,19 @@ class Machines(Reconciler[CapelinMachine]):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._workloads: WorkloadClients | None = None
+        self._recent: Recent | None = None
         self._leaving = asyncio.Lock()
 
     async def reconcile(self, machine: CapelinMachine, at: Context) -> Result:
         """Take one step."""
-        cluster = await cluster_of(at.client, machine)
+        going = machine.metadata.deletion_timestamp is not None
+        # A pause counts at once for what cannot be undone.
+        cluster = await cluster_of(at.client if going else self._recently(at.client), machine)
         pause = paused(machine, cluster)
         if pause.status == "True":
             await self._say(machine, at, pause)
             return After(_LATER)
-        if machine.metadata.deletion_timestamp is not None:
+        if going:
             return await self._remove(machine, cluster, at)
         if cluster is None:
             await self._wait(machine, at, pause, say.WAITING_FOR_OWNER, "no Cluster owns it yet")
@@ -77,9 +94,9 @@ class Machines(Reconciler[CapelinMachine]):
             reason, what = say.WAITING_FOR_INFRASTRUCTURE, "the Cluster's infrastructure"
             await self._wait(machine, at, pause, reason, f"{what} is not provisioned yet")
             return After(_SOON)
-        owner = await owner_of(at.client, machine, Machine)
-        wanted = wanted_machine(machine, owner, cluster.name)
         in_pool = POOL_NAME_LABEL in machine.metadata.labels
+        owner = None if in_pool else await owner_of(at.client, machine, Machine)
+        wanted = wanted_machine(machine, owner, cluster.name)
         bootstrapped = owner is not None and owner.spec.bootstrap.data_secret_name is not None
         if wanted is None or not (in_pool or bootstrapped):
             message = "its Machine has no bootstrap data or no version yet"
@@ -94,12 +111,13 @@ class Machines(Reconciler[CapelinMachine]):
     ) -> Result:
         namespace = wanted.key.namespace
         name = secrets.secret_name(wanted.cluster, "kubeconfig")
-        secret = await at.client.find(Secret, name, namespace)
+        secret = await self._recently(at.client).find(Secret, name, namespace)
         if secret is None:
             message = "there is no kubeconfig for the cluster yet"
             await self._wait(machine, at, pause, say.WAITING_FOR_CONTROL_PLANE, message)
             return After(_SOON)
-        async with self._clients(at.client).client(wanted.cluster, namespace) as workload:
+        clients = self._clients(at.client)
+        async with clients.client(wanted.cluster, namespace, secret=secret) as workload:
             instance = await self._backend.ensure(
                 wanted,
                 workload,
@@ -191,6 +209,11 @@ class Machines(Reconciler[CapelinMachine]):
         before = machine.status or MachineStatus()
         changed = {"conditions": say.said(machine, *aspects, now=at.now())}
         await at.publish(machine, before.model_copy(update=changed))
+
+    def _recently(self, client: Client) -> Recent:
+        if self._recent is None:
+            self._recent = Recent(client)
+        return self._recent
 
     def _clients(self, client: Client) -> WorkloadClients:
         if self._workloads is None:

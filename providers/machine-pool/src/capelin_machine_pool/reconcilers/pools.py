@@ -3,7 +3,6 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +11,6 @@ from capelin.client import Client
 from capelin.contract import failure_domains
 from capelin.contract.clusters import cluster_of, named_by, owner_of
 from capelin.contract.conditions import Aspect
-from capelin.contract.machine_pools import is_to_go_first
 from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import ensure, reference_to
 from capelin.contract.pausing import paused
@@ -33,9 +31,11 @@ from capelin.controller import (
 
 from capelin_machine_pool import status as say
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, PoolStatus
-from capelin_machine_pool.desired import is_of, machine_name, pool_machine, revision_of
-from capelin_machine_pool.plan import Member, limits, next_changes
-from capelin_machine_pool.reconcilers.machines import FINALIZER, MANAGER
+from capelin_machine_pool.desired import FINALIZER, is_of, machine_name, pool_machine, revision_of
+from capelin_machine_pool.observe import is_going, leaving, member
+from capelin_machine_pool.plan import limits, next_changes
+from capelin_machine_pool.reconcilers.machines import MANAGER
+from capelin_machine_pool.reconcilers.pace import Pace
 
 ItemT = TypeVar("ItemT")
 
@@ -45,6 +45,8 @@ _LOOK_AGAIN = 60.0
 """When to look again at a pool as wanted: nobody says when its bootstrap config changes."""
 _AT_ONCE = 20
 """How many machines are made, or removed, at the same time."""
+_LEAVING_AT_ONCE = 50
+"""How many Machines begin to go at the same time: of hundreds, core gets rid far more slowly."""
 
 
 def its_pool(machine_pool: MachinePool) -> Iterable[Key]:
@@ -68,8 +70,18 @@ class Pools(Reconciler[CapelinMachinePool]):
         Permission("bootstrap.cluster.x-k8s.io", ("*",), ("get",)),
     )
 
+    def __init__(self) -> None:
+        self._pace = Pace()
+
     async def reconcile(self, pool: CapelinMachinePool, at: Context) -> Result:
-        """Take one step."""
+        """Take one step; every machine's change asks for one, so after a long one comes a rest."""
+        key = Key(pool.namespace or "", pool.name)
+        if rest := self._pace.rest(key):
+            return After(rest)
+        with self._pace.look(key):
+            return await self._step(pool, at)
+
+    async def _step(self, pool: CapelinMachinePool, at: Context) -> Result:
         cluster = await cluster_of(at.client, pool)
         pause = paused(pool, cluster)
         if pause.status == "True":
@@ -117,11 +129,14 @@ class Pools(Reconciler[CapelinMachinePool]):
         await self._list_machines(pool, machines, at)
         rolling = pool.spec.rolling_update
         wanted = limits(replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy)
-        if up_to_date == len(machines) == replicas and not any(map(_is_going, machines)):
+        if up_to_date == len(machines) == replicas and not any(map(is_going, machines)):
             return After(_LOOK_AGAIN)
         owners = await _machines_of(at.client, pool, labels)
-        members = [_member(machine, owners, revision, at.now()) for machine in machines]
-        changes = next_changes(members, wanted)
+        members = [member(machine, owners, revision, at.now()) for machine in machines]
+        may_leave = max(0, _LEAVING_AT_ONCE - leaving(owners.values(), at.now()))
+        changes = next_changes(members, wanted, may_leave=may_leave)
+        # First, so that whoever dies in between has not made too many.
+        await _each(changes.remove, partial(_delete_machine, at.client, pool))
         domains = _domains(machine_pool, cluster, machines)
         made = [
             pool_machine(
@@ -135,7 +150,6 @@ class Pools(Reconciler[CapelinMachinePool]):
             for domain in domains(changes.create)
         ]
         await _each(made, at.client.create)
-        await _each(changes.remove, partial(_delete_machine, at.client, pool))
         # Whether its Machine is there, its Node ready, or it is marked, only a look can tell.
         return After(_SOON)
 
@@ -201,33 +215,6 @@ def _waits_for(cluster: Cluster, machine_pool: MachinePool) -> Aspect | None:
         message = "the control plane has not answered yet"
         return Aspect(READY, "False", say.WAITING_FOR_CONTROL_PLANE, message)
     return None
-
-
-def _member(
-    machine: CapelinMachine, owners: Mapping[str, Machine], revision: str, now: datetime
-) -> Member:
-    owner = owners.get(machine.name)
-    going = owner is not None and owner.metadata.deletion_timestamp is not None
-    return Member(
-        name=machine.name,
-        current=is_of(machine, revision),
-        # Pods do not run on a machine, but on a node that is ready.
-        ready=say.is_ready(machine) and owner is not None and _has_ready_node(owner),
-        created=machine.metadata.creation_timestamp or now,
-        deleting=machine.metadata.deletion_timestamp is not None or going,
-        removable=owner is not None,
-        goes_first=owner is not None and is_to_go_first(owner),
-        lost=say.is_lost(machine),
-    )
-
-
-def _is_going(machine: CapelinMachine) -> bool:
-    return machine.metadata.deletion_timestamp is not None or say.is_lost(machine)
-
-
-def _has_ready_node(machine: Machine) -> bool:
-    found = machine.status.conditions
-    return any(one.type == "NodeReady" and one.status == "True" for one in found)
 
 
 async def _machines_of(

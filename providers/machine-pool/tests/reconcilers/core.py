@@ -1,0 +1,222 @@
+"""A management cluster on a real API server, where a few lines stand in for Cluster API's core."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from capelin.api import OwnerReference
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.core import Secret
+from capelin.client import Client, WorkloadClients
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
+from capelin.controller import Context, Key
+from capelin.controller.events import Recorder
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
+from capelin_machine_pool.backends import Backend, Instance
+from capelin_machine_pool.desired import WantedMachine
+from capelin_machine_pool.reconcilers import Machines, Pools
+
+NAME = "demo"
+OLD, NEW = "v1.33.13", "v1.34.4"
+CORES_FINALIZER = "machine.cluster.x-k8s.io/core"
+
+
+@dataclass
+class Cloud:
+    """A backend that keeps its instances whatever becomes of the provider: by name, a version."""
+
+    instances: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def ensure(
+        self, wanted: WantedMachine, workload: Client, *, was_running: bool, **_: object
+    ) -> Instance:
+        assert workload is not None
+        if was_running and wanted.key.name not in self.instances:
+            return Instance(running=True, lost=True)
+        self.instances.setdefault(wanted.key.name, wanted.version)
+        return Instance(running=True)
+
+    async def remove(self, key: Key, workload: Client | None) -> None:
+        assert workload is not None
+        self.instances.pop(key.name, None)
+
+    async def forget(self, cluster: Key) -> None:
+        assert not self.instances, cluster
+
+
+class SameClient:
+    """The management cluster as its own workload cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @asynccontextmanager
+    async def client(self, *_: str, **__: object) -> AsyncGenerator[Client]:
+        yield self._client
+
+    async def drop(self, *_: str) -> None:
+        """Nothing is kept."""
+
+
+class World:
+    """A cluster and its pool, what the provider makes of them, and what core would."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+        self.cloud = Cloud()
+
+    async def begin(self, rolling: dict[str, Any], replicas: int) -> None:
+        """Everything that a user and core have made before there is any machine."""
+        await self.client.create(
+            {
+                "apiVersion": Cluster.resource.api_version,
+                "kind": "Cluster",
+                "metadata": {"name": NAME, "namespace": self.namespace},
+                "spec": {"controlPlaneEndpoint": {"host": "demo", "port": 6443}},
+            },
+            resource=Cluster.resource,
+        )
+        await self._status(
+            Cluster,
+            NAME,
+            {
+                "initialization": {
+                    "infrastructureProvisioned": True,
+                    "controlPlaneInitialized": True,
+                }
+            },
+        )
+        secret = Secret.of(f"{NAME}-kubeconfig", self.namespace, data={"value": b"of the cloud"})
+        await self.client.create(secret.model_copy(update={"type": SECRET_TYPE}))
+        reference = {
+            "apiGroup": CapelinMachinePool.resource.group,
+            "kind": "CapelinMachinePool",
+            "name": NAME,
+        }
+        machine = {
+            "clusterName": NAME,
+            "version": OLD,
+            "bootstrap": {"dataSecretName": "data"},
+            "infrastructureRef": reference,
+        }
+        made = await self.client.create(
+            {
+                "apiVersion": MachinePool.resource.api_version,
+                "kind": "MachinePool",
+                "metadata": {"name": NAME, "namespace": self.namespace},
+                "spec": {
+                    "clusterName": NAME,
+                    "replicas": replicas,
+                    "template": {"spec": machine},
+                },
+            },
+            resource=MachinePool.resource,
+        )
+        owner = OwnerReference(
+            api_version=MachinePool.resource.api_version,
+            kind="MachinePool",
+            name=NAME,
+            uid=made["metadata"]["uid"],
+            controller=True,
+        )
+        await self.client.create(
+            {
+                "apiVersion": CapelinMachinePool.resource.api_version,
+                "kind": "CapelinMachinePool",
+                "metadata": {
+                    "name": NAME,
+                    "namespace": self.namespace,
+                    "labels": {CLUSTER_NAME_LABEL: NAME},
+                    "ownerReferences": [owner.dump()],
+                },
+                "spec": {"rollingUpdate": rolling},
+            },
+            resource=CapelinMachinePool.resource,
+        )
+
+    async def change(self, spec: dict[str, Any]) -> None:
+        """What a user changes of the MachinePool."""
+        await self.client.patch(MachinePool, NAME, self.namespace, {"spec": spec})
+
+    async def instances(self) -> list[CapelinMachine]:
+        return (await self.client.list(CapelinMachine, self.namespace)).items
+
+    async def machines(self) -> list[Machine]:
+        return (await self.client.list(Machine, self.namespace)).items
+
+    async def pool(self) -> CapelinMachinePool | None:
+        return await self.client.find(CapelinMachinePool, NAME, self.namespace)
+
+    async def provider_steps(self, client: Client) -> None:
+        """One look of a provider that has just started at everything there is."""
+        recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
+        at = Context(client, logging.getLogger(__name__), recorder)
+        if pool := await self.pool():
+            await Pools().reconcile(pool, at)
+        backend: Backend = self.cloud
+        machines = Machines(backend)
+        machines._workloads = cast("WorkloadClients", SameClient(client))  # pyright: ignore[reportPrivateUsage] - made when first needed
+        for machine in await self.instances():
+            await machines.reconcile(machine, at)
+
+    async def core_step(self) -> None:
+        """What core does about the machines, as far as the provider can tell."""
+        machines = {machine.name: machine for machine in await self.machines()}
+        instances = {instance.name: instance for instance in await self.instances()}
+        for name, instance in instances.items():
+            if name not in machines and instance.metadata.deletion_timestamp is None:
+                await self._make(instance)
+        for name, machine in machines.items():
+            if machine.metadata.deletion_timestamp is None:
+                await self._tell_of_node(machine)
+            elif name in instances:
+                await self.client.delete(CapelinMachine, name, self.namespace)
+            else:
+                await self.client.patch(
+                    Machine, name, self.namespace, {"metadata": {"finalizers": None}}
+                )
+
+    async def _make(self, instance: CapelinMachine) -> None:
+        reference = {
+            "apiGroup": CapelinMachine.resource.group,
+            "kind": "CapelinMachine",
+            "name": instance.name,
+        }
+        await self.client.create(
+            {
+                "apiVersion": Machine.resource.api_version,
+                "kind": "Machine",
+                "metadata": {
+                    "name": instance.name,
+                    "namespace": self.namespace,
+                    "labels": instance.metadata.labels,
+                    "finalizers": [CORES_FINALIZER],
+                },
+                "spec": {
+                    "clusterName": NAME,
+                    "bootstrap": {"dataSecretName": ""},
+                    "infrastructureRef": reference,
+                },
+            },
+            resource=Machine.resource,
+        )
+
+    async def _tell_of_node(self, machine: Machine) -> None:
+        ready = machine.name in self.cloud.instances
+        condition = {
+            "type": "NodeReady",
+            "status": "True" if ready else "False",
+            "reason": "NodeReady" if ready else "NodeDoesNotExist",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        await self._status(Machine, machine.name, {"conditions": [condition]})
+
+    async def _status(self, kind: Any, name: str, status: dict[str, Any]) -> None:
+        await self.client.patch(
+            kind.resource, name, self.namespace, {"status": status}, subresource="status"
+        )

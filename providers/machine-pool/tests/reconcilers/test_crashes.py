@@ -1,0 +1,145 @@
+"""The provider dies over and over, each time between one write and the next."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from capelin.api.views.capi import MachinePool
+from capelin.client import Client, Config
+from capelin.client.transport import Call, Reply
+from capelin_machine_pool.api import CapelinMachinePool
+from capelin_machine_pool.reconcilers.machines import MANAGER
+
+from .core import NAME, NEW, OLD, World
+
+MACHINES, SURGE, UNAVAILABLE = 4, 1, 1
+PATIENCE = 400
+
+
+class CrashError(BaseException):
+    """The provider is no more."""
+
+
+class Mortal:
+    """A client with which a provider may write so often; then it is gone, before or after that."""
+
+    def __init__(self, client: Client, writes: int, *, last_arrives: bool) -> None:
+        self._send = client._transport.send  # pyright: ignore[reportPrivateUsage] - what counts is what is sent
+        self._left = writes
+        self._last_arrives = last_arrives
+        client._transport.send = self.send  # pyright: ignore[reportPrivateUsage] - as above
+
+    async def send(self, call: Call) -> Reply:
+        if call.method == "GET":
+            return await self._send(call)
+        self._left -= 1
+        if self._left < 0 and not self._last_arrives:
+            raise CrashError
+        reply = await self._send(call)
+        if self._left < 0:
+            raise CrashError
+        return reply
+
+
+class Life:
+    """A world whose provider never lives long, and what must hold in it at any time."""
+
+    def __init__(self, world: World, config: Config, random: Random) -> None:
+        self._world = world
+        self._config = config
+        self._random = random
+        self.least = 0
+        self.most = 0
+        self.crashes = 0
+
+    async def until(self, replicas: int, version: str) -> None:
+        """Live on until the pool is as wanted, and nothing is left to do."""
+        await self._go_on(lambda: self._is(replicas, version))
+
+    async def until_some(self, version: str) -> None:
+        """Live on until there is a machine of a version."""
+
+        async def some() -> bool:
+            return version in self._world.cloud.instances.values()
+
+        await self._go_on(some)
+
+    async def until_gone(self) -> None:
+        """Live on until nothing is left of the pool."""
+
+        async def gone() -> bool:
+            left = [*await self._world.instances(), *await self._world.machines()]
+            return not left and await self._world.pool() is None
+
+        await self._go_on(gone)
+        assert self._world.cloud.instances == {}
+
+    async def _go_on(self, done: Any) -> None:
+        for _ in range(PATIENCE):
+            if await done():
+                return
+            await self._live()
+            await self._check()
+            await self._world.core_step()
+        pytest.fail(f"it does not come to an end: {self._world.cloud.instances}")
+
+    async def _live(self) -> None:
+        async with Client(self._config, manager=MANAGER) as client:
+            Mortal(
+                client, self._random.randrange(3), last_arrives=self._random.choice([True, False])
+            )
+            try:
+                await self._world.provider_steps(client)
+            except CrashError:
+                self.crashes += 1
+            except BaseExceptionGroup as group:
+                if not group.subgroup(CrashError):
+                    raise
+                self.crashes += 1
+
+    async def _check(self) -> None:
+        going = {
+            one.name for one in await self._world.machines() if one.metadata.deletion_timestamp
+        }
+        alive = {one.name for one in await self._world.instances()} - going
+        assert len(self._world.cloud.instances) >= self.least
+        assert not self.most or len(alive) <= self.most
+
+    async def _is(self, replicas: int, version: str) -> bool:
+        pool = await self._world.pool()
+        names = {one.name for one in await self._world.instances()}
+        return (
+            pool is not None
+            and pool.status is not None
+            and names == {one.name for one in await self._world.machines()}
+            and self._world.cloud.instances == dict.fromkeys(names, version)
+            and len(names) == len(pool.spec.provider_id_list) == pool.status.replicas == replicas
+        )
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whenever_the_provider_dies_the_next_one_goes_on(
+    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+    client: Client,
+    namespace: str,
+    seed: int,
+) -> None:
+    world = World(client, namespace)
+    await world.begin({"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE}, MACHINES)
+    life = Life(world, client.config, Random(seed))  # noqa: S311 - what failed has to fail again
+    await life.until(MACHINES, OLD)
+    life.least, life.most = MACHINES - UNAVAILABLE, MACHINES + SURGE
+    await world.change({"template": {"spec": {"version": NEW}}})
+    await life.until_some(NEW)
+    await world.change({"template": {"spec": {"version": OLD}}})
+    await life.until(MACHINES, OLD)
+    await world.change({"template": {"spec": {"version": NEW}}})
+    await life.until(MACHINES, NEW)
+    life.least = 2 - UNAVAILABLE
+    await world.change({"replicas": 2})
+    await life.until(2, NEW)
+    life.least = 0
+    await client.delete(CapelinMachinePool, NAME, namespace)
+    await life.until_gone()
+    await client.delete(MachinePool, NAME, namespace)
+    assert life.crashes > 20

@@ -1,0 +1,116 @@
+"""What keeps a thousand machines from asking a thousand times."""
+
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+from capelin.api.views.capi import Cluster, Machine
+from capelin.client import Client
+from capelin.controller import Key
+from capelin_machine_pool.reconcilers.machines import its_machine
+from capelin_machine_pool.reconcilers.pace import Pace
+from capelin_machine_pool.reconcilers.recent import Recent
+
+POOL, OTHER = Key("team", "pool"), Key("team", "other")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Counting:
+    """A client that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.there = True
+
+    async def find(self, *_: object) -> Cluster | None:
+        self.asked += 1
+        return Cluster.read({"metadata": {"name": "demo"}}) if self.there else None
+
+
+def look(pace: Pace, clock: Clock, key: Key, seconds: float) -> None:
+    with pace.look(key):
+        clock.now += seconds
+
+
+def test_a_long_look_is_followed_by_a_longer_rest() -> None:
+    pace = Pace(clock := Clock())
+    assert pace.rest(POOL) == 0
+    look(pace, clock, POOL, 1.0)
+    assert pace.rest(POOL) == pytest.approx(4.0)
+    assert pace.rest(OTHER) == 0
+    clock.now += 3
+    assert pace.rest(POOL) == pytest.approx(1.0)
+    clock.now += 2
+    assert pace.rest(POOL) == 0
+
+
+def test_no_rest_is_longer_than_anybody_would_wait() -> None:
+    pace = Pace(clock := Clock())
+    look(pace, clock, POOL, 60.0)
+    assert pace.rest(POOL) == pytest.approx(10.0)
+
+
+def test_a_look_that_fails_is_followed_by_a_rest_too() -> None:
+    pace = Pace(clock := Clock())
+    with suppress(RuntimeError), pace.look(POOL):
+        clock.now += 1
+        raise RuntimeError
+    assert pace.rest(POOL) == pytest.approx(4.0)
+
+
+async def test_machines_of_a_cluster_ask_for_it_once_a_second() -> None:
+    client, clock = Counting(), Clock()
+    recent = Recent(cast("Client", client), clock)
+    for _ in range(1000):
+        assert await recent.find(Cluster, "demo", "team") is not None
+    assert client.asked == 1
+    await recent.find(Cluster, "demo", "other")
+    assert client.asked == 2
+    clock.now += 1
+    client.there = False
+    assert await recent.find(Cluster, "demo", "team") is None
+    assert await recent.find(Cluster, "demo", "team") is None
+    assert client.asked == 3
+
+
+def machine(*, in_pool: bool, reason: str = "") -> Machine:
+    reference = {
+        "apiGroup": "infrastructure.cluster.x-k8s.io",
+        "kind": "CapelinMachine",
+        "name": "one",
+    }
+    labels = {"cluster.x-k8s.io/pool-name": "pool"} if in_pool else {}
+    condition: dict[str, Any] = {
+        "type": "NodeReady",
+        "status": "False",
+        "reason": reason,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    return Machine.read(
+        {
+            "metadata": {"name": "one", "namespace": "team", "labels": labels},
+            "spec": {"infrastructureRef": reference},
+            "status": {"conditions": [condition] if reason else []},
+        }
+    )
+
+
+def test_a_machine_of_its_own_is_looked_at_whenever_its_machine_changes() -> None:
+    assert its_machine(machine(in_pool=False)) == [Key("team", "one")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "keys"),
+    [("", []), ("NodeReady", []), ("NodeNotReady", []), ("NodeDeleted", [Key("team", "one")])],
+)
+def test_a_machine_of_a_pool_is_looked_at_when_core_has_seen_its_node_deleted(
+    reason: str, keys: list[Key]
+) -> None:
+    assert its_machine(machine(in_pool=True, reason=reason)) == keys
