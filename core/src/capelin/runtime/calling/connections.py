@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -108,7 +109,8 @@ class Connections:
                 asyncio.timeout(seconds),
                 self._open().post(
                     url,
-                    data=body,
+                    # As a file, it is sent piece by piece however large it is.
+                    data=BytesIO(body),
                     ssl=trusted,
                     server_hostname=address.host,
                     headers={"Host": address.authority, **(headers or {})},

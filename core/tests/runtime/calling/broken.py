@@ -1,0 +1,365 @@
+"""A small extension on nothing but an HTTP server, and what is wrong with its variants."""
+
+import asyncio
+import base64
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+HOOKS = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
+PREFIX = f"/{HOOKS}"
+
+Json = dict[str, Any]
+
+
+class Plain:
+    """Answers discovery, GeneratePatches, DiscoverVariables, an upgrade plan, a blocking hook."""
+
+    handlers: list[Json] = [
+        {"name": name, "requestHook": {"apiVersion": HOOKS, "hook": hook}, "timeoutSeconds": 2}
+        for name, hook in (
+            ("patches", "GeneratePatches"),
+            ("variables", "DiscoverVariables"),
+            ("plan", "GenerateUpgradePlan"),
+            ("gate", "BeforeClusterUpgrade"),
+        )
+    ]
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await self.body(request)
+        return web.Response(body=json.dumps(await self.said(request.path, body)).encode())
+
+    async def body(self, request: web.BaseRequest) -> bytes:
+        pieces = [piece async for piece in request.content.iter_any()]
+        return b"".join(pieces)
+
+    async def said(self, path: str, body: bytes) -> Json:
+        name = path.removeprefix(PREFIX).split("/")[1]
+        try:
+            request = self.read(body)
+        except ValueError:
+            return self.failure("no JSON")
+        if name == "discovery":
+            return self.response("Discovery", handlers=self.handlers)
+        hook = next(
+            handler["requestHook"]["hook"]
+            for handler in self.handlers
+            if handler["requestHook"]["hook"].lower() == name
+        )
+        return self.answer(hook, request)
+
+    def read(self, body: bytes) -> Json:
+        return {key.lower(): value for key, value in json.loads(body).items()}
+
+    def answer(self, hook: str, request: Json) -> Json:
+        if hook == "GeneratePatches":
+            return self.response(hook, items=[self.patch(item) for item in request["items"]])
+        if hook == "DiscoverVariables":
+            return self.response(hook, variables=[self.variable()])
+        if hook == "GenerateUpgradePlan":
+            return self.response(hook, controlPlaneUpgrades=[{"version": "v1.34.4"}])
+        return self.response(hook, retryAfterSeconds=30, message="not yet")
+
+    def patch(self, item: Json) -> Json:
+        text = json.dumps(self.steps()).encode()
+        return {
+            "uid": item["uid"],
+            "patchType": "JSONPatch",
+            "patch": base64.b64encode(text).decode(),
+        }
+
+    def steps(self) -> Any:
+        return [{"op": "add", "path": "/spec/template/spec/motto", "value": "swim"}]
+
+    def variable(self) -> Json:
+        return {"name": "motto", "schema": {"openAPIV3Schema": {"type": "string"}}}
+
+    def response(self, hook: str, **said: Any) -> Json:
+        return {"apiVersion": HOOKS, "kind": f"{hook}Response", "status": "Success", **said}
+
+    def failure(self, message: str) -> Json:
+        return {"status": "Failure", "message": message}
+
+
+def discovering(change: Callable[[list[Json]], None]) -> type[Plain]:
+    """A server whose handlers are announced otherwise."""
+
+    class Announced(Plain):
+        def __init__(self) -> None:
+            self.handlers = json.loads(json.dumps(Plain.handlers))
+            change(self.handlers)
+
+    return Announced
+
+
+def answering(change: Callable[[Json], object]) -> type[Plain]:
+    """A server whose answers, discovery aside, are otherwise."""
+
+    class Changed(Plain):
+        def answer(self, hook: str, request: Json) -> Json:
+            said = super().answer(hook, request)
+            change(said)
+            return said
+
+    return Changed
+
+
+def responding(
+    respond: Callable[[web.BaseRequest, Json], Awaitable[web.StreamResponse]],
+) -> type[Plain]:
+    """A server whose handlers, discovery aside, respond otherwise."""
+
+    class Responding(Plain):
+        async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+            if request.path.endswith("discovery"):
+                return await super().handle(request)
+            return await respond(request, await self.said(request.path, await self.body(request)))
+
+    return Responding
+
+
+async def _status_500(_: web.BaseRequest, said: Json) -> web.StreamResponse:
+    return web.json_response(said, status=500)
+
+
+async def _redirect(request: web.BaseRequest, _: Json) -> web.StreamResponse:
+    return web.Response(status=308, headers={"Location": f"{request.path}/"})
+
+
+async def _hang(_: web.BaseRequest, __: Json) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _page(_: web.BaseRequest, __: Json) -> web.StreamResponse:
+    return web.Response(text="<html>")
+
+
+class NeedsContentType(Plain):
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.content_type != "application/json":
+            return web.Response(status=415)
+        return await super().handle(request)
+
+
+class RefusesLarge(Plain):
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await self.body(request)
+        if len(body) > 1024 * 1024:
+            return web.Response(status=413)
+        return web.Response(body=json.dumps(await self.said(request.path, body)).encode())
+
+
+class RefusesUnknown(Plain):
+    def answer(self, hook: str, request: Json) -> Json:
+        return (
+            self.failure("unknown field")
+            if "fromthefuture" in request
+            else super().answer(hook, request)
+        )
+
+
+class MindsCase(Plain):
+    def read(self, body: bytes) -> Json:
+        request = json.loads(body)
+        if "ApiVersion" in request:
+            raise ValueError
+        return {key.lower(): value for key, value in request.items()}
+
+
+class Crashes(Plain):
+    def read(self, body: bytes) -> Json:
+        try:
+            return super().read(body)
+        except ValueError:
+            raise web.HTTPBadRequest from None
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await super().handle(request)
+        except web.HTTPBadRequest:
+            return web.Response(status=400)
+
+
+class Changing(Plain):
+    def __init__(self) -> None:
+        self.count = itertools.count()
+
+    def steps(self) -> Any:
+        return [{"op": "add", "path": "/spec/template/spec/motto", "value": next(self.count)}]
+
+
+class OnlyOnce(Plain):
+    def __init__(self) -> None:
+        self.done = False
+
+    def answer(self, hook: str, request: Json) -> Json:
+        if hook != "BeforeClusterUpgrade":
+            return super().answer(hook, request)
+        if self.done:
+            return {**self.response(hook), "status": "Failure", "message": "done already"}
+        self.done = True
+        return super().answer(hook, request)
+
+
+class Chatty(Plain):
+    def __init__(self) -> None:
+        self.count = itertools.count()
+
+    def answer(self, hook: str, request: Json) -> Json:
+        if hook != "BeforeClusterUpgrade":
+            return super().answer(hook, request)
+        said = self.response(hook, retryAfterSeconds=0, message=f"try {next(self.count)}")
+        return {**said, "status": "Failure"}
+
+
+class Unstable(Plain):
+    def __init__(self) -> None:
+        self.handlers = list(Plain.handlers)
+
+    async def said(self, path: str, body: bytes) -> Json:
+        if path.endswith("discovery"):
+            self.handlers.reverse()
+        return await super().said(path, body)
+
+
+class Failing(Plain):
+    async def said(self, path: str, body: bytes) -> Json:
+        if path.endswith("discovery"):
+            return {**self.response("Discovery"), "status": "Failure", "message": "not ready"}
+        return await super().said(path, body)
+
+
+def _steps(*steps: Json) -> type[Plain]:
+    class Patching(Plain):
+        def steps(self) -> Any:
+            return list(steps)
+
+    return Patching
+
+
+def _of(key: str, change: Callable[[Any], object]) -> Callable[[Json], object]:
+    def at(said: Json) -> None:
+        if key in said:
+            change(said[key])
+
+    return at
+
+
+def _lose(key: str) -> Callable[[Json], object]:
+    return lambda said: said.pop(key, None)
+
+
+IN_PLACE = {"apiVersion": HOOKS, "hook": "CanUpdateMachine"}
+
+BROKEN: dict[str, tuple[type[Plain], str, str]] = {
+    "a status of its own": (responding(_status_500), "status-200", "HTTP status 500"),
+    "a redirect": (responding(_redirect), "redirects", "HTTP status 308"),
+    "no answer": (responding(_hang), "timeouts", "no answer within 2 s"),
+    "no JSON": (responding(_page), "answers", "is no JSON object"),
+    "no Content-Type, no answer": (NeedsContentType, "content-type", "without Content-Type"),
+    "another type": (
+        answering(_of("items", lambda items: items[0].update(patch="not base64"))),
+        "answers",
+        "should be base64",
+    ),
+    "another kind": (
+        answering(lambda said: said.update(kind="Response")),
+        "kinds",
+        f"says {HOOKS} Response, not {HOOKS} GeneratePatchesResponse",
+    ),
+    "another version": (
+        answering(lambda said: said.update(apiVersion="hooks/v2")),
+        "kinds",
+        "the answer says hooks/v2 GeneratePatchesResponse",
+    ),
+    "no status": (answering(_lose("status")), "status", "status is None"),
+    "a status that is none": (
+        answering(lambda said: said.update(status="success")),
+        "status",
+        "status is 'success'",
+    ),
+    "no discovery": (Failing, "discovery", "Failure: not ready"),
+    "a discovery that changes": (Unstable, "discovery", "answered differently"),
+    "a name that is none": (
+        discovering(lambda all_: all_[0].update(name="Gate_Keeper")),
+        "handler-names",
+        "'Gate_Keeper' is no name",
+    ),
+    "a name twice": (
+        discovering(lambda all_: all_.append(all_[0])),
+        "unique-names",
+        "2 handlers are called patches",
+    ),
+    "too much time": (
+        discovering(lambda all_: all_[0].update(timeoutSeconds=60)),
+        "handler-timeouts",
+        "patches has a timeout of 60 seconds",
+    ),
+    "a policy that is none": (
+        discovering(lambda all_: all_[0].update(failurePolicy="Retry")),
+        "failure-policies",
+        "failure policy 'Retry'",
+    ),
+    "a hook of tomorrow": (
+        discovering(
+            lambda all_: all_.append(
+                {"name": "new", "requestHook": {"apiVersion": HOOKS, "hook": "BeforeLunch"}}
+            )
+        ),
+        "known-hooks",
+        "new is for BeforeLunch",
+    ),
+    "two where there can be one": (
+        discovering(
+            lambda all_: all_.extend({"name": n, "requestHook": IN_PLACE} for n in ("one", "two"))
+        ),
+        "exclusive-hooks",
+        "2 handlers are for CanUpdateMachine",
+    ),
+    "a wait that is none": (
+        answering(lambda said: "message" in said and said.update(retryAfterSeconds=-5)),
+        "retry-after",
+        "retryAfterSeconds is -5",
+    ),
+    "nothing of a wait": (
+        answering(_lose("retryAfterSeconds")),
+        "retry-after",
+        "retryAfterSeconds is None",
+    ),
+    "a patch for nothing": (
+        answering(_of("items", lambda items: items[0].update(uid="other"))),
+        "patches",
+        "a uid that is not in the request",
+    ),
+    "a patch that does not fit": (
+        _steps({"op": "remove", "path": "/spec/nowhere"}),
+        "patches",
+        "does not fit the document (DevClusterTemplate at spec.infrastructureRef)",
+    ),
+    "a patch of the name": (
+        _steps({"op": "replace", "path": "/metadata/name", "value": "other"}),
+        "patch-scope",
+        "changes more than it may (DevClusterTemplate",
+    ),
+    "a variable without a schema": (
+        answering(_of("variables", lambda all_: all_[0].pop("schema"))),
+        "variables",
+        "variable motto has no schema",
+    ),
+    "a plan that ends elsewhere": (
+        answering(_of("controlPlaneUpgrades", lambda steps: steps.append({"version": "v1.35.0"}))),
+        "upgrade-plans",
+        "does not end with v1.34.4",
+    ),
+    "patches by chance": (Changing, "determinism", "another answer the second time"),
+    "once and never again": (OnlyOnce, "idempotence", "fails the second time: done already"),
+    "messages that change": (Chatty, "messages", "another message the second time"),
+    "a mind of yesterday": (RefusesUnknown, "unknown-fields", "unknown-fields): Failure"),
+    "small requests only": (RefusesLarge, "large-requests", "large): HTTP status 413"),
+    "a mind for case": (MindsCase, "field-case", "other-case): Failure"),
+    "a crash": (Crashes, "malformed-requests", "malformed): HTTP status 400"),
+}
