@@ -275,7 +275,6 @@ RULES = (
         "Discovered variables have names of their own and schemas.",
         "Describe each variable once, with schema.openAPIV3Schema.",
         bad_variables,
-        effect,
     ),
     Rule(
         "upgrade-plans",
