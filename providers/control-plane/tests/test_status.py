@@ -226,3 +226,25 @@ def test_what_blocks_is_said_and_what_was_true_stays() -> None:
     assert condition(blocked, "Available") == ("Unknown", problem.reason, problem.message)
     assert blocked.initialization.control_plane_initialized is True
     assert blocked.versions == running.versions
+
+
+def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
+    lost = part("etcd", 1, ready=False, failure="lost its data, and is being replaced")
+    seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), lost, part("etcd", 2)))
+    current = said(seen, want=wanted(etcd=3), of=control_plane(initialized=True))
+    assert condition(current, "EtcdClusterAvailable") == (
+        "True",
+        "EtcdClusterDegraded",
+        "a quorum is up; etcd-1 lost its data, and is being replaced",
+    )
+    assert condition(current, "Remediating")[:2] == ("True", "Remediating")
+    assert condition(current, "Available")[0] == "True"
+
+
+def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
+    down = [part("etcd", slot, ready=False, failure="lost its data") for slot in (1, 2)]
+    seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), *down))
+    current = said(seen, want=wanted(etcd=3), of=control_plane(initialized=True))
+    assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
+    assert condition(current, "Available")[:2] == ("False", "NotAvailable")
+    assert "etcd-2 lost its data" in condition(current, "Available")[2]

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -38,9 +37,7 @@ async def test_an_upgrade_under_load_fails_no_request(rig: Rig) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_what_dies_is_replaced_and_what_runs_is_adopted(
-    rig: Rig, record_property: Callable[[str, object], None]
-) -> None:
+async def test_what_dies_is_replaced_and_what_runs_is_adopted(rig: Rig) -> None:
     wanted = control_plane(NEW)
     await rig.until(wanted, settled)
     first = Process.adopt(rig.folder / "run", "kube-apiserver-0")
@@ -49,8 +46,7 @@ async def test_what_dies_is_replaced_and_what_runs_is_adopted(
     os.kill(first.pid, signal.SIGKILL)
     await rig.until(wanted, lambda seen: not settled(seen))
     await rig.until(wanted, settled)
-    record_property("seconds", round(seconds := time.monotonic() - killed, 1))
-    assert seconds < REPLACED_SECONDS
+    assert time.monotonic() - killed < REPLACED_SECONDS
     second = Process.adopt(rig.folder / "run", "kube-apiserver-0")
     assert second is not None
     assert second.pid != first.pid

@@ -1,0 +1,64 @@
+"""What only the world can tell: said with field and remedy, while what runs goes on."""
+
+import socket
+from collections.abc import Generator
+from dataclasses import replace
+
+import pytest
+from capelin.api.views.core import Namespace
+from capelin_control_plane.backends import Observed, Problem
+from capelin_control_plane.desired import ControlPlane, Tuning
+
+from .rig import NEW, Rig, control_plane, settled
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def told(seen: Observed) -> str:
+    return "; ".join(part.failure for part in seen.parts)
+
+
+async def assert_serves(rig: Rig) -> None:
+    async with rig.client() as client:
+        assert (await client.get(Namespace, "default")).name == "default"
+
+
+async def test_a_flag_that_nobody_knows_and_back_again(rig: Rig) -> None:
+    good = control_plane(NEW)
+    await rig.until(good, settled)
+    before = rig.pids()
+    flags = {"kube-apiserver": Tuning(arguments={"shoal": "x"})}
+    bad = replace(good, tuning={**good.tuning, **flags})
+    seen = await rig.until(bad, lambda seen: "mend spec.apiServer.extraArgs[shoal]" in told(seen))
+    assert "unknown flag: --shoal" in told(seen)
+    assert seen.answers
+    await assert_serves(rig)
+    await rig.until(good, lambda seen: settled(seen) and rig.pids() == before)
+
+
+async def test_a_version_that_cannot_be_had(rig: Rig) -> None:
+    await rig.until(control_plane(NEW), settled)
+    before = rig.pids()
+    seen = await rig.until(control_plane("v1.34.99"), lambda seen: seen.problem is not None)
+    assert seen.problem is not None
+    assert seen.problem.reason == "VersionNotAvailable"
+    assert seen.problem.message.startswith("spec.version: v1.34.99 is not a Kubernetes version")
+    assert seen.answers
+    assert rig.pids() == before
+
+
+@pytest.fixture
+def taken_everywhere() -> Generator[int]:
+    """A port that somebody has on all addresses."""
+    with socket.create_server(("0.0.0.0", 0)) as server:  # noqa: S104 - what others do
+        port: int = server.getsockname()[1]
+        yield port
+
+
+async def test_a_port_that_somebody_has_everywhere(rig: Rig, taken_everywhere: int) -> None:
+    wanted: ControlPlane = replace(control_plane(NEW), port=taken_everywhere)
+    site = await rig.backend.claim(wanted, rig.keys, None)
+    assert isinstance(site, Problem)
+    assert site.reason == "AddressNotAvailable"
+    assert f"port {taken_everywhere}" in site.message
+    assert "spec.clusterNetwork.apiServerPort" in site.message

@@ -1,0 +1,37 @@
+"""The command lines of a control plane on processes."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from capelin_control_plane.backends.processes.composition import composition
+from capelin_control_plane.backends.processes.places import Place
+from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program
+from capelin_control_plane.plan import Composition, is_current
+
+from .rig import control_plane
+
+PLACE = Place(Path("/state/127.64.0.9"), "127.64.0.9")
+
+
+def composed(wanted: ControlPlane, **options: set[int]) -> Composition:
+    programs: dict[Program, Path] = {program: Path("/bin") / program for program in PROGRAMS}
+    return composition(wanted, PLACE, PLACE.address, programs, **options)
+
+
+def test_a_rollout_replaces_all_but_etcd() -> None:
+    wanted = control_plane()
+    before = composed(wanted)
+    after = composed(replace(wanted, rollout_after=datetime(2026, 1, 1, tzinfo=UTC)))
+    assert not is_current(before.api_server(0), after.api_server(0))
+    assert not any(map(is_current, before.others, after.others))
+    assert all(map(is_current, before.etcd, after.etcd))
+
+
+def test_a_member_that_rejoined_looks_for_its_cluster_and_the_others_stay_as_they_are() -> None:
+    wanted = replace(control_plane(), etcd_replicas=3)
+    before, after = composed(wanted), composed(wanted, rejoined={1})
+    assert "--initial-cluster-state=existing" in after.etcd[1].command.arguments
+    assert after.etcd[1].rejoined
+    assert is_current(before.etcd[0], after.etcd[0])
+    assert is_current(before.api_server(0), after.api_server(0))

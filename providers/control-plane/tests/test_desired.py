@@ -1,0 +1,85 @@
+"""From a spec, and its Cluster's, to what is wanted."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from capelin.api.views.capi import Cluster
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.desired import (
+    RENEW_ANNOTATION,
+    ControlPlane,
+    RefusedSpecError,
+    desired,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def wanted(
+    spec: dict[str, Any] | None = None,
+    cluster: dict[str, Any] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> ControlPlane:
+    mine = CapelinControlPlane.read(
+        {
+            "metadata": {"name": "one", "namespace": "sea", "annotations": annotations or {}},
+            "spec": {"version": "v1.34.4", **(spec or {})},
+        }
+    )
+    theirs = Cluster.read(
+        {"metadata": {"name": "shoal", "namespace": "sea"}, "spec": cluster or {}}
+    )
+    return desired(mine, theirs, NOW)
+
+
+def test_what_nobody_says_is_as_everywhere() -> None:
+    one = wanted()
+    assert (one.namespace, one.cluster, one.host, one.port) == ("sea", "shoal", None, 6443)
+    assert one.service_cidrs == ("10.96.0.0/12",)
+    assert one.service_domain == "cluster.local"
+    assert one.first_service_address == "10.96.0.1"
+
+
+def test_the_network_is_the_clusters() -> None:
+    network = {
+        "apiServerPort": 7443,
+        "serviceDomain": "sea.local",
+        "services": {"cidrBlocks": ["10.0.0.0/16"]},
+        "pods": {"cidrBlocks": ["10.1.0.0/16"]},
+    }
+    one = wanted(cluster={"clusterNetwork": network})
+    assert (one.port, one.service_domain) == (7443, "sea.local")
+    assert (one.service_cidrs, one.pod_cidrs) == (("10.0.0.0/16",), ("10.1.0.0/16",))
+
+
+def test_the_control_planes_own_endpoint_comes_before_its_clusters() -> None:
+    theirs = {"controlPlaneEndpoint": {"host": "theirs", "port": 1}}
+    assert (wanted(cluster=theirs).host, wanted(cluster=theirs).port) == ("theirs", 1)
+    own = wanted({"controlPlaneEndpoint": {"host": "own"}}, theirs)
+    assert (own.host, own.port) == ("own", 1)
+
+
+@pytest.mark.parametrize(("days", "is_due"), [(-1, True), (1, False)])
+def test_a_rollout_is_wanted_once_its_moment_has_passed(days: int, is_due: bool) -> None:
+    moment = NOW + timedelta(days=days)
+    one = wanted({"rollout": {"after": moment.isoformat()}})
+    assert one.rollout_after == (moment if is_due else None)
+
+
+def test_a_renewal_in_the_future_is_one_now() -> None:
+    later = (NOW + timedelta(days=9)).isoformat()
+    assert wanted(annotations={RENEW_ANNOTATION: later}).renew_made_before == NOW
+    with pytest.raises(RefusedSpecError, match="'soon' is not a moment"):
+        wanted(annotations={RENEW_ANNOTATION: "soon"})
+
+
+def test_a_network_that_is_none_is_refused_by_its_field() -> None:
+    with pytest.raises(RefusedSpecError, match=r"spec\.clusterNetwork\.pods\.cidrBlocks: 'sea'"):
+        wanted(cluster={"clusterNetwork": {"pods": {"cidrBlocks": ["sea"]}}})
+
+
+def test_resources_are_read_as_kubernetes_writes_them() -> None:
+    one = wanted({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
+    assert one.tuning["etcd"].memory_bytes == 512 * 2**20
+    assert one.tuning["etcd"].cpus == 0.5

@@ -1,0 +1,159 @@
+"""Clusters that go to another management cluster and back, and serve all the while."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from capelin.api.views.capi import Cluster
+from capelin.api.views.core import ConfigMap, Namespace, Secret
+from capelin.client import Client, ClientError, Config
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.management import control
+from capelin.embedded.management.components import programs
+from capelin.embedded.management.environment import Environment
+from capelin.embedded.processes import kill_all, private_folder
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_infra.lifecycle import until_ready
+
+from .pools import Whole, cluster_manifests, condition, pool_manifests, until
+
+pytestmark = pytest.mark.timeout(900)
+
+NAME = "moved"
+SHARED = ("control-plane-capelin", "infrastructure-capelin")
+"""The providers that keep something on this machine."""
+Run = Callable[..., Awaitable[str]]
+
+
+@dataclass
+class Reader:
+    """Asks the workload cluster for something, over and over."""
+
+    client: Client
+    asked: int = 0
+    failed: list[str] = field(default_factory=list[str])
+
+    async def run(self) -> None:
+        while True:
+            self.asked += 1
+            try:
+                await self.client.get(ConfigMap, "kept", "default")
+            except (ClientError, OSError) as error:
+                self.failed.append(repr(error))
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def environment(folder: Path, shared: Path) -> AsyncGenerator[Environment]:
+    """A management cluster whose providers keep what they run in a shared folder."""
+    environment = Environment(folder)
+    settings = control.wanted(
+        environment,
+        kubernetes_version=KNOWN_KUBERNETES[-1],
+        providers=["kubeadm-bootstrap"],
+        durable=False,
+    )
+    environment.make_folders()
+    for provider in SHARED:
+        target = private_folder(shared / provider)
+        (environment.workloads / provider).symlink_to(target)
+    await Binaries().fetch(programs(settings.kubernetes_version, settings.providers))
+    try:
+        await control.start(environment, settings)
+        async for _ in control.follow(environment):
+            pass
+        yield environment
+    finally:
+        await control.remove(environment)
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncGenerator[tuple[Environment, Environment]]:
+    shared = tmp_path / "shared"
+    try:
+        async with (
+            environment(tmp_path / "here", shared) as here,
+            environment(tmp_path / "there", shared) as there,
+        ):
+            yield here, there
+    finally:
+        await kill_all(shared)
+
+
+def client_of(environment: Environment) -> Client:
+    return Client(Config.from_kubeconfig(environment.kubeconfig))
+
+
+async def fingerprints(client: Client) -> dict[str, dict[str, bytes]]:
+    """What was made once, and has to stay what it is wherever the cluster goes."""
+    names = [f"{NAME}-{purpose}" for purpose in ("ca", "etcd", "proxy", "sa")]
+    return {name: (await client.get(Secret, name, NAME)).data for name in names}
+
+
+async def move(run: Run, source: Environment, target: Environment) -> None:
+    """Have the real clusterctl move everything."""
+    await run(
+        source.kubeconfig,
+        "clusterctl",
+        "move",
+        f"--kubeconfig={source.kubeconfig}",
+        f"--to-kubeconfig={target.kubeconfig}",
+        f"--namespace={NAME}",
+    )
+
+
+async def is_settled(client: Client) -> bool:
+    """Whether the cluster and its control plane are as they should be, and looked after."""
+    cluster = await client.find(Cluster, NAME, NAME)
+    mine = await client.find(CapelinControlPlane, NAME, NAME)
+    if cluster is None or mine is None or mine.status is None:
+        return False
+    wanted = {"Available": "True", "RollingOut": "False", "Paused": "False"}
+    said = {type_: condition(mine, type_) for type_ in wanted}
+    return said == wanted and condition(cluster, "Available") == "True"
+
+
+@pytest.mark.needs_programs("clusterctl")
+@pytest.mark.parametrize("machines", [0, 2])
+async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
+    pair: tuple[Environment, Environment], run_program: Run, machines: int
+) -> None:
+    here, there = pair
+    async with client_of(here) as source, client_of(there) as target:
+        await source.apply(Namespace.of(NAME))
+        manifests = cluster_manifests(NAME, NAME)
+        if machines:
+            manifests += pool_manifests(NAME, NAME, replicas=machines)
+        for manifest in manifests:
+            await source.apply(manifest)
+        said: list[str] = []
+        await until_ready(source, NAME, NAME, 180, said.append)
+        made = await fingerprints(source)
+        kubeconfig = await source.get(Secret, f"{NAME}-kubeconfig", NAME)
+        async with Client(Config.from_secret(kubeconfig.data["value"])) as workload:
+            await workload.apply(ConfigMap.of("kept", "default"))
+            reader = Reader(workload)
+            reading = asyncio.create_task(reader.run())
+            for one, other in ((here, there), (there, here)):
+                client = target if other is there else source
+                await move(run_program, one, other)
+                await until(lambda client=client: is_settled(client))
+                assert await fingerprints(client) == made
+                if machines:
+                    whole = Whole(client, workload, NAME, NAME)
+                    await until(lambda whole=whole: whole.is_whole(machines, KNOWN_KUBERNETES[-1]))
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+        assert reader.failed == []
+        assert reader.asked > 50
+
+        await source.delete(Cluster, NAME, NAME)
+
+        async def gone() -> bool:
+            return await source.find(Cluster, NAME, NAME) is None
+
+        await until(gone)
