@@ -317,6 +317,8 @@ async def test_the_document_describes_what_the_server_answers() -> None:
         BeforeClusterCreate.id.path("{name}"),
         Discovery.id.path(),
     ]
+    (name,) = document["paths"][BeforeClusterCreate.id.path("{name}")]["post"]["parameters"]
+    assert name["schema"] == {"type": "string", "enum": [PATH.rpartition("/")[2]]}
 
 
 async def test_swagger_ui_comes_from_the_server_itself() -> None:

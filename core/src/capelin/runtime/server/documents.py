@@ -18,6 +18,9 @@ def documents(extension: Extension) -> FastAPI:
     app = FastAPI(title=extension.name, docs_url=None, redoc_url=None, openapi_url=None)
     hooks = {Discovery, *(handler.hook for handler in extension.handlers)}
     document = openapi_document(hooks, title=extension.name, version=version("capelin-core"))
+    for handler in extension.handlers:
+        operation = document["paths"][handler.hook.id.path("{name}")]["post"]
+        operation["parameters"][0]["schema"].setdefault("enum", []).append(handler.name)
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_swagger", "resources")]))
 
     @app.get("/openapi.json")
