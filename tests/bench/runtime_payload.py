@@ -50,7 +50,7 @@ def generate_patches() -> Json:
             imageRepository="kindest",
             kubeadmControlPlaneMaxSurge="1",
             preKubeadmCommands=["echo one", "echo two"],
-            files=[{"path": "/etc/extra", "content": "hello", "contentFormat": ""}],
+            files=[{"path": "/etc/extra", "content": "hello"}],
             kubeadmConfigTemplateAnnotations={"owner": "blue"},
         ),
         "items": items,
