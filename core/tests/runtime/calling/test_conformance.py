@@ -1,6 +1,7 @@
 """The rules of conformance: extensions that hold them all, and one for each that does not."""
 
 import asyncio
+import re
 import socket
 import ssl
 import sys
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from capelin.embedded.addresses import free_port
 from capelin.runtime.calling import Address, AddressError, Identity
 from capelin.runtime.conformance import RULES, examine
 from capelin.runtime.conformance.answers import plan_problem
@@ -37,27 +37,20 @@ async def served(server: Plain, context: ssl.SSLContext) -> AsyncGenerator[Addre
 @asynccontextmanager
 async def complete(folder: Path) -> AsyncGenerator[Address]:
     """Ours, as a program."""
-    port = free_port("127.0.0.1", 9443)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(PROGRAM),
         "--host=127.0.0.1",
-        f"--port={port}",
+        "--port=0",
         "--probes-port=0",
         f"--cert-dir={credentials(folder)}",
         "--drain-seconds=0",
-        "--log-level=error",
+        stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                break
-    yield Address("127.0.0.1", port, ca=CA.certificate_pem)
+    assert process.stderr
+    while not (found := re.search(rb"https port (\d+)", line := await process.stderr.readline())):
+        assert line, "the extension did not start"
+    yield Address("127.0.0.1", int(found[1]), ca=CA.certificate_pem)
     process.terminate()
     assert await process.wait() == 0
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli import clusters, environments, machine, running
+from capelin_infra.cli import clusters, environments, hooks, machine, running
 
 app = typer.Typer(
     name="capelin",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 environments.register(app)
 clusters.register(app)
+hooks.register(app)
 machine.register(app)
 
 

@@ -13,7 +13,7 @@ ResultT = TypeVar("ResultT")
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 failed; 2 the command line makes no sense; 3 this machine lacks "
     "something (see capelin doctor); 4 no such environment or cluster; 5 another command is at "
-    "work on it; 6 it did not happen in time; 130 interrupted."
+    "work on it; 6 it did not happen in time; 7 a hook holds its caller back; 130 interrupted."
 )
 INTERRUPTED: Final = 130
 

@@ -1,7 +1,7 @@
 """The caller's side of the Runtime SDK: from ExtensionConfigs to answers, as Cluster API does."""
 
 from capelin.runtime.calling.addresses import Address, address_of, address_of_url
-from capelin.runtime.calling.answers import merged
+from capelin.runtime.calling.answers import check_status, merged, read_answer
 from capelin.runtime.calling.caller import Caller, Merge, NamespaceLabels
 from capelin.runtime.calling.connections import Connections, HttpAnswer, Identity
 from capelin.runtime.calling.errors import (
@@ -41,6 +41,8 @@ __all__ = [
     "UnknownHandlerError",
     "address_of",
     "address_of_url",
+    "check_status",
     "merged",
+    "read_answer",
     "registrations_of",
 ]

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 import orjson
 
+from capelin.runtime.calling.connections import HttpAnswer
 from capelin.runtime.calling.errors import NoAnswerError, RefusedError
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import MessageError, Response, RetryResponse, read
@@ -14,6 +15,23 @@ from capelin.runtime.topology.patches import is_object
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 _RETRY = "retryAfterSeconds"
+_SHOWN = 512
+
+
+def check_status(who: str, answer: HttpAnswer) -> None:
+    """Refuse what does not come with status 200.
+
+    Raises:
+        NoAnswerError: it does not.
+    """
+    if 300 <= answer.status < 400:
+        raise NoAnswerError(
+            "redirect", f"{who} sends elsewhere (status {answer.status}), and nobody follows"
+        )
+    if answer.status != 200:
+        shown = answer.body[: _SHOWN + 1].decode(errors="replace")
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        raise NoAnswerError("status", f"{who} answered with status {answer.status}: {shown!r}")
 
 
 def read_answer(handler: str, kind: type[ResponseT], body: bytes) -> ResponseT:

@@ -10,8 +10,8 @@ import orjson
 
 from capelin.api.views.capi import ExtensionConfig
 from capelin.runtime.calling.addresses import Address, address_of
-from capelin.runtime.calling.answers import merged, read_answer, success
-from capelin.runtime.calling.connections import Connections, HttpAnswer, Identity
+from capelin.runtime.calling.answers import check_status, merged, read_answer, success
+from capelin.runtime.calling.connections import Connections, Identity
 from capelin.runtime.calling.discovery import SaidHandlers, accepted, problems_of
 from capelin.runtime.calling.errors import (
     DiscoveryError,
@@ -36,8 +36,6 @@ Merge = Callable[[AnyHook, Sequence[Response]], Response]
 
 NamespaceLabels = Callable[[str], Awaitable[Mapping[str, str]]]
 """The labels of a namespace by its name."""
-
-_SHOWN = 512
 
 
 class Caller:
@@ -258,22 +256,6 @@ class _Question:
     def body(self) -> bytes:
         kind = self.spoken.request_type().__name__
         return orjson.dumps({**self.said, "apiVersion": self.spoken.id.api_version, "kind": kind})
-
-
-def check_status(who: str, answer: HttpAnswer) -> None:
-    """Refuse what does not come with status 200.
-
-    Raises:
-        NoAnswerError: it does not.
-    """
-    if 300 <= answer.status < 400:
-        raise NoAnswerError(
-            "redirect", f"{who} sends elsewhere (status {answer.status}), and nobody follows"
-        )
-    if answer.status != 200:
-        shown = answer.body[: _SHOWN + 1].decode(errors="replace")
-        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise NoAnswerError("status", f"{who} answered with status {answer.status}: {shown!r}")
 
 
 def _with_settings(request: RequestT, settings: Mapping[str, str]) -> RequestT:

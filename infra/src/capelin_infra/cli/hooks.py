@@ -1,0 +1,213 @@
+"""The verbs of runtime extensions: ls, discover, call, bench, conformance."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from capelin_infra.cli.running import run
+
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL|EXTENSIONCONFIG",
+        help="Where it is: https://HOST:PORT, a file with an ExtensionConfig, or the name of an "
+        "ExtensionConfig in the environment.",
+        show_default=False,
+    ),
+]
+Environment = Annotated[
+    str,
+    typer.Option(
+        "--environment", "-e", help="Where names are looked up.", envvar="CAPELIN_ENVIRONMENT"
+    ),
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", help="PEM file with the CA to trust, for a URL; else the system's.", exists=True
+    ),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option("--client-cert", help="PEM file with the certificate to show.", exists=True),
+]
+Key = Annotated[
+    Path | None, typer.Option("--client-key", help="PEM file with its key.", exists=True)
+]
+Through = Annotated[
+    str | None,
+    typer.Option(
+        "--through",
+        metavar="HOST:PORT",
+        help="Connect there instead, as to a port that kubectl port-forward opened for a service.",
+    ),
+]
+Handler = Annotated[
+    str, typer.Argument(metavar="HANDLER", help="As ls names it.", show_default=False)
+]
+Request = Annotated[
+    Path | None,
+    typer.Option(
+        "--request", "-f", help="JSON or YAML file with the request; - is standard input."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="[NAMESPACE/]NAME",
+        help="Make the request from this Cluster of the environment; else from a made-up one.",
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="VERSION", help="For upgrades: the version to go to."),
+]
+Output = Annotated[
+    Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to the command."""
+    group = typer.Typer(
+        help="Look at runtime extensions, call and check them.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    group.command("ls")(list_handlers)
+    for verb in (discover, call, bench, conformance):
+        group.command()(verb)
+    app.add_typer(group, name="hooks")
+
+
+def list_handlers(*, environment: Environment = "default", output: Output = "text") -> None:
+    """List the ExtensionConfigs of an environment with their handlers."""
+    from capelin_infra.hooks.listing import show
+
+    run(show(environment, json=output == "json"))
+
+
+def discover(
+    which: Which,
+    *,
+    environment: Environment = "default",
+    ca: Ca = None,
+    client_cert: Certificate = None,
+    client_key: Key = None,
+    through: Through = None,
+    output: Output = "text",
+) -> None:
+    """Ask an extension for its handlers, and check them as Cluster API does."""
+    from capelin_infra.hooks.calling import discover as ask
+    from capelin_infra.hooks.targets import Target
+
+    target = Target(which, environment, ca, client_cert, client_key, through)
+    run(ask(target, json=output == "json"))
+
+
+def call(
+    which: Which,
+    handler: Handler,
+    *,
+    environment: Environment = "default",
+    request: Request = None,
+    cluster: Cluster = None,
+    to: To = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show what patches would change, not the answer.")
+    ] = False,
+    show_request: Annotated[
+        bool, typer.Option("--show-request", help="Print the request, and call nobody.")
+    ] = False,
+    ca: Ca = None,
+    client_cert: Certificate = None,
+    client_key: Key = None,
+    through: Through = None,
+) -> None:
+    """Call a handler, with a request from a file, a Cluster, or of a made-up cluster.
+
+    The exit code is 0 if the handler lets its caller go on, 7 if it holds it back, and 1 if it
+    fails or does not answer.
+    """
+    from capelin_infra.hooks.calling import call as ask
+    from capelin_infra.hooks.requests import Wanted
+    from capelin_infra.hooks.targets import Target
+
+    if request is not None and cluster is not None:
+        raise typer.BadParameter("say --request or --cluster, not both")
+    target = Target(which, environment, ca, client_cert, client_key, through)
+    wanted = Wanted(request, cluster, to)
+    held = run(ask(target, handler, wanted, diff=diff, show_request=show_request))
+    if held:
+        raise typer.Exit(7)
+
+
+def bench(
+    which: Which,
+    handler: Handler,
+    *,
+    environment: Environment = "default",
+    request: Request = None,
+    cluster: Cluster = None,
+    to: To = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="For how long.")] = 5,
+    connections: Annotated[int, typer.Option(min=1, max=256, help="How many at once.")] = 4,
+    ca: Ca = None,
+    client_cert: Certificate = None,
+    client_key: Key = None,
+    through: Through = None,
+    output: Output = "text",
+) -> None:
+    """Call a handler again and again, and say how long that takes."""
+    from capelin_infra.hooks.measuring import measure
+    from capelin_infra.hooks.requests import Wanted
+    from capelin_infra.hooks.targets import Target
+
+    target = Target(which, environment, ca, client_cert, client_key, through)
+    wanted = Wanted(request, cluster, to)
+    run(
+        measure(
+            target,
+            handler,
+            wanted,
+            seconds=seconds,
+            connections=connections,
+            json=output == "json",
+        )
+    )
+
+
+def conformance(
+    which: Which,
+    *,
+    environment: Environment = "default",
+    cluster: Cluster = None,
+    to: To = None,
+    pure_only: Annotated[
+        bool,
+        typer.Option(
+            "--pure-only", help="Call only hooks that compute an answer and do nothing else."
+        ),
+    ] = False,
+    ca: Ca = None,
+    client_cert: Certificate = None,
+    client_key: Key = None,
+    through: Through = None,
+    output: Output = "text",
+) -> None:
+    """Check an extension in any language against what Cluster API needs of it.
+
+    Every handler is called several times, for a Cluster conformance/example that does not exist
+    (or the one that --cluster names). The exit code is 1 if a rule does not hold; advice does not
+    count.
+    """
+    from capelin_infra.hooks.checking import check
+    from capelin_infra.hooks.requests import Wanted
+    from capelin_infra.hooks.targets import Target
+
+    target = Target(which, environment, ca, client_cert, client_key, through)
+    wanted = Wanted(None, cluster, to)
+    if not run(check(target, wanted, pure_only=pure_only, json=output == "json")):
+        raise typer.Exit(1)

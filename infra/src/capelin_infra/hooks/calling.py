@@ -1,0 +1,151 @@
+"""Calling an extension from the command line, and showing what it says."""
+
+import json as jsonlib
+
+import orjson
+from capelin.api import Unstructured
+from capelin.api.views.capi import ExtensionConfig
+from capelin.embedded.management.problems import BadInputError, MissingError, ProblemError
+from capelin.runtime import AnyHook
+from capelin.runtime.calling import (
+    Address,
+    CallingError,
+    Connections,
+    DiscoveryError,
+    RefusedError,
+    check_status,
+    read_answer,
+)
+from capelin.runtime.calling.discovery import SaidHandler, SaidHandlers, problems_of
+from capelin.runtime.requests import example_scene, request_for
+from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery, GeneratePatches
+from rich.console import Console
+
+from capelin_infra.hooks.listing import handler_table
+from capelin_infra.hooks.preview import preview
+from capelin_infra.hooks.requests import Wanted
+from capelin_infra.hooks.targets import Target
+
+DISCOVERY_SECONDS = 10
+
+
+class NotAnsweredError(ProblemError):
+    """An extension that does not do what it was asked."""
+
+
+def not_answered(which: str, error: CallingError) -> NotAnsweredError:
+    """What people are told when an extension does not answer, or not well."""
+    match error:
+        case RefusedError():
+            remedy = "Its log says more; the request that it got is shown by --show-request."
+        case DiscoveryError():
+            remedy = "Correct its handlers: Cluster API would refuse all of them."
+        case _:
+            remedy = f"See what else is wrong with capelin hooks conformance {which}."
+    return NotAnsweredError("The extension did not do it.", f"{error}.", remedy)
+
+
+async def discover(target: Target, *, json: bool) -> None:
+    """Show the handlers that an extension has now."""
+    config = await target.config()
+    handlers = await discovered(target, config)
+    if json:
+        print(jsonlib.dumps([one.dump() for one in handlers], indent=2))  # noqa: T201
+    else:
+        Console().print(handler_table(handlers))
+
+
+async def discovered(target: Target, config: ExtensionConfig) -> list[SaidHandler]:
+    """The handlers of an extension.
+
+    Raises:
+        NotAnsweredError: it does not say, or not what Cluster API would take.
+    """
+    address, name = target.address(config), config.metadata.name
+    body = orjson.dumps(request_for(Discovery, example_scene()))
+    async with target.connections() as connections:
+        try:
+            answer = await connections.post(
+                address, address.path(Discovery.id.path()), body, seconds=DISCOVERY_SECONDS
+            )
+            check_status(name, answer)
+            handlers = read_answer(name, SaidHandlers, answer.body).handlers
+            if problems := problems_of(handlers, CLUSTER_API):
+                raise DiscoveryError(name, problems)
+        except CallingError as error:
+            raise not_answered(target.which, error) from None
+    return handlers
+
+
+async def call(
+    target: Target, name: str, wanted: Wanted, *, diff: bool, show_request: bool
+) -> bool:
+    """Call a handler and show its answer; whether it holds its caller back."""
+    config = await target.config()
+    handler = find_handler(await discovered(target, config), name, config.metadata.name)
+    hook = hook_of(handler)
+    request = await wanted.request(hook, target.environment, config.spec.settings)
+    if show_request:
+        print(jsonlib.dumps(request, indent=2))  # noqa: T201
+        return False
+    if diff and hook is not GeneratePatches:
+        raise BadInputError(
+            f"{name} has nothing to compare.",
+            f"It answers {hook.id.name}, and only GeneratePatches changes templates.",
+            "Leave --diff out.",
+        )
+    async with target.connections() as connections:
+        try:
+            answer = await ask(connections, target.address(config), handler, request)
+        except CallingError as error:
+            raise not_answered(target.which, error) from None
+    if diff:
+        for line in preview(request, answer):
+            print(line)  # noqa: T201
+    else:
+        print(jsonlib.dumps(answer, indent=2))  # noqa: T201
+    return bool(hook.blocks() and answer.get("retryAfterSeconds"))
+
+
+async def ask(
+    connections: Connections, address: Address, handler: SaidHandler, request: Unstructured
+) -> Unstructured:
+    """A handler's answer, which is a success.
+
+    Raises:
+        CallingError: it is none, or there is none.
+    """
+    hook = hook_of(handler)
+    answer = await connections.post(
+        address,
+        address.path(hook.id.path(handler.name)),
+        orjson.dumps(request),
+        seconds=handler.timeout_seconds or 10,
+    )
+    check_status(handler.name, answer)
+    response = read_answer(handler.name, hook.response_type(), answer.body)
+    return {
+        "apiVersion": hook.id.api_version,
+        "kind": hook.response_type().__name__,
+        **response.dump(),
+    }
+
+
+def find_handler(handlers: list[SaidHandler], name: str, extension: str) -> SaidHandler:
+    """The handler of this name, with or without its extension's.
+
+    Raises:
+        MissingError: there is none.
+    """
+    for handler in handlers:
+        if handler.name == name.removesuffix(f".{extension}"):
+            return handler
+    known = ", ".join(sorted(handler.name for handler in handlers)) or "none"
+    raise MissingError(
+        f"There is no handler {name}.", f"Those that there are: {known}.", "Name one of them."
+    )
+
+
+def hook_of(handler: SaidHandler) -> AnyHook:
+    """What a discovered handler answers."""
+    return CLUSTER_API.find(handler.request_hook.api_version, handler.request_hook.hook)

@@ -1,0 +1,57 @@
+"""What patches would change in the templates that they are for, as a diff."""
+
+import base64
+from collections.abc import Iterator
+from difflib import unified_diff
+from typing import Any
+
+import orjson
+import yaml
+from capelin.api import Unstructured
+from capelin.embedded.management.problems import BadInputError
+from capelin.runtime.topology import PatchError, apply_json_patch, apply_merge_patch
+
+
+def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
+    """The lines of a diff for each template that changes.
+
+    Raises:
+        BadInputError: a patch does not fit its template.
+    """
+    patches: dict[str, list[Unstructured]] = {}
+    for patch in answer.get("items", []):
+        patches.setdefault(patch["uid"], []).append(patch)
+    changed = False
+    for item in request["items"]:
+        before = after = item["object"]
+        for patch in patches.get(item["uid"], []):
+            after = _applied(after, patch)
+        if before != after:
+            changed = True
+            yield from _difference(_title(item), before, after)
+    if not changed:
+        yield "No template changes."
+
+
+def _applied(template: Any, patch: Unstructured) -> Any:
+    steps = orjson.loads(base64.b64decode(patch["patch"]))
+    try:
+        if patch["patchType"] == "JSONMergePatch":
+            return apply_merge_patch(template, steps)
+        return apply_json_patch(template, steps)
+    except PatchError as error:
+        raise BadInputError(
+            "A patch does not fit its template.",
+            f"{error}.",
+            "Correct the extension: Cluster API would report it in the Cluster's conditions.",
+        ) from None
+
+
+def _title(item: Unstructured) -> str:
+    holder, template = item["holderReference"], item["object"]
+    return f"{template['kind']} of {holder['kind']} {holder['name']} ({holder['fieldPath']})"
+
+
+def _difference(title: str, before: Any, after: Any) -> Iterator[str]:
+    texts = [yaml.safe_dump(one, sort_keys=True).splitlines() for one in (before, after)]
+    yield from unified_diff(texts[0], texts[1], f"{title}: now", f"{title}: patched", lineterm="")

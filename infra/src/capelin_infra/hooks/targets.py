@@ -1,0 +1,121 @@
+"""From what stands on the command line to an ExtensionConfig, and who calls it."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
+from capelin.client import NotFound
+from capelin.embedded.management.problems import BadInputError, MissingError
+from capelin.runtime.calling import (
+    Address,
+    AddressError,
+    Connections,
+    Identity,
+    address_of,
+)
+from pydantic import ValidationError
+
+from capelin_infra.connection import client_of, existing
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An extension as the command line names it."""
+
+    which: str
+    environment: str
+    ca: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    through: str | None = None
+
+    def identity(self) -> Identity | None:
+        """What to show it.
+
+        Raises:
+            BadInputError: half of it was said.
+        """
+        if (self.client_cert is None) != (self.client_key is None):
+            raise BadInputError(
+                "A certificate to show needs its key, and a key its certificate.",
+                "One of --client-cert and --client-key is missing.",
+                "Say both or neither.",
+            )
+        if self.client_cert is None or self.client_key is None:
+            return None
+        return Identity(self.client_cert, self.client_key)
+
+    def connections(self) -> Connections:
+        """What to call it with."""
+        return Connections(self.identity())
+
+    async def config(self) -> ExtensionConfig:
+        """Its ExtensionConfig.
+
+        Raises:
+            BadInputError: it is none.
+            MissingError: there is none of this name.
+        """
+        if self.which.startswith(("https://", "http://")):
+            return _of_url(self.which, self.ca)
+        if _is_file(self.which):
+            return await asyncio.to_thread(_of_file, Path(self.which))
+        return await self._of_name()
+
+    def address(self, config: ExtensionConfig) -> Address:
+        """Where it is.
+
+        Raises:
+            BadInputError: its ExtensionConfig leads nowhere.
+        """
+        try:
+            found = address_of(config.spec.client_config)
+        except AddressError as error:
+            raise BadInputError(
+                f"{self.which} cannot be called.", f"{error}.", "Name another, or correct it."
+            ) from None
+        return Address(found.host, found.port, found.prefix, found.ca, self.through)
+
+    async def _of_name(self) -> ExtensionConfig:
+        async with client_of(existing(self.environment)) as client:
+            try:
+                return await client.get(ExtensionConfig, self.which)
+            except NotFound:
+                found = (await client.list(ExtensionConfig)).items
+        known = ", ".join(sorted(one.metadata.name for one in found)) or "none"
+        raise MissingError(
+            f"There is no ExtensionConfig {self.which}.",
+            f"Those that there are: {known}.",
+            "Name one of them, a file that holds one, or a URL that begins with https://.",
+        )
+
+
+def _is_file(which: str) -> bool:
+    return "/" in which or which.endswith((".yaml", ".yml", ".json")) or Path(which).is_file()
+
+
+def _of_url(url: str, ca: Path | None) -> ExtensionConfig:
+    made = ExtensionConfig.of("extension")
+    said = ExtensionClientConfig(url=url, ca_bundle=ca.read_bytes() if ca else None)
+    made.spec = ExtensionConfigSpec(client_config=said)
+    return made
+
+
+def _of_file(path: Path) -> ExtensionConfig:
+    try:
+        documents: list[Any] = list(yaml.safe_load_all(path.read_text()))
+        (found,) = [one for one in documents if one and one.get("kind") == "ExtensionConfig"]
+        return ExtensionConfig.read(found)
+    except OSError as error:
+        why = f"It cannot be read ({error.strerror})."
+    except (yaml.YAMLError, UnicodeDecodeError):
+        why = "It is neither YAML nor JSON."
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        why = f"{where} is not what an ExtensionConfig has there."
+    except (ValueError, AttributeError):
+        why = "It does not hold exactly one ExtensionConfig."
+    raise BadInputError(f"{path} cannot be used.", why, "Name a file with one ExtensionConfig.")

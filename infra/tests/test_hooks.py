@@ -1,0 +1,208 @@
+"""`capelin hooks` against a running extension."""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capelin.pki import issue, new_ca
+from capelin_infra.hooks.measuring import milliseconds
+from capelin_infra.hooks.preview import preview
+
+PROGRAM = """
+from capelin.api import Model
+from capelin.runtime import Call, Extension, Failure, Verdict, proceed, retry_after
+from capelin.runtime.topology import Mutations, Template
+from capelin.runtime.v1alpha1 import (
+    BeforeClusterCreate, BeforeClusterDelete, BeforeClusterUpgrade, GeneratePatches
+)
+
+ext = Extension("shoal")
+
+class NoVariables(Model):
+    pass
+
+mutations = Mutations(NoVariables)
+ext.handler(GeneratePatches, name="motto-v1")(mutations.patches)
+
+@mutations.on("KubeadmConfigTemplate")
+def motto(template: Template[NoVariables]) -> None:
+    template.sequence("files").append({"path": "/etc/motd"})
+
+@ext.handler(BeforeClusterCreate)
+def fine(call: Call[BeforeClusterCreate, None]) -> Verdict:
+    return proceed(call.request.cluster.name)
+
+@ext.handler(BeforeClusterUpgrade)
+def closed(call: Call[BeforeClusterUpgrade, None]) -> Verdict:
+    return retry_after(30, "closed until " + call.request.to_kubernetes_version)
+
+@ext.handler(BeforeClusterDelete)
+def never(_: Call[BeforeClusterDelete, None]) -> Verdict:
+    return Failure("never")
+
+ext.run()
+"""
+
+Capelin = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Path]]:
+    """The URL of a running extension, and a folder with an ExtensionConfig for it."""
+    folder = tmp_path_factory.mktemp("extension")
+    now = datetime.now(UTC)
+    ca = new_ca("hooks", now=now)
+    pair = issue(ca, common_name="hooks", usages=["server"], addresses=["127.0.0.1"], now=now)
+    (folder / "tls.crt").write_bytes(pair.certificate_pem)
+    (folder / "tls.key").write_bytes(pair.private_key_pem)
+    (folder / "ca.crt").write_bytes(ca.certificate_pem)
+    (folder / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(folder / "program.py"), "--host=127.0.0.1", "--port=0"]
+    command += ["--probes-port=0", f"--cert-dir={folder}", "--drain-seconds=0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if found := re.search(r"https port (\d+)", line):
+                break
+        else:
+            pytest.fail("the extension did not start")
+        url = f"https://127.0.0.1:{found[1]}"
+        bundle = base64.b64encode(ca.certificate_pem).decode()
+        config = {
+            "apiVersion": "runtime.cluster.x-k8s.io/v1beta2",
+            "kind": "ExtensionConfig",
+            "metadata": {"name": "shoal"},
+            "spec": {
+                "clientConfig": {"url": url, "caBundle": bundle},
+                "settings": {"a": "b"},
+            },
+        }
+        (folder / "config.json").write_text(json.dumps(config))
+        yield url, folder
+        process.terminate()
+        process.stderr.read()
+
+
+@pytest.fixture
+def capelin(extension: tuple[str, Path], tmp_path: Path) -> Capelin:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "capelin_infra", "hooks", *arguments],
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=extension[1],
+            stdin=subprocess.DEVNULL,
+        )
+
+    return run
+
+
+def test_discover_lists_the_handlers(capelin: Capelin, extension: tuple[str, Path]) -> None:
+    said = capelin("discover", extension[0], "--ca", "ca.crt")
+    assert said.returncode == 0
+    assert "motto-v1" in said.stdout
+    assert "BeforeClusterUpgrade" in said.stdout
+    found = json.loads(capelin("discover", "config.json", "-o", "json").stdout)
+    assert [one["name"] for one in found] == ["motto-v1", "fine", "closed", "never"]
+
+
+def test_call_says_by_its_exit_code_whether_the_caller_goes_on(capelin: Capelin) -> None:
+    fine = capelin("call", "config.json", "fine.shoal")
+    assert (fine.returncode, json.loads(fine.stdout)["message"]) == (0, "example")
+    held = capelin("call", "config.json", "closed", "--to", "v1.35.0")
+    assert (held.returncode, json.loads(held.stdout)["message"]) == (7, "closed until v1.35.0")
+    no = capelin("call", "config.json", "never")
+    assert (no.returncode, no.stdout) == (1, "")
+    assert "never says no: never" in no.stderr
+
+
+def test_a_request_is_shown_changed_and_sent(capelin: Capelin, tmp_path: Path) -> None:
+    shown = json.loads(capelin("call", "config.json", "fine", "--show-request").stdout)
+    assert shown["settings"] == {"a": "b"}
+    shown["cluster"]["metadata"]["name"] = "blue"
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(shown))
+    said = capelin("call", "config.json", "fine", "-f", str(file))
+    assert json.loads(said.stdout)["message"] == "blue"
+
+
+def test_patches_are_shown_as_a_difference(capelin: Capelin) -> None:
+    said = capelin("call", "config.json", "motto-v1", "--diff")
+    assert said.returncode == 0
+    assert "--- KubeadmConfigTemplate of MachineDeployment example-md-0" in said.stdout
+    assert "+      - path: /etc/motd" in said.stdout
+    refused = capelin("call", "config.json", "fine", "--diff")
+    assert (refused.returncode, "only GeneratePatches" in refused.stderr) == (2, True)
+
+
+def test_bench_counts_calls(capelin: Capelin) -> None:
+    said = capelin("bench", "config.json", "fine", "--seconds", "0.2", "-o", "json")
+    figures = json.loads(said.stdout)
+    assert figures["calls"] > 0
+    assert figures["p50Milliseconds"] <= figures["p99Milliseconds"]
+
+
+def test_conformance_says_what_holds_and_by_its_exit_code_whether_all_does(
+    capelin: Capelin, extension: tuple[str, Path]
+) -> None:
+    said = capelin("conformance", "config.json")
+    assert said.returncode == 0, said.stdout
+    assert "all hold" in said.stdout
+    lost = capelin("conformance", extension[0], "-o", "json")
+    found = json.loads(lost.stdout)
+    (failed,) = [rule for rule in found["rules"] if rule["result"] == "failed"]
+    assert (lost.returncode, found["passed"], failed["name"]) == (1, False, "tls")
+    assert "caBundle" in failed["do"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("discover", "http://example.com"), 2, "has to begin with https://"),
+        (("discover", "none.yaml"), 2, "It cannot be read"),
+        (("discover", "program.py"), 2, "It is neither YAML nor JSON"),
+        (("discover", "shoal"), 4, "There is no environment default"),
+        (("ls",), 4, "There is no environment default"),
+        (("call", "config.json", "other"), 4, "Those that there are: closed, fine, motto-v1"),
+        (("call", "config.json", "fine", "-f", "ca.crt"), 2, "ca.crt is no request"),
+        (("call", "config.json", "fine", "--cluster", "x/y"), 4, "There is no environment"),
+        (("call", "config.json", "fine", "-f", "a", "--cluster", "b"), 2, "not both"),
+        (("discover", "config.json", "--client-cert", "tls.crt"), 2, "Say both or neither"),
+        (("discover", "https://127.0.0.1:1"), 1, "connection refused"),
+    ],
+)
+def test_what_cannot_be_is_said_with_what_to_do(
+    capelin: Capelin, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    said = capelin(*arguments)
+    assert said.returncode == code, said.stderr
+    assert words in " ".join(said.stderr.split())
+    assert "defect" not in said.stderr
+
+
+def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:
+    text = capelin("--help").stdout
+    for verb in ("ls", "discover", "call", "bench", "conformance"):
+        assert f"\n  {verb} " in text
+        assert capelin(verb, "--help").returncode == 0
+
+
+def test_nothing_changes_where_no_patch_says_so() -> None:
+    item: dict[str, Any] = {"uid": "1", "object": {"kind": "A"}, "holderReference": {}}
+    assert list(preview({"items": [item]}, {})) == ["No template changes."]
+
+
+def test_percentiles_are_what_so_many_calls_took_at_most() -> None:
+    took = [number / 1000 for number in range(1, 101)]
+    assert [milliseconds(took, part) for part in (50, 99)] == [51.0, 100.0]
+    assert milliseconds([0.001], 99) == 1.0
