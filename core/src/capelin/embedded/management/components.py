@@ -1,6 +1,7 @@
 """What an environment is made of, with Cluster API's own providers rendered from its Go module."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -70,7 +71,8 @@ def parse(text: str, variables: Mapping[str, str]) -> list[Unstructured]:
 
 async def _manifests(provider: Upstream, binaries: Binaries) -> list[Unstructured]:
     """What clusterctl would install for a provider, with our feature gates."""
-    folder = binaries.cache.root / "components" / CLUSTER_API_VERSION
+    given = hashlib.sha256(json.dumps(VARIABLES, sort_keys=True).encode()).hexdigest()[:12]
+    folder = binaries.cache.root / "components" / f"{CLUSTER_API_VERSION}-{given}"
     cached = folder / f"{provider.label}.json"
     if (found := _read(cached)) is not None:
         return found

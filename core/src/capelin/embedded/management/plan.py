@@ -19,9 +19,11 @@ VARIABLES: Final = {
     "CLUSTER_TOPOLOGY": "true",
     "EXP_IN_PLACE_UPDATES": "true",
     "EXP_MACHINE_POOL": "true",
+    # It makes every step of every object wait until a second has passed since the one before.
+    "EXP_RECONCILER_RATE_LIMITING": "false",
     "EXP_RUNTIME_SDK": "true",
 }
-"""What clusterctl would be given: the feature gates that are on in every environment."""
+"""What clusterctl would be given: the feature gates of every environment."""
 
 # Cluster API's managers serve webhooks on all addresses, and take no other.
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104
