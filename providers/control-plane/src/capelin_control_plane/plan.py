@@ -71,7 +71,9 @@ def outdated_api_servers(plan: Plan, wanted: Composition) -> tuple[Instance, ...
     )
 
 
-def next_plan(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
+def next_plan(
+    plan: Plan, wanted: Composition, ready: Collection[str], *, controllers_may_start: bool = True
+) -> Plan:
     """One step towards what is wanted, such that the API never stops answering.
 
     Kubernetes' order: etcd, then API servers, then what talks to them. `ready` are the names of
@@ -88,7 +90,7 @@ def next_plan(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
     after_servers = _next_api_server(plan, wanted, ready)
     if after_servers != plan:
         return after_servers
-    return _next_other(plan, wanted, ready)
+    return _next_other(plan, wanted, ready, may_start=controllers_may_start)
 
 
 def _next_etcd(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
@@ -143,14 +145,16 @@ def _free_slots(servers: tuple[Instance, ...], count: int) -> list[int]:
     return [slot for slot, _ in zip(free, range(count), strict=False)]
 
 
-def _next_other(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
+def _next_other(
+    plan: Plan, wanted: Composition, ready: Collection[str], *, may_start: bool
+) -> Plan:
     servers = plan.of("kube-apiserver")
     answers = any(one.name in ready for one in servers)
     all_current = not outdated_api_servers(plan, wanted)
     present = {one.name: one for one in plan.instances}
     for one in wanted.others:
         if one.name not in present:
-            if answers:
+            if answers and may_start:
                 plan = plan.including(one)
         elif all_current and answers and not is_current(present[one.name], one):
             plan = plan.including(one)

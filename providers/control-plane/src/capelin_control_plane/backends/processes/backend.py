@@ -33,6 +33,7 @@ from capelin_control_plane.backends.processes.places import (
     site_of,
 )
 from capelin_control_plane.backends.processes.probes import liveness, readiness, tell_relay
+from capelin_control_plane.backends.processes.turns import Turns
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program
 from capelin_control_plane.plan import (
@@ -65,6 +66,7 @@ class Processes:
         self._wake = wake
         self._cared_for: dict[Key, _Care] = {}
         self._getting: dict[str, asyncio.Task[Mapping[Program, Path]]] = {}
+        self._turns = Turns(wake)
 
     async def claim(
         self, wanted: ControlPlane, authorities: Authorities, address: str | None
@@ -100,7 +102,7 @@ class Processes:
         compose = partial(composition, wanted, care.place, listen, programs)
         problem = await self._mend_etcd(care, compose)
         goal = compose(rejoined=_rejoined(care.plan))
-        await self._step(care, goal)
+        await self._step(key, care, goal)
         return self._observed(care, wanted, goal, problem, renew_at)
 
     def workload(self, site: Site) -> Config:
@@ -115,6 +117,7 @@ class Processes:
 
     async def release(self, key: Key) -> None:
         """Stop looking after a control plane; it runs on."""
+        self._turns.forget(key)
         care = self._cared_for.pop(key, None)
         if care is not None:
             care.watching.cancel()
@@ -209,14 +212,21 @@ class Processes:
         files.write_plan(care.place, plan)
         self._declare(care)
 
-    async def _step(self, care: _Care, goal: Composition) -> None:
-        plan = care.plan
-        while (following := next_plan(plan, goal, _ready(care))) != plan:
+    async def _step(self, key: Key, care: _Care, goal: Composition) -> None:
+        plan, ready = care.plan, _ready(care)
+        answers = any(one.name in ready for one in plan.of("kube-apiserver"))
+        onward = partial(
+            next_plan,
+            wanted=goal,
+            ready=ready,
+            controllers_may_start=self._turns.may_start_controllers(key, answers=answers),
+        )
+        while (following := onward(plan)) != plan:
             plan = following
         targets = [
             f"{care.place.address}:{api_server_port(one.slot)}"
             for one in plan.of("kube-apiserver")
-            if one.name in _ready(care) and one in care.plan.instances
+            if one.name in ready and one in care.plan.instances
         ]
         if files.write_targets(care.place, targets):
             # One that is not up yet reads them when it starts.
