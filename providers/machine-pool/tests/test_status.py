@@ -189,6 +189,15 @@ def test_a_pool_tells_the_autoscaler_what_a_machine_has() -> None:
     }
 
 
+def test_a_pool_of_ten_thousand_machines_lists_a_thousand_for_people() -> None:
+    machines = [machine(f"m{number:05}", RUNNING) for number in reversed(range(1_001))]
+    status = pool_status(
+        pool(), machines, replicas=1_001, up_to_date=1_001, paused=NOT_PAUSED, now=NOW
+    )
+    assert [one.instance_name for one in status.instances] == [f"m{n:05}" for n in range(1_000)]
+    assert status.replicas == 1_001
+
+
 def test_no_status_can_say_that_something_failed_for_good() -> None:
     for kind in (PoolStatus, MachineStatus):
         assert not {"failure_reason", "failure_message"} & set(kind.model_fields)

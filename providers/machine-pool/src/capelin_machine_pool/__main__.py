@@ -13,7 +13,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.progress import PlainProgress
 
 from capelin_machine_pool.backends.simulated import SimulatedMachines
-from capelin_machine_pool.reconcilers import Clusters, Machines, Pools
+from capelin_machine_pool.reconcilers import Clusters, Machines, Pools, Templates
 from capelin_machine_pool.reconcilers.machines import MANAGER
 
 
@@ -37,7 +37,7 @@ class MachinePoolOptions(Options):
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     """The reconcilers of the provider."""
     backend = SimulatedMachines(options.state_folder, Binaries(progress=PlainProgress()))
-    return [Clusters(), Machines(backend), Pools()]
+    return [Clusters(), Machines(backend), Pools(), Templates()]
 
 
 def main() -> None:

@@ -32,6 +32,8 @@ VERSION = "v1alpha1"
 
 _CONTRACTS = ("v1beta1", "v1beta2")
 
+MOST_INSTANCES = 1_000
+
 ProviderID = Annotated[str, MinLen(1), MaxLen(512)]
 Share = Annotated[int, Ge(0), Le(100)]
 """A share of the machines, in percent."""
@@ -194,8 +196,8 @@ class PoolStatus(Model):
     initialization: Initialization = Initialization()
     infrastructure_machine_kind: Annotated[str, MaxLen(63)] | None = None
     """The kind that stands for each machine of the pool."""
-    instances: Annotated[list[Instance], MaxLen(10_000), atomic()] = []
-    """The machines of the pool."""
+    instances: Annotated[list[Instance], MaxLen(MOST_INSTANCES), atomic()] = []
+    """The machines of the pool, the first 1,000 by name: etcd takes no more than 1.5 MiB."""
     replicas: Replicas | None = None
     ready: bool | None = None
     """As `initialization.provisioned`, for contract v1beta1."""

@@ -1,4 +1,4 @@
-"""What is seen of a pool's machines, from their two sides: ours and their Machines."""
+"""What is seen of machines, from their two sides: ours and their Machines."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -42,6 +42,21 @@ def leaving(owners: Iterable[Machine], now: datetime) -> int:
     """How many Machines are on their way out, without those that have to wait for their pods."""
     since = (owner.metadata.deletion_timestamp for owner in owners)
     return sum(moment is not None and now - moment < _SOON_GONE for moment in since)
+
+
+def has_lost_its_node(machine: Machine) -> bool:
+    """Whether core has seen that a Machine's Node was deleted."""
+    found = machine.status.conditions
+    return any(one.type == "NodeReady" and one.reason == "NodeDeleted" for one in found)
+
+
+def is_given_up(machine: Machine) -> bool:
+    """Whether a MachineHealthCheck wants whoever owns a Machine to remove it.
+
+    Core does it for MachineSets; for a pool, nobody else does.
+    """
+    found = machine.status.conditions
+    return any(one.type == "OwnerRemediated" and one.status == "False" for one in found)
 
 
 def _has_ready_node(machine: Machine) -> bool:

@@ -14,7 +14,7 @@ from capelin_machine_pool.api import (
     CapelinMachinePoolTemplate,
     CapelinMachineTemplate,
 )
-from capelin_machine_pool.reconcilers import Clusters, Machines, Pools
+from capelin_machine_pool.reconcilers import Clusters, Machines, Pools, Templates
 
 LABEL = "infrastructure-capelin"
 KINDS = (
@@ -35,7 +35,7 @@ def provider() -> Provider:
         version=f"v{version('capelin-machine-pool')}",
         module="capelin_machine_pool",
         crds=[crd(kind, provider=LABEL) for kind in KINDS],
-        rules=rbac([Clusters, Machines, Pools]),
+        rules=rbac([Clusters, Machines, Pools, Templates]),
         programs=["kwok"],
         # Of the others, topologies alone make something, and that follows their changes.
         objects=immutable_templates(

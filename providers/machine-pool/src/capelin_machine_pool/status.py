@@ -10,6 +10,7 @@ from capelin.contract.machine_pools import provider_id_list
 from capelin.contract.vocabulary import DELETING, READY
 
 from capelin_machine_pool.api import (
+    MOST_INSTANCES,
     CapelinCluster,
     CapelinMachine,
     CapelinMachinePool,
@@ -25,6 +26,7 @@ REPLICAS_READY = "ReplicasReady"
 UP_TO_DATE = "UpToDate"
 NODE_RUNNING = "NodeRunning"
 LOST = "Lost"
+REFUSED = "Refused"
 
 WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
 WAITING_FOR_OWNER = "WaitingForOwner"
@@ -138,7 +140,7 @@ def pool_status(
                 version=machine.spec.version,
                 ready=is_ready(machine),
             )
-            for machine in sorted(machines, key=lambda machine: machine.name)
+            for machine in sorted(machines, key=lambda machine: machine.name)[:MOST_INSTANCES]
         ],
         replicas=len(provider_ids(machines)),
         ready=True,

@@ -80,7 +80,7 @@ async def test_machines_of_a_cluster_ask_for_it_once_a_second() -> None:
     assert client.asked == 3
 
 
-def machine(*, in_pool: bool, reason: str = "") -> Machine:
+def machine(*, in_pool: bool, type_: str = "NodeReady", reason: str = "") -> Machine:
     reference = {
         "apiGroup": "infrastructure.cluster.x-k8s.io",
         "kind": "CapelinMachine",
@@ -88,7 +88,7 @@ def machine(*, in_pool: bool, reason: str = "") -> Machine:
     }
     labels = {"cluster.x-k8s.io/pool-name": "pool"} if in_pool else {}
     condition: dict[str, Any] = {
-        "type": "NodeReady",
+        "type": type_,
         "status": "False",
         "reason": reason,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -114,3 +114,8 @@ def test_a_machine_of_a_pool_is_looked_at_when_core_has_seen_its_node_deleted(
     reason: str, keys: list[Key]
 ) -> None:
     assert its_machine(machine(in_pool=True, reason=reason)) == keys
+
+
+def test_a_machine_of_a_pool_is_looked_at_when_a_health_check_has_given_it_up() -> None:
+    given_up = machine(in_pool=True, type_="OwnerRemediated", reason="WaitingForRemediation")
+    assert its_machine(given_up) == [Key("team", "one")]

@@ -3,5 +3,6 @@
 from capelin_machine_pool.reconcilers.clusters import Clusters
 from capelin_machine_pool.reconcilers.machines import Machines
 from capelin_machine_pool.reconcilers.pools import Pools
+from capelin_machine_pool.reconcilers.templates import Templates
 
-__all__ = ["Clusters", "Machines", "Pools"]
+__all__ = ["Clusters", "Machines", "Pools", "Templates"]

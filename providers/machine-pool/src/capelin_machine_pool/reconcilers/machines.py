@@ -7,7 +7,7 @@ from typing import Any
 
 from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Secret
-from capelin.client import Client, NotFound, Unreachable, WorkloadClients
+from capelin.client import Client, Invalid, NotFound, Unreachable, WorkloadClients
 from capelin.client.paths import path_of
 from capelin.contract import secrets
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by, owner_of
@@ -30,12 +30,10 @@ from capelin_machine_pool import status as say
 from capelin_machine_pool.api import CapelinMachine, MachineStatus
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.desired import FINALIZER, WantedMachine, fraction_of, wanted_machine
+from capelin_machine_pool.observe import has_lost_its_node, is_given_up
 from capelin_machine_pool.reconcilers.recent import Recent
 
 MANAGER = "capelin-machine-pool"
-
-_NODE_DELETED = "NodeDeleted"
-"""Core's reason for a condition of a Machine whose Node was there and is not."""
 
 _SOON = 2.0
 _LATER = 15.0
@@ -45,20 +43,16 @@ _LOOK_SELDOM = 300.0
 
 
 def its_machine(machine: Machine) -> Iterable[Key]:
-    """The machine that a Machine's events concern: in a pool, only if its Node was deleted.
+    """The machine that a Machine's events concern: in a pool, only if it is in trouble.
 
     A pool says all that its machines need, and each Machine changes ten times on its way.
     """
     name = named_by(machine.spec.infrastructure_ref, CapelinMachine)
     in_pool = POOL_NAME_LABEL in machine.metadata.labels
-    if name is None or (in_pool and not _has_lost_its_node(machine)):
-        return []
-    return [Key(machine.namespace or "", name)]
-
-
-def _has_lost_its_node(machine: Machine) -> bool:
-    found = machine.status.conditions
-    return any(one.type == "NodeReady" and one.reason == _NODE_DELETED for one in found)
+    in_trouble = has_lost_its_node(machine) or is_given_up(machine)
+    return (
+        [] if name is None or (in_pool and not in_trouble) else [Key(machine.namespace or "", name)]
+    )
 
 
 class Machines(Reconciler[CapelinMachine]):
@@ -95,7 +89,11 @@ class Machines(Reconciler[CapelinMachine]):
             await self._wait(machine, at, pause, reason, f"{what} is not provisioned yet")
             return After(_SOON)
         in_pool = POOL_NAME_LABEL in machine.metadata.labels
-        owner = None if in_pool else await owner_of(at.client, machine, Machine)
+        # A pool says what there is to know of its machines, until they have a history.
+        known = in_pool and not say.is_provisioned(machine)
+        owner = None if known else await owner_of(at.client, machine, Machine)
+        if in_pool and owner is not None and is_given_up(owner):
+            await at.client.delete(Machine, owner.name, owner.namespace, uid=owner.uid)
         wanted = wanted_machine(machine, owner, cluster.name)
         bootstrapped = owner is not None and owner.spec.bootstrap.data_secret_name is not None
         if wanted is None or not (in_pool or bootstrapped):
@@ -118,13 +116,18 @@ class Machines(Reconciler[CapelinMachine]):
             return After(_SOON)
         clients = self._clients(at.client)
         async with clients.client(wanted.cluster, namespace, secret=secret) as workload:
-            instance = await self._backend.ensure(
-                wanted,
-                workload,
-                kubeconfig=secret.data.get(secrets.KUBECONFIG, b""),
-                was_running=say.is_provisioned(machine),
-                now=at.now(),
-            )
+            try:
+                instance = await self._backend.ensure(
+                    wanted,
+                    workload,
+                    kubeconfig=secret.data.get(secrets.KUBECONFIG, b""),
+                    was_running=say.is_provisioned(machine),
+                    now=at.now(),
+                )
+            except Invalid as error:
+                message = f"the cluster refuses such a Node; correct spec.simulated: {error}"
+                await self._wait(machine, at, pause, say.REFUSED, message)
+                return After(_LATER)
         if machine.spec.provider_id is None:
             await self._write_provider_id(machine, wanted.provider_id, at.client)
         status = say.machine_status(

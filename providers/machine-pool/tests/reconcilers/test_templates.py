@@ -1,0 +1,37 @@
+"""What a template says of machines that are not there yet."""
+
+import logging
+from datetime import UTC, datetime
+
+from capelin.client import Client
+from capelin.controller import Context, Done
+from capelin.controller.events import Recorder
+from capelin_machine_pool.api import CapelinMachineTemplate
+from capelin_machine_pool.reconcilers import Templates
+
+
+async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer(
+    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+    client: Client,
+    namespace: str,
+) -> None:
+    spec = {"simulated": {"capacity": {"cpu": "2", "memory": "8Gi"}}}
+    await client.create(
+        {
+            "apiVersion": CapelinMachineTemplate.resource.api_version,
+            "kind": "CapelinMachineTemplate",
+            "metadata": {"name": "small", "namespace": namespace},
+            "spec": {"template": {"spec": spec}},
+        },
+        resource=CapelinMachineTemplate.resource,
+    )
+    recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
+    at = Context(client, logging.getLogger(__name__), recorder)
+    template = await client.get(CapelinMachineTemplate, "small", namespace)
+    assert await Templates().reconcile(template, at) == Done()
+    said = await client.get(CapelinMachineTemplate, "small", namespace)
+    assert said.status is not None
+    assert said.status.capacity == {"cpu": "2", "memory": "8Gi"}
+    await Templates().reconcile(said, at)
+    again = await client.get(CapelinMachineTemplate, "small", namespace)
+    assert again.metadata.resource_version == said.metadata.resource_version

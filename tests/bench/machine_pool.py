@@ -1,0 +1,265 @@
+"""A pool of 1,000 simulated machines through the real core, and 10,000 in one object."""
+
+import asyncio
+import logging
+import os
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.core import CustomResourceDefinition, Node
+from capelin.client import Client, Config, NotServed, Options
+from capelin.contract.conditions import Aspect
+from capelin.contract.owners import reference_to
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
+from capelin.controller import Context
+from capelin.controller.events import Recorder
+from capelin.embedded.apiserver import ApiServer, Settings
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.management import control
+from capelin.embedded.management.environment import Environment, named
+from capelin.embedded.management.environment import Settings as ManagementSettings
+from capelin.embedded.processes import Process
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
+from capelin_machine_pool.backends import Instance
+from capelin_machine_pool.desired import pool_machine, revision_of
+from capelin_machine_pool.provider import provider
+from capelin_machine_pool.reconcilers import Pools
+from capelin_machine_pool.status import machine_status
+
+from tests.bench.rows import Row
+from tests.integration.pools import (
+    POOL,
+    Whole,
+    cluster_manifests,
+    condition,
+    is_ready,
+    pool_manifests,
+    whole_cluster,
+)
+
+PROVIDER = "infrastructure-capelin"
+MANY, FEW = 1000, 10
+MOST = 10_000
+MINUTES = 4
+
+
+async def measure() -> list[Row]:
+    """Everything about the machine pool provider."""
+    with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
+        async with management(home) as bench, whole_cluster(bench.client, "many") as whole:
+            for manifest in pool_manifests(whole.name, whole.namespace, replicas=FEW):
+                await bench.client.apply(manifest)
+            await until(lambda: are_ready(whole, FEW))
+            rows = await up_and_down(bench, whole)
+        return [*rows, *await most_in_one_pool(Path(home) / "most")]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A management cluster with the provider, and a client of it."""
+
+    environment: Environment
+    client: Client
+
+    @property
+    def provider(self) -> int:
+        """The pid of the provider."""
+        process = Process.adopt(self.environment.processes, PROVIDER)
+        assert process is not None
+        return process.pid
+
+
+async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
+    """From a few machines to many, and back."""
+    used = cpu_seconds(bench.environment)
+    began = time.monotonic()
+    await whole.scale(MANY)
+    await until(lambda: are_ready(whole, MANY))
+    up = time.monotonic() - began
+    shares = used_since(used, cpu_seconds(bench.environment))
+    began = time.monotonic()
+    await whole.scale(FEW)
+    await until(lambda: are_ready(whole, FEW))
+    down = time.monotonic() - began
+    later = used_since(used, cpu_seconds(bench.environment))
+    return [
+        Row(
+            name=f"{FEW} to {MANY} machines, each with its Machine Ready",
+            measured=up,
+            unit="s",
+            at_most=60 * MINUTES,
+            beside=f"CPU seconds: {shares}",
+        ),
+        Row(
+            name=f"{MANY} to {FEW} machines, no Node left",
+            measured=down,
+            unit="s",
+            beside=f"CPU seconds in all: {later}",
+        ),
+        Row(
+            name=f"provider, {MANY} machines and back: most memory",
+            measured=most_memory(bench.provider),
+            unit="MiB",
+            at_most=150,
+        ),
+    ]
+
+
+async def most_in_one_pool(folder: Path) -> list[Row]:
+    """How long a look at a pool takes that has as many machines as a pool can have."""
+    server = await ApiServer.prepare(folder, Settings(durable=False))
+    try:
+        await server.start()
+        config = Config.from_kubeconfig(server.kubeconfig)
+        async with Client(config, options=Options(qps=0, connections=20)) as client:
+            pool = await with_most_machines(client)
+            recorder = Recorder(client, "bench", "bench", now=lambda: datetime.now(UTC))
+            at = Context(client, logging.getLogger(__name__), recorder)
+            first = await timed(Pools().reconcile(await pool(), at))
+            listed = len((await pool()).spec.provider_id_list)
+            second = await timed(Pools().reconcile(await pool(), at))
+    finally:
+        await server.stop()
+    name = f"a look at a pool of {MOST} machines"
+    return [
+        Row(name=f"{name}: provider ids listed", measured=listed, unit="", at_least=MOST),
+        Row(name=f"{name}, all of them new", measured=first, unit="s"),
+        Row(name=f"{name}, at rest", measured=second, unit="s"),
+    ]
+
+
+async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMachinePool]]:
+    """A pool of which all machines are there and run, without anybody who looks after it."""
+    sources = await Binaries().module_dir("cluster-api")
+    bases = sources / "core/config/crd/bases"
+    for kind in ("clusters", "machines", "machinepools"):
+        text = await asyncio.to_thread((bases / f"cluster.x-k8s.io_{kind}.yaml").read_text)
+        await client.apply(yaml.safe_load(text), resource=CustomResourceDefinition.resource)
+    for definition in provider().crds:
+        await client.apply(dict(definition), resource=CustomResourceDefinition.resource)
+    machine_pool, pool = await a_pool(client)
+    revision = revision_of(pool, machine_pool, {})
+
+    async def make(number: int) -> None:
+        one = pool_machine(
+            pool,
+            machine_pool,
+            "most",
+            name=f"{POOL}-{number:06}",
+            revision=revision,
+            failure_domain=None,
+        )
+        made = await client.create(one)
+        now = datetime.now(UTC)
+        seen = Instance(running=True)
+        status = machine_status(
+            made, seen, failure_domain=None, paused=Aspect("Paused", "False", "NotPaused"), now=now
+        )
+        await client.apply_status(made.model_copy(update={"status": status}))
+
+    for start in range(0, MOST, 100):
+        await asyncio.gather(*(make(number) for number in range(start, start + 100)))
+    return lambda: client.get(CapelinMachinePool, POOL, "default")
+
+
+async def a_pool(client: Client) -> tuple[MachinePool, CapelinMachinePool]:
+    """A pool as core hands it over when its cluster answers."""
+    while True:
+        try:
+            await client.list(CapelinMachinePool)
+            await client.list(MachinePool)
+            break
+        except NotServed:
+            await asyncio.sleep(0.1)
+    cluster = cluster_manifests("most", "default")[0]
+    await client.create(cluster, resource=Cluster.resource)
+    done = {"infrastructureProvisioned": True, "controlPlaneInitialized": True}
+    status = {"status": {"initialization": done}}
+    await client.patch(Cluster.resource, "most", "default", status, subresource="status")
+    _, ours, theirs = pool_manifests("most", "default", replicas=MOST)
+    theirs["spec"]["template"]["spec"]["bootstrap"] = {"dataSecretName": "data"}
+    made = await client.create(theirs, resource=MachinePool.resource)
+    machine_pool = MachinePool.read(made)
+    ours["metadata"]["labels"] = {CLUSTER_NAME_LABEL: "most"}
+    ours["metadata"]["ownerReferences"] = [reference_to(machine_pool, controller=True).dump()]
+    await client.create(ours, resource=CapelinMachinePool.resource)
+    return machine_pool, await client.get(CapelinMachinePool, POOL, "default")
+
+
+async def timed(work: Awaitable[object]) -> float:
+    """How long something takes."""
+    began = time.monotonic()
+    await work
+    return time.monotonic() - began
+
+
+async def are_ready(whole: Whole, count: int) -> bool:
+    """Whether there are so many machines on every level, all of them ready, and nothing else."""
+    pool = await whole.pool()
+    if pool.status.ready_replicas != count or len(pool.status.node_refs) != count:
+        return False
+    nodes = (await whole.workload.list(Node)).items
+    machines = (await whole.management.list(Machine, whole.namespace)).items
+    instances = (await whole.management.list(CapelinMachine, whole.namespace)).items
+    return (
+        len(nodes) == len(machines) == len(instances) == count
+        and all(map(is_ready, nodes))
+        and all(condition(machine, "Ready") == "True" for machine in machines)
+    )
+
+
+async def until(happened: Callable[[], Awaitable[bool]]) -> None:
+    """Look every other second: each look takes time from those who are measured."""
+    while not await happened():  # noqa: ASYNC110 - it happens elsewhere
+        await asyncio.sleep(2)
+
+
+def cpu_seconds(environment: Environment) -> dict[str, float]:
+    """The processor time of every process of an environment, by name."""
+    found: dict[str, float] = {}
+    for record in environment.folder.rglob("*.process"):
+        process = Process.adopt(record.parent, record.stem)
+        if process is not None:
+            where = "" if record.parent == environment.processes else "workload "
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks = int(fields[11]) + int(fields[12])
+            found[f"{where}{record.stem}"] = ticks / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def used_since(before: dict[str, float], now: dict[str, float]) -> str:
+    """Who used how much, most first, without those that hardly did anything."""
+    used = {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
+    most = sorted(used.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {seconds:.0f}" for name, seconds in most if seconds >= 1)
+
+
+def most_memory(pid: int) -> float:
+    """The most resident memory that a process ever had, in MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (found,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(found.split()[1]) / 1024
+
+
+@asynccontextmanager
+async def management(home: str) -> AsyncGenerator[Bench]:
+    """A management cluster of the benchmark's own."""
+    environment = named("bench", {**os.environ, "XDG_STATE_HOME": home})
+    settings = ManagementSettings(
+        kubernetes_version=KNOWN_KUBERNETES[-1], providers=["kubeadm-bootstrap"], durable=False
+    )
+    try:
+        await control.start(environment, settings)
+        async for _ in control.follow(environment):
+            pass
+        async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
+            yield Bench(environment, client)
+    finally:
+        await control.remove(environment)
