@@ -1,0 +1,62 @@
+"""Stands between Cluster API and an extension, and keeps what the two say to each other."""
+
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from capelin.runtime import AnyHook
+from capelin.runtime.v1alpha1 import CLUSTER_API
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One call, as it went over the wire."""
+
+    path: str
+    request: bytes
+    response: bytes
+
+    @property
+    def hook(self) -> AnyHook:
+        """The hook that was called."""
+        name = self.path.split("/")[3]
+        return next(hook for hook in CLUSTER_API if hook.id.name.lower() == name)
+
+
+class Recorder:
+    """Passes every call on, unchanged."""
+
+    def __init__(self, extension: str, folder: Path) -> None:
+        self.exchanges: list[Exchange] = []
+        self._extension = extension
+        self._folder = folder
+
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncGenerator[None]:
+        """Listen with the extension's certificate, in `tls.crt` and `tls.key`."""
+        shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        shown.load_cert_chain(self._folder / "tls.crt", self._folder / "tls.key")
+        trusted = ssl.create_default_context(cafile=self._folder / "ca.crt")
+        connector = aiohttp.TCPConnector(ssl=trusted)
+        async with aiohttp.ClientSession(self._extension, connector=connector) as session:
+
+            async def pass_on(request: web.Request) -> web.Response:
+                body = await request.read()
+                # Cluster API says nothing of the kind of its body, and neither do we.
+                asked = session.post(request.path_qs, data=body, skip_auto_headers=["Content-Type"])
+                async with asked as answer:
+                    said = await answer.read()
+                self.exchanges.append(Exchange(request.path, body, said))
+                return web.Response(body=said, status=answer.status)
+
+            app = web.Application(client_max_size=0)
+            app.router.add_post("/{path:.*}", pass_on)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            await web.TCPSite(runner, host, port, ssl_context=shown).start()
+            yield
+            await runner.cleanup()
