@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli import clusters, environments, hooks, machine, running
+from capelin_infra.cli import clusters, environments, hooks, machine, new, running
 
 app = typer.Typer(
     name="capelin",
@@ -22,6 +22,7 @@ environments.register(app)
 clusters.register(app)
 hooks.register(app)
 machine.register(app)
+new.register(app)
 
 
 def _print_version(asked: bool) -> None:

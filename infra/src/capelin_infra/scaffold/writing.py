@@ -1,0 +1,54 @@
+"""Filling in the names and writing the files."""
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from keyword import iskeyword
+from pathlib import Path
+
+from capelin.embedded.management.problems import BadInputError
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
+
+
+def write_extension(name: str, folder: Path) -> list[Path]:
+    """Write an extension of this name into a new folder; the files that are written.
+
+    Raises:
+        BadInputError: the name will not do, or the folder is there already.
+    """
+    package = name.replace("-", "_")
+    if not _NAME.fullmatch(name) or iskeyword(package):
+        raise BadInputError(
+            f"{name} cannot be the name of an extension.",
+            "It names a Python package, a Service and an ExtensionConfig.",
+            "Use lower-case letters, digits and dashes, beginning with a letter, at most 50.",
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInputError(
+            f"{folder} is there already.",
+            "Nothing is written over what exists.",
+            "Choose another folder with --folder, or remove it.",
+        )
+    names = {"name": name, "package": package, "capelin": version("capelin")}
+    written: list[Path] = []
+    for path, text in _files(files("capelin_infra.scaffold") / "extension"):
+        target = folder / path.replace("PACKAGE", package).removesuffix(".txt")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(_filled(text, names))
+        written.append(target)
+    return written
+
+
+def _filled(text: str, names: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: names[found[1]], text)
+
+
+def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for one in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if one.is_dir():
+            yield from _files(one, f"{prefix}{one.name}/")
+        elif one.name.endswith(".txt"):
+            yield f"{prefix}{one.name}", one.read_text()

@@ -1,0 +1,88 @@
+"""`capelin new extension` writes an extension that works."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from capelin.api.views.capi import ExtensionConfig
+from capelin.embedded.management.problems import BadInputError
+from capelin.runtime.calling import address_of
+from capelin_infra.scaffold.writing import write_extension
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": "src"},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_extension("storage-guard", tmp_path / "storage-guard")
+    return tmp_path / "storage-guard"
+
+
+def test_its_own_tests_pass_and_hold_down_what_is_released(folder: Path) -> None:
+    tests = ("pytest", "-q", "-p", "no:cacheprovider")
+    recorded = run(folder, *tests, "--record")
+    assert recorded.returncode == 0, recorded.stdout
+    assert (folder / "tests/released/motto-v1/example.json").exists()
+    handlers = folder / "src/storage_guard/handlers.py"
+    handlers.write_text(handlers.read_text().replace("/etc/motd", "/etc/issue"))
+    changed = run(folder, *tests, "tests/test_released.py")
+    assert changed.returncode == 1
+    assert "motto-v1 answers example otherwise than it did" in changed.stdout
+
+
+def test_it_is_a_program(folder: Path) -> None:
+    said = run(folder, "storage_guard", "--help")
+    assert said.returncode == 0
+    assert "Serve the Runtime Extension storage-guard" in said.stdout
+
+
+def test_its_lines_are_clean(folder: Path) -> None:
+    for check in (("check",), ("format", "--check")):
+        found = run(folder, "ruff", *check, "--no-cache", ".")
+        assert found.returncode == 0, found.stdout
+
+
+def test_its_certificate_names_the_service_that_is_called(folder: Path) -> None:
+    text = (folder / "deploy/extension.yaml").read_text()
+    manifests = {one["kind"]: one for one in yaml.safe_load_all(text)}
+    config = ExtensionConfig.read(
+        yaml.safe_load((folder / "deploy/extensionconfig.yaml").read_text())
+    )
+    host = address_of(config.spec.client_config).host
+    assert host in manifests["Certificate"]["spec"]["dnsNames"]
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    secret = manifests["Certificate"]["spec"]["secretName"]
+    assert pod["volumes"][0]["secret"]["secretName"] == secret
+    injected = config.metadata.annotations["runtime.cluster.x-k8s.io/inject-ca-from-secret"]
+    assert injected == f"storage-guard/{secret}"
+
+
+def test_nothing_is_left_to_fill_in(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert "{{" not in path.read_text(), path
+            assert path.suffix != ".txt"
+
+
+def test_nothing_is_written_over_what_exists(folder: Path) -> None:
+    with pytest.raises(BadInputError, match="is there already"):
+        write_extension("storage-guard", folder)
+
+
+@pytest.mark.parametrize("name", ["", "Guard", "my_guard", "-guard", "1guard", "class", "a" * 51])
+def test_a_name_has_to_do_for_a_package_and_a_service(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be the name"):
+        write_extension(name, tmp_path / "other")
