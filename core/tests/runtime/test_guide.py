@@ -1,0 +1,42 @@
+"""The guide's examples work: each section is a program, with its test below it."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+GUIDE = Path(__file__).parents[3] / "docs" / "extensions.md"
+SECTIONS = re.split(r"^## ", GUIDE.read_text(), flags=re.MULTILINE)
+WANTED = (
+    *("Timeouts", "Availability", "Blocking", "Side effects", "Idempotence", "Determinism"),
+    *("Errors", "Deployment"),
+)
+
+
+def blocks(section: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_subject_has_its_section() -> None:
+    assert tuple(section.partition("\n")[0] for section in SECTIONS[1:]) == WANTED
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0].strip("# "))
+def test_a_section_s_code_does_what_it_says(section: str, tmp_path: Path) -> None:
+    space: dict[str, Any] = {"__name__": "guide"}
+    exec("\n".join(blocks(section, "python")), space)  # noqa: S102 - it is our own
+    given: dict[str, object] = {"tmp_path": tmp_path}
+    for manifest in blocks(section, "yaml"):
+        given["manifest"] = yaml.safe_load(manifest)
+    tests: list[Callable[..., Any]] = [v for k, v in space.items() if k.startswith("test_")]
+    assert tests
+    for test in tests:
+        asked = {name: given[name] for name in inspect.signature(test).parameters}
+        result = test(**asked)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
