@@ -11,6 +11,7 @@ from capelin.api import OwnerReference
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import Secret
 from capelin.client import Client, WorkloadClients
+from capelin.contract.owners import reference_to
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.controller import Context, Key
 from capelin.controller.events import Recorder
@@ -138,6 +139,29 @@ class World:
             resource=CapelinMachinePool.resource,
         )
 
+    async def settle(self, replicas: int, version: str) -> None:
+        """Let the provider and core work until the pool is as wanted."""
+        for _ in range(30):
+            await self.provider_steps(self.client)
+            await self.core_step()
+            machines = await self.machines()
+            names = {one.name for one in machines if one.metadata.deletion_timestamp is None}
+            as_wanted = self.cloud.instances == dict.fromkeys(names, version)
+            if as_wanted and len(names) == len(machines) == replicas:
+                return
+        raise AssertionError(f"it does not come to an end: {self.cloud.instances}")
+
+    async def tell_of(self, machine: str, type_: str, status: str, reason: str) -> None:
+        """Have core say something of a Machine."""
+        condition = {
+            "type": type_,
+            "status": status,
+            "reason": reason,
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        await self._status(Machine, machine, {"conditions": [condition]})
+
     async def change(self, spec: dict[str, Any]) -> None:
         """What a user changes of the MachinePool."""
         await self.client.patch(MachinePool, NAME, self.namespace, {"spec": spec})
@@ -186,7 +210,7 @@ class World:
             "kind": "CapelinMachine",
             "name": instance.name,
         }
-        await self.client.create(
+        made = await self.client.create(
             {
                 "apiVersion": Machine.resource.api_version,
                 "kind": "Machine",
@@ -204,17 +228,16 @@ class World:
             },
             resource=Machine.resource,
         )
+        owner = reference_to(Machine.read(made), controller=True)
+        owners = [one.dump() for one in (*instance.metadata.owner_references, owner)]
+        await self.client.patch(
+            CapelinMachine, instance.name, self.namespace, {"metadata": {"ownerReferences": owners}}
+        )
 
     async def _tell_of_node(self, machine: Machine) -> None:
         ready = machine.name in self.cloud.instances
-        condition = {
-            "type": "NodeReady",
-            "status": "True" if ready else "False",
-            "reason": "NodeReady" if ready else "NodeDoesNotExist",
-            "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }
-        await self._status(Machine, machine.name, {"conditions": [condition]})
+        status, reason = ("True", "NodeReady") if ready else ("False", "NodeDoesNotExist")
+        await self.tell_of(machine.name, "NodeReady", status, reason)
 
     async def _status(self, kind: Any, name: str, status: dict[str, Any]) -> None:
         await self.client.patch(

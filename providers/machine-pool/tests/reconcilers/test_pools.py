@@ -1,0 +1,80 @@
+"""A pool on a real API server, with a few lines for Cluster API's core and a cloud in memory."""
+
+import pytest
+from capelin.api.views.capi import Cluster, Machine
+from capelin.client import Client
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
+
+from .core import NAME, NEW, OLD, World
+
+
+@pytest.fixture
+async def world(
+    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+    client: Client,
+    namespace: str,
+) -> World:
+    world = World(client, namespace)
+    await world.begin({"maxSurge": 1, "maxUnavailable": 0}, replicas=3)
+    await world.settle(3, OLD)
+    return world
+
+
+async def test_a_machine_that_a_health_check_gave_up_is_replaced(world: World) -> None:
+    given_up = min(world.cloud.instances)
+    await world.tell_of(given_up, "OwnerRemediated", "False", "WaitingForRemediation")
+    await world.provider_steps(world.client)
+    machine = await world.client.get(Machine, given_up, world.namespace)
+    assert machine.metadata.deletion_timestamp is not None
+    await world.settle(3, OLD)
+    assert given_up not in world.cloud.instances
+
+
+async def test_an_instance_that_is_gone_is_replaced(world: World) -> None:
+    gone = min(world.cloud.instances)
+    del world.cloud.instances[gone]
+    await world.settle(3, OLD)
+    assert gone not in world.cloud.instances
+
+
+@pytest.mark.parametrize("where", ["cluster", "pool"])
+async def test_a_paused_pool_neither_grows_nor_rolls(world: World, where: str) -> None:
+    kind = Cluster if where == "cluster" else CapelinMachinePool
+    annotations = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
+    patch = {"spec": {"paused": True}} if where == "cluster" else annotations
+    await world.client.patch(kind, NAME, world.namespace, patch)
+    await world.change({"replicas": 5, "template": {"spec": {"version": NEW}}})
+    for _ in range(3):
+        await world.provider_steps(world.client)
+        await world.core_step()
+    assert list(world.cloud.instances.values()) == [OLD] * 3
+    assert len(await world.instances()) == 3
+    pool = await world.pool()
+    assert pool is not None
+    assert pool.status is not None
+    said = {one.type: (one.status, one.reason) for one in pool.status.conditions}
+    assert said["Paused"] == ("True", "Paused")
+
+
+async def test_a_paused_machine_is_not_removed(world: World) -> None:
+    one = min(world.cloud.instances)
+    await world.client.patch(Cluster, NAME, world.namespace, {"spec": {"paused": True}})
+    await world.client.delete(CapelinMachine, one, world.namespace)
+    await world.provider_steps(world.client)
+    assert one in world.cloud.instances
+    assert one in {instance.name for instance in await world.instances()}
+
+
+async def test_a_pool_at_rest_writes_nothing(world: World) -> None:
+    async def versions() -> dict[str, str]:
+        pool = await world.pool()
+        assert pool is not None
+        objects = [pool, *await world.instances()]
+        return {one.name: one.metadata.resource_version for one in objects}
+
+    for _ in range(2):
+        await world.provider_steps(world.client)
+    before = await versions()
+    for _ in range(3):
+        await world.provider_steps(world.client)
+    assert await versions() == before
