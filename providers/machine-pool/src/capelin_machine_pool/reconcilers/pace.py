@@ -24,11 +24,9 @@ class Pace:
 
     @contextmanager
     def look(self, key: Key) -> Generator[None]:
-        """A look, however it ends."""
+        """A look. One that fails is tried again when the queue says so, and has no rest."""
         began = self._clock()
-        try:
-            yield
-        finally:
-            now = self._clock()
-            self._until = {key: until for key, until in self._until.items() if until > now}
-            self._until[key] = now + min(_REST * (now - began), _LONGEST_REST)
+        yield
+        now = self._clock()
+        self._until = {key: until for key, until in self._until.items() if until > now}
+        self._until[key] = now + min(_REST * (now - began), _LONGEST_REST)
