@@ -1,0 +1,195 @@
+"""What Cluster API's own tests assert of control planes, on its real core."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from capelin.api.views.capi import (
+    Cluster,
+    ClusterClass,
+    Machine,
+    MachinePool,
+)
+from capelin.api.views.core import Namespace, Secret
+from capelin.client import Client
+from capelin.contract.owners import is_controlled_by
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.reconciler import FINALIZER
+from capelin_infra.clusters import DEMO_CLASS, Shape, new_cluster, upgrade
+from capelin_infra.demo import demo_manifests
+from capelin_infra.lifecycle import until_ready
+from capelin_machine_pool.api import CapelinCluster
+
+from .pools import OLDER, VERSION, Whole, condition, reference, until, whole_cluster
+
+pytestmark = pytest.mark.timeout(600)
+
+QUIET_SECONDS = float(os.environ.get("CAPELIN_TEST_QUIET_SECONDS", "30"))
+"""How long nothing may change. Cluster API's own test takes two minutes."""
+SECRETS = ("ca", "etcd", "proxy", "sa", "kubeconfig")
+CLASSY = "classy"
+
+
+@pytest.fixture
+async def whole(management: Client) -> AsyncGenerator[Whole]:
+    async with whole_cluster(management, f"asserted-{uuid4().hex[:6]}") as whole:
+        yield whole
+
+
+async def control_plane(whole: Whole) -> CapelinControlPlane:
+    return await whole.management.get(CapelinControlPlane, whole.name, whole.namespace)
+
+
+async def test_owners_and_finalizers_are_restored(whole: Whole) -> None:
+    management, name, namespace = whole.management, whole.name, whole.namespace
+    # As Cluster API's test does it: everything is taken away while nobody looks.
+    await management.patch(Cluster, name, namespace, {"spec": {"paused": True}})
+    await until(lambda: is_paused(whole))
+    nobody = {"metadata": {"ownerReferences": None, "finalizers": None}}
+    await management.patch(CapelinControlPlane, name, namespace, nobody)
+    for purpose in SECRETS:
+        await management.patch(Secret, f"{name}-{purpose}", namespace, nobody)
+    await management.patch(Cluster, name, namespace, {"spec": {"paused": False}})
+
+    async def is_restored() -> bool:
+        mine = await control_plane(whole)
+        owners = [owner.kind for owner in mine.metadata.owner_references]
+        secrets = [
+            await management.get(Secret, f"{name}-{purpose}", namespace) for purpose in SECRETS
+        ]
+        return (
+            owners == ["Cluster"]
+            and FINALIZER in mine.metadata.finalizers
+            and all(is_controlled_by(secret, mine) for secret in secrets)
+        )
+
+    await until(is_restored)
+
+
+async def is_paused(whole: Whole) -> bool:
+    return condition(await control_plane(whole), "Paused") == "True"
+
+
+async def test_nothing_changes_where_nothing_has_to(whole: Whole) -> None:
+    async def versions() -> dict[tuple[str, str], str]:
+        kinds = (Cluster, CapelinControlPlane, CapelinCluster, Secret)
+        return {
+            (kind.resource.kind, one.name): one.metadata.resource_version
+            for kind in kinds
+            for one in (await whole.management.list(kind, whole.namespace)).items
+        }
+
+    async def is_settled() -> bool:
+        before = await versions()
+        await asyncio.sleep(5)
+        return before == await versions()
+
+    await until(is_settled)
+    settled = await versions()
+    await asyncio.sleep(QUIET_SECONDS)
+    assert await versions() == settled
+
+
+def machine_deployment(whole: Whole, version: str) -> list[Any]:
+    meta = {"name": "workers", "namespace": whole.namespace}
+    node = {"name": "{{ ds.meta_data.local_hostname }}"}
+    return [
+        {
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+            "kind": "CapelinMachineTemplate",
+            "metadata": meta,
+            "spec": {"template": {"spec": {}}},
+        },
+        {
+            "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+            "kind": "KubeadmConfigTemplate",
+            "metadata": meta,
+            "spec": {"template": {"spec": {"joinConfiguration": {"nodeRegistration": node}}}},
+        },
+        {
+            "apiVersion": "cluster.x-k8s.io/v1beta2",
+            "kind": "MachineDeployment",
+            "metadata": meta,
+            "spec": {
+                "clusterName": whole.name,
+                "replicas": 1,
+                "selector": {"matchLabels": {}},
+                "template": {
+                    "spec": {
+                        "clusterName": whole.name,
+                        "version": version,
+                        "bootstrap": {
+                            "configRef": reference("bootstrap", "KubeadmConfigTemplate", "workers")
+                        },
+                        "infrastructureRef": reference(
+                            "infrastructure", "CapelinMachineTemplate", "workers"
+                        ),
+                    }
+                },
+            },
+        },
+    ]
+
+
+async def test_the_preflight_checks_of_machine_sets_read_our_versions(whole: Whole) -> None:
+    for manifest in machine_deployment(whole, VERSION):
+        await whole.management.apply(manifest)
+
+    async def machines() -> int:
+        return len((await whole.management.list(Machine, whole.namespace)).items)
+
+    async def has_one() -> bool:
+        return await machines() == 1
+
+    await until(has_one)
+
+
+@pytest.fixture
+async def classy(management: Client) -> AsyncGenerator[Client]:
+    """A cluster of our ClusterClass in the older version, with workers."""
+    await management.apply(Namespace.of(CLASSY))
+    for manifest in demo_manifests():
+        manifest["metadata"]["namespace"] = CLASSY
+        await management.apply(manifest)
+    shape = Shape(CLASSY, CLASSY, DEMO_CLASS, OLDER, 2, 2)
+    found = await management.get(ClusterClass, DEMO_CLASS, CLASSY)
+
+    async def is_taken() -> bool:
+        try:
+            await management.create(new_cluster(shape, OLDER, found))
+        except Exception:  # noqa: BLE001 - a class takes a moment until it can be used
+            return False
+        return True
+
+    await until(is_taken)
+    yield management
+    await management.delete(Cluster, CLASSY, CLASSY)
+
+    async def gone() -> bool:
+        return await management.find(Cluster, CLASSY, CLASSY) is None
+
+    await until(gone)
+    await management.delete(Namespace, CLASSY)
+
+
+async def test_a_cluster_class_upgrades_workers_after_the_control_plane(classy: Client) -> None:
+    said: list[str] = []
+    await until_ready(classy, CLASSY, CLASSY, 180, said.append)
+    await classy.patch(Cluster, CLASSY, CLASSY, upgrade(VERSION), type="json")
+    seen: list[tuple[str | None, str | None]] = []
+
+    async def are_upgraded() -> bool:
+        (pool,) = (await classy.list(MachinePool, CLASSY)).items
+        (mine,) = (await classy.list(CapelinControlPlane, CLASSY)).items
+        # The pool first: what is read later can only be further.
+        now = (pool.spec.template.spec.version, mine.status.version if mine.status else None)
+        if now not in seen:
+            seen.append(now)
+        return now == (VERSION, VERSION)
+
+    await until(are_upgraded, 180)
+    assert seen == [(OLDER, OLDER), (OLDER, VERSION), (VERSION, VERSION)]
+    await until_ready(classy, CLASSY, CLASSY, 180, said.append)
