@@ -1,7 +1,6 @@
 """What successful answers say, hook by hook, held against what Cluster API makes of them."""
 
 import base64
-import binascii
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import orjson
 from capelin.api import Unstructured
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.conformance.evidence import Asked, Evidence, Reaction
+from capelin.runtime.messages import MessageError, read
 from capelin.runtime.topology.patches import (
     PatchError,
     apply_json_patch,
@@ -63,7 +63,7 @@ def out_of_scope(seen: Evidence) -> Iterator[str]:
 def bad_variables(seen: Evidence) -> Iterator[str]:
     """Variables that a ClusterClass cannot have."""
     for asked in _successes(seen, DiscoverVariables):
-        found = [one for one in _list(asked, "variables") if is_object(one)]
+        found = _list(asked, "variables")
         for name, count in Counter(str(one.get("name")) for one in found).items():
             if count > 1:
                 yield f"{asked.first.what}: {count} variables are called {name}"
@@ -80,26 +80,25 @@ def bad_plans(seen: Evidence) -> Iterator[str]:
     for asked in _successes(seen, GenerateUpgradePlan):
         start = str(asked.request["fromControlPlaneKubernetesVersion"])
         target = str(asked.request["toKubernetesVersion"])
-        steps = [str(step.get("version")) for step in _list(asked, "controlPlaneUpgrades")]
+        steps = [step["version"] for step in _list(asked, "controlPlaneUpgrades")]
         if problem := plan_problem(start, target, steps):
             yield f"{asked.first.what}: {problem}"
 
 
 def effect(asked: Asked, reaction: Reaction) -> Any:
     """What an answer comes to: the same patch in other words, or another order, is the same."""
-    said = reaction.document
-    if said is None:
-        return None
-    found: dict[str, Any] = dict(said)
-    if asked.hook is GeneratePatches and is_list(said.get("items")):
+    if (said := _as_typed(asked, reaction)) is None:
+        # What nobody can read is compared as it came.
+        return reaction.document
+    found = dict(said)
+    if asked.hook is GeneratePatches:
         items = {item["uid"]: item["object"] for item in asked.request["items"]}
-        patches = [patch for patch in said["items"] if is_object(patch)]
         found["items"] = {
-            str(patch.get("uid")): _effect_on(items.get(str(patch.get("uid"))), patch)
-            for patch in patches
+            patch["uid"]: _effect_on(items.get(patch["uid"]), patch)
+            for patch in said.get("items", [])
         }
     for name, current in asked.request.get("current", {}).items():
-        if is_object(patch := said.get(f"{name}Patch")):
+        if (patch := said.get(f"{name}Patch")) is not None:
             found[f"{name}Patch"] = _effect_on(current, patch)
     return found
 
@@ -139,8 +138,15 @@ def _successes(seen: Evidence, hook: AnyHook) -> Iterator[Asked]:
 
 
 def _list(asked: Asked, name: str) -> list[Any]:
-    found = (asked.first.document or {}).get(name)
-    return found if is_list(found) else []
+    return (_as_typed(asked, asked.first) or {}).get(name, [])
+
+
+def _as_typed(asked: Asked, reaction: Reaction) -> Unstructured | None:
+    """The answer with its fields named as the hook's type names them, if it is of that type."""
+    try:
+        return read(asked.hook.response_type(), reaction.document).dump()
+    except MessageError:
+        return None
 
 
 def _patched(asked: Asked) -> Iterator[tuple[Unstructured | None, Any, str | None]]:
@@ -159,10 +165,10 @@ def _patched(asked: Asked) -> Iterator[tuple[Unstructured | None, Any, str | Non
 
 def _applied(template: Unstructured, patch: Unstructured) -> Any:
     try:
-        steps = orjson.loads(base64.b64decode(str(patch.get("patch")), validate=True))
-    except (binascii.Error, orjson.JSONDecodeError):
-        raise _BadPatchError("a patch is no JSON in base64") from None
-    if patch.get("patchType") == "JSONMergePatch":
+        steps = orjson.loads(base64.b64decode(patch["patch"]))
+    except orjson.JSONDecodeError:
+        raise _BadPatchError("a patch is no JSON") from None
+    if patch["patchType"] == "JSONMergePatch":
         return apply_merge_patch(template, steps)
     if not is_list(steps) or not all(is_object(step) for step in steps):
         raise _BadPatchError("a JSON Patch is no list of steps")
