@@ -126,7 +126,7 @@ def call(
     client_key: Key = None,
     through: Through = None,
 ) -> None:
-    """Call a handler, with a request from a file, a Cluster, or of a made-up cluster.
+    """Call a handler: with a request from a file, about a Cluster, or about a made-up one.
 
     The exit code is 0 if the handler lets its caller go on, 7 if it holds it back, and 1 if it
     fails or does not answer.
