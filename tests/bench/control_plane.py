@@ -1,11 +1,9 @@
 """Control planes on processes through the real Cluster API core, beside the bare programs."""
 
 import asyncio
-import os
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,15 +11,12 @@ from typing import Any
 
 from capelin.api import Resource
 from capelin.api.views.capi import Cluster
-from capelin.client import Client, Config
+from capelin.client import Client
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment, named
-from capelin.embedded.management.environment import Settings as ManagementSettings
-from capelin.embedded.processes import Process
 
 from tests.bench.rows import Row
+from tests.bench.running import Bench, cpu_seconds, management, proportional_memory
 
 VERSION = KNOWN_KUBERNETES[-1]
 KIND = Resource(
@@ -35,28 +30,13 @@ SETTLING = 30.0
 REST = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A management cluster with the provider, and a client of it."""
-
-    environment: Environment
-    client: Client
-
-    @property
-    def provider(self) -> int:
-        """The pid of the provider."""
-        process = Process.adopt(self.environment.processes, PROVIDER)
-        assert process is not None
-        return process.pid
-
-
 async def measure() -> list[Row]:
     """Everything about the control plane provider."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
         bare = [await bare_start(Path(home) / f"bare{number}", 1) for number in range(ONE_BY_ONE)]
         bare_at_once = await bare_start(Path(home) / "bare-at-once", AT_ONCE)
         async with management(home) as bench:
-            before = Usage.of([bench.provider])
+            before = Usage.of([bench.pid(PROVIDER)])
             alone = [await initialized(bench, [f"one{n}"]) for n in range(ONE_BY_ONE)]
             rows = [
                 *started("one control plane", median(alone), median(bare)),
@@ -151,9 +131,9 @@ async def at_rest(bench: Bench, before: Usage) -> list[Row]:
         await initialized(bench, names[start : start + 5], stay=True)
     await asyncio.sleep(SETTLING)
     pids = control_plane_pids(bench)
-    first, provider = Usage.of(pids), Usage.of([bench.provider])
+    first, provider = Usage.of(pids), Usage.of([bench.pid(PROVIDER)])
     await asyncio.sleep(REST)
-    last, provider_last = Usage.of(pids), Usage.of([bench.provider])
+    last, provider_last = Usage.of(pids), Usage.of([bench.pid(PROVIDER)])
     each = f"with {MANY} idle control planes"
     return [
         Row(name="one idle control plane: memory", measured=alone.memory, unit="MiB", at_most=350),
@@ -192,6 +172,7 @@ def control_plane_pids(bench: Bench) -> list[int]:
     """
     state = str(bench.environment.workloads / PROVIDER).encode()
     found: list[int] = []
+    provider = bench.pid(PROVIDER)
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes()
@@ -199,36 +180,7 @@ def control_plane_pids(bench: Bench) -> list[int]:
             continue
         if state in line:
             found.append(int(process.name))
-    return [pid for pid in found if pid != bench.provider]
-
-
-def proportional_memory(pid: int) -> float:
-    """The memory of a process in MiB, where what it shares counts in part."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    raise ValueError(pid)
-
-
-def cpu_seconds(pid: int) -> float:
-    """The CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@asynccontextmanager
-async def management(home: str) -> AsyncGenerator[Bench]:
-    """A management cluster with Cluster API's core and our providers, and nothing left of it."""
-    environment = named("bench", {**os.environ, "XDG_STATE_HOME": home})
-    settings = ManagementSettings(kubernetes_version=VERSION, durable=True)
-    try:
-        await control.start(environment, settings)
-        async for _ in control.follow(environment):
-            pass
-        async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
-            yield Bench(environment, client)
-    finally:
-        await control.remove(environment)
+    return [pid for pid in found if pid != provider]
 
 
 def control_plane(name: str) -> dict[str, Any]:

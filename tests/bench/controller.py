@@ -15,14 +15,10 @@ from capelin.api import Resource, crd
 from capelin.api.views.core import CustomResourceDefinition
 from capelin.client import Client, Config, Options
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Settings as ManagementSettings
-from capelin.embedded.management.environment import named
 from capelin.embedded.management.providers import CORE
-from capelin.embedded.processes import Process
 
 from tests.bench.rows import Row, percentile
+from tests.bench.running import cpu_seconds, management, resident_memory
 
 TESTS = Path(__file__).parents[2] / "core" / "tests" / "controller"
 SCHOOLS = Resource("example.capelin.io", "v1alpha1", "School", "schools")
@@ -105,22 +101,18 @@ async def latency(setting: Setting) -> list[Row]:
 async def core_manager() -> str:
     """How much memory Cluster API's core manager has with nothing to do, once it is up."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
-        environment = named("bench", {**os.environ, "XDG_STATE_HOME": home})
-        settings = ManagementSettings(kubernetes_version=KNOWN_KUBERNETES[-1], durable=False)
-        try:
-            await control.start(environment, settings)
-            async for _ in control.follow(environment):
-                pass
+        async with management(home, durable=False) as bench:
             await asyncio.sleep(30)
-            core = Process.adopt(environment.processes, CORE.label)
-            return f"Cluster API's core manager: {memory(core.pid if core else 0):.1f} MiB"
-        finally:
-            await control.remove(environment)
+            return f"Cluster API's core manager: {resident_memory(bench.pid(CORE.label)):.1f} MiB"
 
 
 async def rest(setting: Setting, core: str) -> list[Row]:
     """What a manager does and needs when nothing happens."""
-    before, revision, used = await versions(setting), await etcd(setting), seconds(setting)
+    before, revision, used = (
+        await versions(setting),
+        await etcd(setting),
+        cpu_seconds(setting.manager.pid),
+    )
     await asyncio.sleep(REST)
     after = await versions(setting)
     changed = sum(after.get(name) != version for name, version in before.items())
@@ -129,7 +121,7 @@ async def rest(setting: Setting, core: str) -> list[Row]:
     return [
         Row(
             name=f"{size}: resident memory",
-            measured=memory(setting.manager.pid),
+            measured=resident_memory(setting.manager.pid),
             unit="MiB",
             at_most=90,
             beside=core,
@@ -141,7 +133,11 @@ async def rest(setting: Setting, core: str) -> list[Row]:
             unit="writes",
             at_most=0,
         ),
-        Row(name=f"{size}: CPU in {pause}", measured=seconds(setting) - used, unit="s"),
+        Row(
+            name=f"{size}: CPU in {pause}",
+            measured=cpu_seconds(setting.manager.pid) - used,
+            unit="s",
+        ),
     ]
 
 
@@ -168,18 +164,6 @@ async def versions(setting: Setting) -> dict[str, str]:
 async def etcd(setting: Setting) -> int:
     """etcd's revision, which every write moves on."""
     return int((await setting.client.list(CustomResourceDefinition)).resource_version)
-
-
-def memory(pid: int) -> float:
-    """Resident memory of a process in MiB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def seconds(setting: Setting) -> float:
-    """CPU time that the manager has used."""
-    fields = Path(f"/proc/{setting.manager.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager

@@ -2,12 +2,9 @@
 
 import asyncio
 import logging
-import os
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,10 +18,8 @@ from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.controller import Context
 from capelin.controller.events import Recorder
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment, named
-from capelin.embedded.management.environment import Settings as ManagementSettings
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.management.environment import Environment
 from capelin.embedded.processes import Process
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import Instance
@@ -34,6 +29,7 @@ from capelin_machine_pool.reconcilers import Pools
 from capelin_machine_pool.status import machine_status
 
 from tests.bench.rows import Row
+from tests.bench.running import Bench, cpu_seconds, management
 from tests.integration.pools import (
     POOL,
     Whole,
@@ -53,7 +49,10 @@ MINUTES = 4
 async def measure() -> list[Row]:
     """Everything about the machine pool provider."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
-        async with management(home) as bench, whole_cluster(bench.client, "many") as whole:
+        async with (
+            management(home, ["kubeadm-bootstrap"], durable=False) as bench,
+            whole_cluster(bench.client, "many") as whole,
+        ):
             for manifest in pool_manifests(whole.name, whole.namespace, replicas=FEW):
                 await bench.client.apply(manifest)
             await until(lambda: are_ready(whole, FEW))
@@ -61,34 +60,19 @@ async def measure() -> list[Row]:
         return [*rows, *await most_in_one_pool(Path(home) / "most")]
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A management cluster with the provider, and a client of it."""
-
-    environment: Environment
-    client: Client
-
-    @property
-    def provider(self) -> int:
-        """The pid of the provider."""
-        process = Process.adopt(self.environment.processes, PROVIDER)
-        assert process is not None
-        return process.pid
-
-
 async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
     """From a few machines to many, and back."""
-    used = cpu_seconds(bench.environment)
+    used = all_cpu_seconds(bench.environment)
     began = time.monotonic()
     await whole.scale(MANY)
     await until(lambda: are_ready(whole, MANY))
     up = time.monotonic() - began
-    shares = used_since(used, cpu_seconds(bench.environment))
+    shares = used_since(used, all_cpu_seconds(bench.environment))
     began = time.monotonic()
     await whole.scale(FEW)
     await until(lambda: are_ready(whole, FEW))
     down = time.monotonic() - began
-    later = used_since(used, cpu_seconds(bench.environment))
+    later = used_since(used, all_cpu_seconds(bench.environment))
     return [
         Row(
             name=f"{FEW} to {MANY} machines, each with its Machine Ready",
@@ -105,7 +89,7 @@ async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
         ),
         Row(
             name=f"provider, {MANY} machines and back: most memory",
-            measured=most_memory(bench.provider),
+            measured=most_memory(bench.pid(PROVIDER)),
             unit="MiB",
             at_most=150,
         ),
@@ -221,16 +205,14 @@ async def until(happened: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(2)
 
 
-def cpu_seconds(environment: Environment) -> dict[str, float]:
+def all_cpu_seconds(environment: Environment) -> dict[str, float]:
     """The processor time of every process of an environment, by name."""
     found: dict[str, float] = {}
     for record in environment.folder.rglob("*.process"):
         process = Process.adopt(record.parent, record.stem)
         if process is not None:
             where = "" if record.parent == environment.processes else "workload "
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks = int(fields[11]) + int(fields[12])
-            found[f"{where}{record.stem}"] = ticks / os.sysconf("SC_CLK_TCK")
+            found[f"{where}{record.stem}"] = cpu_seconds(process.pid)
     return found
 
 
@@ -246,20 +228,3 @@ def most_memory(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (found,) = (line for line in lines if line.startswith("VmHWM:"))
     return int(found.split()[1]) / 1024
-
-
-@asynccontextmanager
-async def management(home: str) -> AsyncGenerator[Bench]:
-    """A management cluster of the benchmark's own."""
-    environment = named("bench", {**os.environ, "XDG_STATE_HOME": home})
-    settings = ManagementSettings(
-        kubernetes_version=KNOWN_KUBERNETES[-1], providers=["kubeadm-bootstrap"], durable=False
-    )
-    try:
-        await control.start(environment, settings)
-        async for _ in control.follow(environment):
-            pass
-        async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
-            yield Bench(environment, client)
-    finally:
-        await control.remove(environment)

@@ -1,0 +1,66 @@
+"""A management cluster to measure on, and what its processes have used."""
+
+import os
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.client import Client, Config
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.management import control
+from capelin.embedded.management.environment import Environment, Settings, named
+from capelin.embedded.processes import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A management cluster with our providers, and a client of it."""
+
+    environment: Environment
+    client: Client
+
+    def pid(self, process: str) -> int:
+        """The pid of one of its processes."""
+        found = Process.adopt(self.environment.processes, process)
+        assert found is not None
+        return found.pid
+
+
+@asynccontextmanager
+async def management(
+    home: str, providers: Iterable[str] = (), *, durable: bool = True
+) -> AsyncGenerator[Bench]:
+    """A management cluster of the benchmark's own, and nothing left of it."""
+    environment = named("bench", {**os.environ, "XDG_STATE_HOME": home})
+    settings = Settings(
+        kubernetes_version=KNOWN_KUBERNETES[-1], providers=[*providers], durable=durable
+    )
+    try:
+        await control.start(environment, settings)
+        async for _ in control.follow(environment):
+            pass
+        async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
+            yield Bench(environment, client)
+    finally:
+        await control.remove(environment)
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_memory(pid: int) -> float:
+    """The resident memory of a process in MiB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def proportional_memory(pid: int) -> float:
+    """The memory of a process in MiB, where what it shares counts in part."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(pid)
