@@ -5,7 +5,7 @@ import errno
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Told:
     error: OSError | None = None
     told: list[str] = field(default_factory=list[str])
     taken: list[str] = field(default_factory=list[str])
+    rollouts: list[datetime | None] = field(default_factory=list[datetime | None])
 
     async def claim(
         self, wanted: ControlPlane, authorities: Authorities, address: str | None
@@ -54,6 +55,7 @@ class Told:
     ) -> Observed:
         assert all((key, site, wanted, authorities, now))
         self.told.append("move")
+        self.rollouts.append(wanted.rollout_after)
         if self.error is not None:
             raise self.error
         return self.seen
@@ -284,3 +286,17 @@ async def test_a_bad_word_is_answered_with_the_field(place: Place) -> None:
     found = await place.condition("Available")
     assert found is not None
     assert "spec.clusterNetwork.services.cidrBlocks" in found.message
+
+
+async def test_a_rollout_begins_when_its_moment_comes(place: Place) -> None:
+    await place.create()
+    moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4)
+    spec = {"spec": {"rollout": {"after": moment.isoformat()}}}
+    await place.client.patch(CapelinControlPlane, "one", place.namespace, spec)
+    async with place.managed():
+
+        async def has_begun() -> bool:
+            return moment in place.backend.rollouts
+
+        await until(has_begun)
+    assert place.backend.rollouts[0] is None

@@ -154,7 +154,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         await tell(_workload_before(control_plane, seen))
         if seen.answers:
             await tell(await self._keep_workload(key, site, wanted, keys, now))
-        return _next_look(seen, now)
+        return _next_look(seen, now, control_plane.spec.rollout.after)
 
     async def _give_away(
         self,
@@ -283,11 +283,13 @@ async def _workers(control_plane: CapelinControlPlane, at: Context) -> list[str]
     return [f"{count} {what}" for what, count in counts.items() if count]
 
 
-def _next_look(seen: Observed, now: datetime) -> Result:
+def _next_look(seen: Observed, now: datetime, rollout_after: datetime | None) -> Result:
     """The backend tells of what happens to processes; what time brings has to be looked for."""
     if seen.problem is not None:
         return After(_RETRY)
     wait = _LOOK_AGAIN
     if seen.renew_at is not None:
         wait = min(wait, max(seen.renew_at - now, timedelta(seconds=1)))
+    if rollout_after is not None and rollout_after > now:
+        wait = min(wait, rollout_after - now)
     return After(wait.total_seconds())

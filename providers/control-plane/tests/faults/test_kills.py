@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -14,25 +15,27 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import aiohttp
 import pytest
 from capelin.api.views.capi import Cluster
 from capelin.api.views.core import ConfigMap, Secret
-from capelin.client import Client, Config, tls
+from capelin.client import Client, Config
 from capelin.contract.owners import reference_to
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.processes import kill_all
+from capelin.embedded.processes import Process, kill_all
 from capelin.embedded.processes.kernel import marked
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
+
+from ..load import Load  # noqa: TID252 - a folder of tests has no name to import it by
 
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "18"))
 """How many there are at least; 100 take a few minutes."""
 SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))
 ETCD = 3 if SEED % 2 == 0 else 1
+"""With three members, one loses its data on the way."""
 NAME = "shoal"
 AUTHORITIES = ("ca", "etcd", "proxy", "sa")
 
@@ -94,41 +97,6 @@ class Mortal:
     async def _said(self) -> int:
         assert self.ancestor.stdout is not None
         return int(await self.ancestor.stdout.readline())
-
-
-@dataclass
-class Writer:
-    """Writes keys into the workload cluster, each on a connection of its own, none repeated."""
-
-    kubeconfig: bytes
-    written: set[str] = field(default_factory=set[str])
-    failed: list[str] = field(default_factory=list[str])
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        config = Config.from_kubeconfig(self.kubeconfig)
-        url = f"{config.server.address}/api/v1/namespaces/default/configmaps"
-        trust = tls.context(
-            pem(config.server.ca), pem(config.user.certificate), pem(config.user.key)
-        )
-        connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
-        async with aiohttp.ClientSession(connector=connector) as session:
-            for number in range(10**6):
-                name = f"key-{number:06}"
-                try:
-                    async with session.post(url, json={"metadata": {"name": name}}) as answer:
-                        if answer.status == 201:
-                            self.written.add(name)
-                        else:
-                            self.failed.append(f"{name}: {answer.status} {await answer.text()}")
-                except (aiohttp.ClientError, OSError) as error:
-                    self.failed.append(f"{name}: {error!r}")
-                await asyncio.sleep(0.05)
-
-
-def pem(material: object) -> bytes:
-    assert isinstance(material, bytes)
-    return material
 
 
 @dataclass
@@ -231,6 +199,15 @@ class Shoal:
         folders = [path / "run" for path in self.state.iterdir() if (path / "run").exists()]
         return sorted(one.name.rpartition("-")[0] for each in folders for one in marked(each))
 
+    async def lose(self, member: str) -> None:
+        """Remove all that an etcd member knows, and end it."""
+        (place,) = self.state.iterdir()
+        process = Process.adopt(place / "run", member)
+        assert process is not None
+        await asyncio.to_thread(shutil.rmtree, place / member)
+        process.signal(signal.SIGKILL)
+        await process.wait()
+
     def certificates(self) -> dict[str, bytes]:
         """Every certificate of the control plane that is not an authority's."""
         return {path.name: path.read_bytes() for path in self.state.glob("*/pki/*.pem")}
@@ -273,13 +250,17 @@ async def test_no_kill_of_the_provider_leaves_a_trace(shoal: Shoal) -> None:
     await shoal.create()
     await shoal.through_kills(shoal.settled, each)
     assert set(shoal.authorities) == set(AUTHORITIES)
-    writer = Writer(await shoal.kubeconfig())
+    writer = Load(Config.from_kubeconfig(await shoal.kubeconfig()), pause=0.05)
     writing = asyncio.create_task(writer.run())
 
     await shoal.change({"spec": {"replicas": 2}})
     await shoal.through_kills(shoal.settled, each)
     await shoal.change({"spec": {"version": NEW}})
     await shoal.through_kills(shoal.settled, each)
+
+    if ETCD > 1:
+        await shoal.lose("etcd-1")
+        await shoal.through_kills(shoal.settled, each)
 
     before = shoal.certificates() | {"kubeconfig": await shoal.kubeconfig()}
     asked = datetime.now(UTC) + timedelta(seconds=1)

@@ -1,15 +1,12 @@
-"""A backend of processes without a management cluster around it, and load on what it makes."""
+"""A backend of processes without a management cluster around it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import aiohttp
-from capelin.api.views.core import ConfigMap
 from capelin.client import Client
 from capelin.controller import Key
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
@@ -19,6 +16,8 @@ from capelin_control_plane.backends import Observed, Problem, Site
 from capelin_control_plane.backends.processes import Processes
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, ControlPlane, Tuning
+
+from ..load import Load  # noqa: TID252 - a folder of tests has no name to import it by
 
 KEY = Key("default", "one")
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
@@ -101,6 +100,11 @@ class Rig:
         """Everything that runs of the control plane."""
         return {one.name: one.identity.pid for one in marked(self.folder / "run")}
 
+    def load(self) -> Load:
+        """Somebody who asks what the control plane's endpoint can be asked."""
+        assert self.site is not None
+        return Load(self.backend.workload(self.site))
+
     def client(self) -> Client:
         assert self.site is not None
         return Client(self.backend.workload(self.site), manager="test")
@@ -108,37 +112,3 @@ class Rig:
 
 def settled(seen: Observed) -> bool:
     return seen.complete and seen.answers and all(part.ready for part in seen.parts)
-
-
-@dataclass
-class Load:
-    """Reads and writes, each on a connection of its own, none of them repeated."""
-
-    sent: int = 0
-    failed: list[str] = field(default_factory=list[str])
-    _sent: asyncio.Condition = field(default_factory=asyncio.Condition)
-
-    async def reaches(self, count: int) -> None:
-        """Wait until so many requests were sent."""
-        async with self._sent:
-            await self._sent.wait_for(lambda: self.sent >= count)
-
-    async def run(self, rig: Rig) -> None:
-        """Ask until cancelled."""
-        config = rig.backend.workload(rig.site) if rig.site else None
-        assert config is not None
-        async with Client(config, manager="load") as client:
-            await client.apply(ConfigMap.of("load", "default", data={"n": "0"}))
-            while True:
-                async with self._sent:
-                    self.sent += 2
-                    self._sent.notify_all()
-                await self._one(client.get(ConfigMap, "load", "default"))
-                written = ConfigMap.of("load", "default", data={"n": str(self.sent)})
-                await self._one(client.apply(written))
-
-    async def _one(self, request: Coroutine[Any, Any, object]) -> None:
-        try:
-            await request
-        except (aiohttp.ClientError, OSError, RuntimeError) as error:
-            self.failed.append(repr(error))

@@ -12,7 +12,7 @@ from capelin.embedded.processes import Process
 from capelin_control_plane.backends import Observed
 from capelin_control_plane.desired import ControlPlane
 
-from .rig import KEY, NEW, Load, Rig, control_plane, settled
+from .rig import KEY, NEW, Rig, control_plane, settled
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,8 +37,8 @@ def failure(seen: Observed, name: str) -> str:
 async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig) -> None:
     wanted = three_members()
     await rig.until(wanted, settled)
-    load = Load()
-    running = asyncio.create_task(load.run(rig))
+    load = rig.load()
+    running = asyncio.create_task(load.run())
     await load.reaches(20)
     await lose(rig, "etcd-1")
     seen = await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-1"))

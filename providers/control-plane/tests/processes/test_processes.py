@@ -16,7 +16,7 @@ from capelin.pki import validity_of
 from capelin_control_plane.backends import Observed, Problem
 from capelin_control_plane.backends.processes import Processes, probes
 
-from .rig import KEY, NEW, OLD, Load, Rig, control_plane, settled
+from .rig import KEY, NEW, OLD, Rig, control_plane, settled
 
 REPLACED_SECONDS = 20.0
 """Nearly all of it is how long an API server takes to become ready, on a machine that is busy."""
@@ -25,8 +25,8 @@ REPLACED_SECONDS = 20.0
 @pytest.mark.timeout(300)
 async def test_an_upgrade_under_load_fails_no_request(rig: Rig) -> None:
     await rig.until(control_plane(OLD, replicas=2), settled)
-    load = Load()
-    running = asyncio.create_task(load.run(rig))
+    load = rig.load()
+    running = asyncio.create_task(load.run())
     seen = await rig.until(control_plane(NEW, replicas=2), settled)
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -87,8 +87,8 @@ async def test_all_certificates_are_renewed_at_a_word_and_requests_go_on(rig: Ri
     await rig.until(wanted, settled)
     leaf = rig.folder / "pki" / "apiserver.pem"
     before = leaf.read_bytes()
-    load = Load()
-    running = asyncio.create_task(load.run(rig))
+    load = rig.load()
+    running = asyncio.create_task(load.run())
     await load.reaches(20)
     # A moment that is later than that of every certificate there is.
     asked = datetime.now(UTC) + timedelta(minutes=10)
