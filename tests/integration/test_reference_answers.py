@@ -1,0 +1,176 @@
+"""Cluster API's reference extension and ours, asked the same: their answers come to the same."""
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import pytest
+from capelin.embedded.addresses import free_port
+from capelin.embedded.apiserver import ApiServer
+from capelin.embedded.binaries import Binaries
+from capelin.pki import issue, new_ca
+from capelin.runtime import AnyHook
+from capelin.runtime import v1alpha1 as v1
+from capelin.runtime.answering import endpoints
+from capelin.runtime.messages import read_json
+from capelin.runtime.topology import apply_json_patch
+
+from tests.bench.runtime_payload import generate_patches, validate_topology
+from tests.integration import reference_extension
+
+pytestmark = pytest.mark.needs_programs("test-extension")
+
+HOST = "127.0.0.1"
+KUBEADM = {
+    "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+    "kind": "KubeadmConfig",
+    "metadata": {"name": "demo"},
+    "spec": {"files": [{"path": "/a", "content": "x"}]},
+}
+MORE_FILES = {"files": [{"path": "/a", "content": "x"}, {"path": "/b", "content": "y"}]}
+DEV = {
+    "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
+    "kind": "DevMachine",
+    "metadata": {"name": "demo"},
+    "spec": {"backend": {"docker": {"customImage": "image"}}},
+}
+SPEC = {
+    "clusterName": "demo",
+    "version": "v1.33.0",
+    "bootstrap": {"dataSecretName": "demo"},
+    "infrastructureRef": {"apiGroup": "example.com", "kind": "DevMachine", "name": "demo"},
+}
+CORE = {"apiVersion": "cluster.x-k8s.io/v1beta2", "metadata": {"name": "a", "namespace": "b"}}
+MACHINE = {**CORE, "kind": "Machine", "spec": SPEC}
+NEWER = {**MACHINE, "spec": {**SPEC, "version": "v1.34.0"}}
+
+
+def template(of: dict[str, Any]) -> dict[str, Any]:
+    return {**of, "kind": f"{of['kind']}Template", "spec": {"template": {"spec": of["spec"]}}}
+
+
+def machine_set(of: dict[str, Any]) -> dict[str, Any]:
+    spec = {"clusterName": "demo", "selector": {}, "template": {"spec": of["spec"]}}
+    return {**CORE, "kind": "MachineSet", "spec": spec}
+
+
+def plan(start: str) -> dict[str, Any]:
+    return {
+        "cluster": {"metadata": {"name": "demo"}, "spec": {}},
+        "fromControlPlaneKubernetesVersion": start,
+        "fromWorkersKubernetesVersion": "v1.33.12",
+        "toKubernetesVersion": "v1.36.1",
+    }
+
+
+def update(machine: str, infrastructure: str, bootstrap: str, **settings: str) -> dict[str, Any]:
+    """A change of version and files, asked of a machine or of a set of them."""
+    more = {**KUBEADM, "spec": MORE_FILES}
+    now, then = [MACHINE, DEV, KUBEADM], [NEWER, DEV, more]
+    if machine == "machineSet":
+        now, then = ([machine_set(a), template(b), template(c)] for a, b, c in (now, then))
+    names = (machine, infrastructure, bootstrap)
+    return {
+        "settings": {"extensionConfigName": "any", **settings},
+        "current": dict(zip(names, now, strict=True)),
+        "desired": dict(zip(names, then, strict=True)),
+    }
+
+
+SINGLE = ("machine", "infrastructureMachine", "bootstrapConfig")
+SET = ("machineSet", "infrastructureMachineTemplate", "bootstrapConfigTemplate")
+QUESTIONS: dict[str, tuple[AnyHook, str, dict[str, Any]]] = {
+    "patches": (v1.GeneratePatches, "generate-patches", generate_patches()),
+    "topology": (v1.ValidateTopology, "validate-topology", validate_topology([])),
+    "plan": (v1.GenerateUpgradePlan, "generate-upgrade-plan", plan("v1.33.12")),
+    "plan for workers": (v1.GenerateUpgradePlan, "generate-upgrade-plan", plan("v1.36.1")),
+    "machine": (v1.CanUpdateMachine, "can-update-machine", update(*SINGLE)),
+    "set": (v1.CanUpdateMachineSet, "can-update-machineset", update(*SET)),
+    "machine, not in place": (
+        v1.CanUpdateMachine,
+        "can-update-machine",
+        update(*SINGLE, disableInPlaceUpdates="true"),
+    ),
+    "update": (
+        v1.UpdateMachine,
+        "update-machine",
+        {
+            "settings": {"extensionConfigName": "any"},
+            "desired": dict(zip(SINGLE, (NEWER, DEV, KUBEADM), strict=True)),
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+async def original(
+    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncGenerator[aiohttp.ClientSession]:
+    """Cluster API's reference extension."""
+    folder = tmp_path_factory.mktemp("original")
+    now = datetime.now(UTC)
+    ca = new_ca("original", now=now)
+    shown = issue(ca, common_name="original", usages=["server"], addresses=[HOST], now=now)
+    (folder / "tls.crt").write_bytes(shown.certificate_pem)
+    (folder / "tls.key").write_bytes(shown.private_key_pem)
+    port = free_port(HOST, 9443)
+    process = await asyncio.create_subprocess_exec(
+        await Binaries().path("test-extension"),
+        f"--kubeconfig={api_server.kubeconfig}",
+        f"--webhook-port={port}",
+        f"--webhook-cert-dir={folder}",
+        "--health-addr=127.0.0.1:0",
+        "--diagnostics-address=127.0.0.1:0",
+    )
+    trusted = ssl.create_default_context(cadata=ca.certificate_pem.decode())
+    connector = aiohttp.TCPConnector(ssl=trusted)
+    async with aiohttp.ClientSession(f"https://{HOST}:{port}", connector=connector) as session:
+        while True:
+            assert process.returncode is None, "the extension has ended"
+            try:
+                await session.get("/")
+                break
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.1)
+        yield session
+    process.terminate()
+    await process.wait()
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_both_answer_the_same(original: aiohttp.ClientSession, question: str) -> None:
+    hook, handler, request = QUESTIONS[question]
+    path = hook.id.path(handler)
+    async with original.post(path, json=request) as answer:
+        theirs = await answer.read()
+    assert read_json(hook.response_type(), theirs).dump() == json.loads(theirs)
+    ours = await endpoints(reference_extension.ext)[path].answer(json.dumps(request).encode())
+    assert effect(request, json.loads(ours.body)) == effect(request, json.loads(theirs))
+
+
+def effect(request: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+    """What an answer comes to: what it says, and what is patched as it is afterwards."""
+    said = {key: value for key, value in response.items() if value and key not in HEAD}
+    items = {item["uid"]: item["patch"] for item in said.pop("items", ())}
+    for item in request.get("items", ()):
+        if "uid" in item:
+            said[item["uid"]] = patched(item["object"], items[item["uid"]])
+    for name, now in request.get("current", {}).items():
+        if patch := said.pop(f"{name}Patch", None):
+            said[name] = patched(now, patch["patch"])
+    return said
+
+
+HEAD = {"apiVersion", "kind"}
+
+
+def patched(document: Any, patch: str) -> Any:
+    after = apply_json_patch(document, json.loads(base64.b64decode(patch)))
+    # Go's types add an empty status to what passes through them.
+    after.pop("status", None)
+    return after
