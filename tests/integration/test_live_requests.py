@@ -1,0 +1,100 @@
+"""Requests made from a Cluster that a real API server has, and what patches would do to it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from capelin.api.views.capi import Cluster
+from capelin.client import Client, NotFound
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.management.components import parse
+from capelin.runtime.messages import read
+from capelin.runtime.requests import request_for, scene_of
+from capelin.runtime.v1alpha1 import CLUSTER_API, GeneratePatches, GeneratePatchesRequest
+
+pytestmark = pytest.mark.timeout(600)
+
+NAME = "live"
+FILE = "infrastructure/docker/templates/clusterclass-in-memory.yaml"
+
+
+KUBEADM = "controlplane/kubeadm/config/crd/bases"
+CRDS = {
+    "cluster-api": (
+        "core/config/crd/bases/cluster.x-k8s.io_clusters.yaml",
+        "core/config/crd/bases/cluster.x-k8s.io_clusterclasses.yaml",
+        "bootstrap/kubeadm/config/crd/bases/bootstrap.cluster.x-k8s.io_kubeadmconfigtemplates.yaml",
+        f"{KUBEADM}/controlplane.cluster.x-k8s.io_kubeadmcontrolplanetemplates.yaml",
+    ),
+    "cluster-api/test": tuple(
+        f"infrastructure/docker/config/crd/bases/infrastructure.cluster.x-k8s.io_{kind}.yaml"
+        for kind in ("devclustertemplates", "devmachinetemplates")
+    ),
+}
+
+
+async def crds() -> list[dict[str, Any]]:
+    """Those that a ClusterClass and its templates need."""
+    folders = {module: await Binaries().module_dir(module) for module in CRDS}
+    return [
+        yaml.safe_load((folders[module] / file).read_text())
+        for module, files in CRDS.items()
+        for file in files
+    ]
+
+
+async def made(client: Client, namespace: str) -> dict[str, Any]:
+    """A ClusterClass with its templates, and a Cluster of it."""
+    folder = await Binaries().module_dir("cluster-api/test")
+    shape: dict[str, Any] = {}
+    for manifest in parse(
+        (folder / FILE).read_text(), {"NAMESPACE": namespace, "CLUSTER_NAME": NAME}
+    ):
+        manifest["metadata"]["namespace"] = namespace
+        await client.apply(manifest)
+        shape = manifest if manifest["kind"] == "ClusterClass" else shape
+    workers = shape["spec"]["workers"]["machineDeployments"]
+    topology = {
+        "classRef": {"name": shape["metadata"]["name"]},
+        "version": "v1.33.0",
+        "controlPlane": {"replicas": 1},
+        "workers": {
+            "machineDeployments": [{"class": workers[0]["class"], "name": "md", "replicas": 2}]
+        },
+    }
+    cluster = {
+        "apiVersion": Cluster.resource.api_version,
+        "kind": "Cluster",
+        "metadata": {"name": NAME, "namespace": namespace},
+        "spec": {"topology": topology},
+    }
+    await client.apply(cluster, resource=Cluster.resource)
+    return shape
+
+
+async def test_a_live_cluster_makes_a_request_of_every_hook(
+    client: Client, namespace: str, install_crds: Callable[..., None]
+) -> None:
+    install_crds(*await crds())
+    with pytest.raises(NotFound):
+        await scene_of(client, "none", namespace)
+    shape = await made(client, namespace)
+    scene = await scene_of(client, NAME, namespace, to_version="v1.34.0")
+    assert (scene.from_version, scene.to_version) == ("v1.33.0", "v1.34.0")
+    assert "managedFields" not in scene.cluster["metadata"]
+    for hook in CLUSTER_API:
+        if "Machine" not in hook.id.name:
+            request = request_for(hook, scene)
+            assert read(hook.request_type(), request).dump() == request
+    request = read(GeneratePatchesRequest, request_for(GeneratePatches, scene))
+    places = [(item.object["kind"], item.holder_reference.kind) for item in request.items]
+    assert places == [
+        ("DevClusterTemplate", "Cluster"),
+        ("KubeadmControlPlaneTemplate", "Cluster"),
+        ("DevMachineTemplate", "KubeadmControlPlane"),
+        ("KubeadmConfigTemplate", "MachineDeployment"),
+        ("DevMachineTemplate", "MachineDeployment"),
+    ]
+    infrastructure = shape["spec"]["infrastructure"]["templateRef"]["name"]
+    assert request.items[0].object["metadata"]["name"] == infrastructure
