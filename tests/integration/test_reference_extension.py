@@ -1,6 +1,6 @@
 """A cluster's whole life with every lifecycle hook in its way: Cluster API's own test of them.
 
-The same goes for Cluster API's reference extension, in Go, and for ours, which stands in for it.
+Ours stands in for Cluster API's reference extension.
 """
 
 import asyncio
@@ -31,16 +31,13 @@ from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management.components import parse
 from capelin.pki import issue, new_ca
-from capelin.runtime.answering import endpoints
 from capelin.runtime.messages import read_json
-from capelin.runtime.topology import apply_json_patch
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin.testing.management import ManagementCluster
 
-from tests.integration import reference_extension
 from tests.integration.recorder import Exchange, Recorder
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs("test-extension")]
+pytestmark = pytest.mark.timeout(900)
 
 HOST = "127.0.0.1"
 TEMPLATES = "e2e/data/infrastructure-docker/main"
@@ -60,17 +57,6 @@ async def until(true: Check) -> None:
     """Wait for something to become true; the test's own limit is the end of patience."""
     while not await true():  # noqa: ASYNC110 - what is waited for happens elsewhere
         await asyncio.sleep(0.2)
-
-
-def program(name: str, path: Path, kubeconfig: Path, port: int, folder: Path) -> list[str]:
-    """How to start one of the two extensions."""
-    if name == "ours":
-        file = str(Path(__file__).with_name("reference_extension.py"))
-        options = [f"--host={HOST}", f"--port={port}", f"--cert-dir={folder}", "--probes-port=0"]
-        return [sys.executable, file, *options, "--drain-seconds=0"]
-    unused = ["--health-addr=127.0.0.1:0", "--diagnostics-address=127.0.0.1:0"]
-    options = [f"--webhook-port={port}", f"--webhook-cert-dir={folder}", *unused]
-    return [str(path), f"--kubeconfig={kubeconfig}", *options]
 
 
 @dataclass
@@ -167,26 +153,27 @@ class Life:
         return check
 
 
-@pytest.fixture(params=["ours"])
+@pytest.fixture
 async def life(
-    request: pytest.FixtureRequest,
-    management: Client,
-    management_cluster: ManagementCluster,
-    tmp_path: Path,
+    management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> AsyncGenerator[Life]:
-    """One of the extensions, known to Cluster API for a namespace of its own."""
+    """The extension as a program, behind somebody who writes down what is said."""
     now = datetime.now(UTC)
     ca = new_ca("life", now=now)
     shown = issue(ca, common_name="life", usages=["server"], addresses=[HOST], now=now)
     (tmp_path / "ca.crt").write_bytes(ca.certificate_pem)
     (tmp_path / "tls.crt").write_bytes(shown.certificate_pem)
     (tmp_path / "tls.key").write_bytes(shown.private_key_pem)
-    kubeconfig = management_cluster.kubeconfig
     port = free_port(HOST, 9443)
-    path = await Binaries().path("test-extension")
     process = await asyncio.create_subprocess_exec(
-        *program(request.param, path, kubeconfig, port, tmp_path),
-        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        sys.executable,
+        str(Path(__file__).with_name("reference_extension.py")),
+        f"--host={HOST}",
+        f"--port={port}",
+        "--probes-port=0",
+        f"--cert-dir={tmp_path}",
+        "--drain-seconds=0",
+        env={**os.environ, "KUBECONFIG": str(management_cluster.kubeconfig)},
     )
 
     async def listens() -> bool:
@@ -203,9 +190,8 @@ async def life(
     try:
         await until(listens)
         async with recorder.listening(HOST, listening):
-            name = f"life-{request.param}"
             url = f"https://{HOST}:{listening}"
-            yield Life(management, name, url, ca.certificate_pem, recorder)
+            yield Life(management, "life", url, ca.certificate_pem, recorder)
     finally:
         process.terminate()
         await process.wait()
@@ -399,7 +385,6 @@ async def test_a_cluster_lives_with_every_hook_in_its_way(life: Life) -> None:
     assert {each.hook.id.name for each in exchanges} >= NAMES
     for exchange in exchanges:
         lossless(exchange)
-    await equal_answers(exchanges)
 
 
 NAMES = {hook.id.name for hook in CLUSTER_API if hook.tag == "Lifecycle Hooks"} | {
@@ -430,29 +415,3 @@ def lossless(exchange: Exchange) -> None:
     assert read.dump() == json.loads(exchange.request)
     answer = read_json(hook.response_type(), exchange.response)
     assert answer.dump() == json.loads(exchange.response)
-
-
-async def equal_answers(exchanges: list[Exchange]) -> None:
-    """What follows from the request alone is answered by ours as it was answered."""
-    ours = endpoints(reference_extension.ext)
-    for exchange in exchanges:
-        if not exchange.hook.pure or exchange.hook.id.name == "DiscoverVariables":
-            continue
-        answered = await ours[exchange.path].answer(exchange.request)
-        request, given = json.loads(exchange.request), json.loads(exchange.response)
-        assert effect(request, json.loads(answered.body)) == effect(request, given)
-
-
-def effect(request: dict[str, Any], response: dict[str, Any]) -> object:
-    """What an answer comes to: templates with their patches, or the answer itself."""
-    if "items" not in request:
-        return response
-    patches = {item["uid"]: item["patch"] for item in response.get("items", ())}
-    changed: list[Any] = []
-    for item in request["items"]:
-        patch = json.loads(base64.b64decode(patches.get(item.get("uid"), b"W10=")))
-        after = apply_json_patch(item["object"], patch)
-        # What Go's types add where they pass an object through.
-        after.pop("status", None)
-        changed.append(after)
-    return changed
