@@ -2,17 +2,17 @@
 
 import base64
 import json
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from capelin.pki import issue, new_ca
+from capelin_infra.cli import main
 from capelin_infra.hooks.measuring import milliseconds
 from capelin_infra.hooks.preview import preview
 
@@ -51,7 +51,16 @@ def never(_: Call[BeforeClusterDelete, None]) -> Verdict:
 ext.run()
 """
 
-Capelin = Callable[..., subprocess.CompletedProcess[str]]
+
+class Said(NamedTuple):
+    """What the command printed, and the code that it ended with."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Capelin = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")
@@ -92,17 +101,24 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, 
 
 
 @pytest.fixture
-def capelin(extension: tuple[str, Path], tmp_path: Path) -> Capelin:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "capelin_infra", "hooks", *arguments],
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "COLUMNS": "120"},
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=extension[1],
-            stdin=subprocess.DEVNULL,
-        )
+def capelin(
+    extension: tuple[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Capelin:
+    """The command in this process, for a process of its own takes a second to begin."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(extension[1])
+
+    def run(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["capelin", "hooks", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, printed.out, printed.err)
 
     return run
 
