@@ -403,6 +403,15 @@ async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
         assert left not in running_in(folder)
 
 
+async def test_what_is_started_gets_nothing_that_we_have_open(folder: Path) -> None:
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        await when(lambda: arguments_of(pid) == list(SLEEP))
+        assert {path.name for path in Path(f"/proc/{pid}/fd").iterdir()} == {"0", "1", "2"}
+
+
 async def test_two_supervisors_never_share_a_folder(folder: Path) -> None:
     async with Supervisor(folder):
         with pytest.raises(AlreadySupervisedError, match="another Capelin process looks after"):

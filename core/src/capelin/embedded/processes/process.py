@@ -80,6 +80,10 @@ class Process:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    # Ours close themselves at exec and not before: until then the child holds the
+                    # supervisor's lock, so that the next one cannot look for what runs while this
+                    # one cannot be seen yet.
+                    close_fds=False,
                 )
         finally:
             os.close(log)
