@@ -11,7 +11,9 @@ from capelin.api.views.capi import (
     Cluster,
     ClusterClass,
     Machine,
+    MachineDeployment,
     MachinePool,
+    MachineSet,
 )
 from capelin.api.views.core import Namespace, Secret
 from capelin.client import Client
@@ -145,6 +147,21 @@ async def test_the_preflight_checks_of_machine_sets_read_our_versions(whole: Who
         return await machines() == 1
 
     await until(has_one)
+    # A version that cannot be had keeps the control plane from where it is to be for good.
+    _, minor, patch = VERSION.split(".")
+    ahead = f"v1.{minor}.{int(patch) + 50}"
+    spec = {"spec": {"version": ahead}}
+    await whole.management.patch(CapelinControlPlane, whole.name, whole.namespace, spec)
+    scaled = {"spec": {"replicas": 2}}
+    await whole.management.patch(MachineDeployment, "workers", whole.namespace, scaled)
+
+    async def is_held() -> bool:
+        (one,) = (await whole.management.list(MachineSet, whole.namespace)).items
+        said = [each.message for each in one.status.conditions if each.type == "ScalingUp"]
+        return any("ControlPlaneIsStable" in message for message in said)
+
+    await until(is_held)
+    assert await machines() == 1
 
 
 @pytest.fixture
