@@ -13,13 +13,15 @@ from capelin.client import Client
 from capelin.controller import Key
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import Process, kill_all
-from capelin_machine_pool.api import Simulated
+from capelin_machine_pool.api import Faults, Simulated
 from capelin_machine_pool.backends.simulated import SimulatedMachines
 from capelin_machine_pool.desired import WantedMachine
 
 pytestmark = pytest.mark.needs_programs("kwok")
 
 CLUSTER = "demo"
+RENEWED_AFTER = 10.0
+"""Seconds after which KWOK renews a lease: a quarter of its forty."""
 
 
 class Shoal:
@@ -48,7 +50,7 @@ class Shoal:
         found = Process.adopt(self.folder / "run", "kwok")
         return None if found is None else found.pid
 
-    def machine(self, name: str) -> WantedMachine:
+    def machine(self, name: str, *, dies: int = 0) -> WantedMachine:
         return WantedMachine(
             key=Key(self.namespace, f"{self.namespace}-{name}"),
             cluster=CLUSTER,
@@ -56,7 +58,11 @@ class Shoal:
             version="v1.33.13",
             failure_domain=None,
             created=datetime.now(UTC),
-            simulated=Simulated(startup_seconds=0, startup_jitter_seconds=0),
+            simulated=Simulated(
+                startup_seconds=0,
+                startup_jitter_seconds=0,
+                faults=Faults(dies=dies, after_seconds=0),
+            ),
         )
 
     async def ensure(self, machine: WantedMachine) -> None:
@@ -110,6 +116,29 @@ async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client:
         return lease is not None and lease.spec.renew_time is not None
 
     await eventually(has_lease)
+
+
+async def test_a_machine_that_dies_renews_its_lease_no_more(shoal: Shoal, client: Client) -> None:
+    machine = shoal.machine("a", dies=100)
+
+    async def renewed_at() -> datetime | None:
+        lease = await client.find(Lease, machine.key.name, "kube-node-lease")
+        return None if lease is None else lease.spec.renew_time
+
+    await shoal.ensure(machine)
+    await shoal.until_ready(machine)
+    first = await renewed_at()
+
+    async def is_renewed() -> bool:
+        return await renewed_at() not in {None, first}
+
+    await eventually(is_renewed)
+    await shoal.ensure(machine)
+    # A renewal may be under way.
+    await asyncio.sleep(1)
+    last = await renewed_at()
+    await asyncio.sleep(1.2 * RENEWED_AFTER)
+    assert await renewed_at() == last
 
 
 async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(shoal: Shoal) -> None:

@@ -42,7 +42,8 @@ def test_a_node_has_the_machines_provider_id_version_and_addresses() -> None:
     assert node["spec"] == {"providerID": "capelin:///team/demo/pool-1"}
     assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.33.13"
     assert [one["type"] for one in node["status"]["addresses"]] == ["Hostname", "InternalIP"]
-    assert node["metadata"]["annotations"] == {KEPT_ALIVE: "fake"}
+    assert node["metadata"]["labels"][KEPT_ALIVE] == "fake"
+    assert node["metadata"]["annotations"] == {}
 
 
 def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
@@ -61,6 +62,7 @@ def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
         "kubernetes.io/arch": "arm64",
         "team": "red",
         "topology.kubernetes.io/zone": "east",
+        KEPT_ALIVE: "fake",
     }
 
 

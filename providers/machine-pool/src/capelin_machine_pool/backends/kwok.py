@@ -24,11 +24,11 @@ from capelin.embedded.processes import (
 )
 
 KEPT_ALIVE = "kwok.x-k8s.io/node"
-"""The annotation of Nodes that are kept alive."""
+"""The label of Nodes that are kept alive. KWOK does not notice when an annotation goes."""
 
 _NAME = "kwok"
-_LEASE_SECONDS = 80
-"""Renewed four times as often, and Kubernetes waits 40 s: half of a large cluster's writes."""
+_LEASE_SECONDS = 40
+"""A new KWOK has to wait until the leases of a killed one are over, and Kubernetes waits 50 s."""
 
 _BECOMES_READY: dict[str, Any] = {
     "apiVersion": "kwok.x-k8s.io/v1alpha1",
@@ -131,7 +131,7 @@ class Kwok:
                         str(program),
                         f"--kubeconfig={folder / 'kubeconfig'}",
                         f"--config={folder / 'stages.yaml'}",
-                        f"--manage-nodes-with-annotation-selector={KEPT_ALIVE}=fake",
+                        f"--manage-nodes-with-label-selector={KEPT_ALIVE}=fake",
                         f"--node-lease-duration-seconds={_LEASE_SECONDS}",
                         f"--server-address={address}:{port}",
                     ),

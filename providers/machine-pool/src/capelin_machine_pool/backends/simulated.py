@@ -50,7 +50,7 @@ class SimulatedMachines:
                 return Instance(running=True, lost=True, message="its Node was deleted")
             await _make_node(workload, wanted)
         alive, changes_at = is_alive(wanted, now)
-        if node is not None and (KEPT_ALIVE in node.metadata.annotations) != alive:
+        if node is not None and (KEPT_ALIVE in node.metadata.labels) != alive:
             await _keep_node(workload, wanted.key.name, alive=alive)
         return Instance(
             running=True, addresses=addresses(wanted.key.name), look_again_at=changes_at
@@ -96,6 +96,7 @@ def node_of(wanted: WantedMachine) -> Unstructured:
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",
         **wanted.simulated.labels,
+        KEPT_ALIVE: "fake",
     }
     if wanted.failure_domain is not None:
         labels["topology.kubernetes.io/zone"] = wanted.failure_domain
@@ -111,7 +112,7 @@ def node_of(wanted: WantedMachine) -> Unstructured:
         "metadata": {
             "name": wanted.key.name,
             "labels": labels,
-            "annotations": {**wanted.node_annotations, KEPT_ALIVE: "fake"},
+            "annotations": wanted.node_annotations,
         },
         "spec": spec,
         "status": {
@@ -141,9 +142,9 @@ async def _make_node(workload: Client, wanted: WantedMachine) -> None:
 
 
 async def _keep_node(workload: Client, name: str, *, alive: bool) -> None:
-    annotations = {KEPT_ALIVE: "fake" if alive else None}
+    labels = {KEPT_ALIVE: "fake" if alive else None}
     try:
-        await workload.patch(Node, name, None, {"metadata": {"annotations": annotations}})
+        await workload.patch(Node, name, None, {"metadata": {"labels": labels}})
     except NotFound:
         # Deleted just now: the next look finds it lost.
         return
