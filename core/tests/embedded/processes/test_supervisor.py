@@ -76,6 +76,10 @@ def arguments_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
+def descriptors_of(pid: int) -> set[str]:
+    return {path.name for path in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 async def test_what_is_declared_runs(folder: Path) -> None:
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"), declared("b"))
@@ -404,12 +408,15 @@ async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
 
 
 async def test_what_is_started_gets_nothing_that_we_have_open(folder: Path) -> None:
+    given = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(given, True)
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"))
         await supervisor.ready()
         pid = pid_of(supervisor, "a")
         await when(lambda: arguments_of(pid) == list(SLEEP))
-        assert {path.name for path in Path(f"/proc/{pid}/fd").iterdir()} == {"0", "1", "2"}
+        assert descriptors_of(pid) == {"0", "1", "2"}
+    os.close(given)
 
 
 async def test_two_supervisors_never_share_a_folder(folder: Path) -> None:

@@ -140,6 +140,15 @@ class Handle:
         return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
+def keep_descriptors() -> None:
+    """Pass on no descriptor that we were given; those that we open ourselves never are."""
+    for entry in Path("/proc/self/fd").iterdir():
+        if (descriptor := int(entry.name)) > 2:
+            # That of the folder itself is in the list, and closed by now.
+            with suppress(OSError):
+                os.set_inheritable(descriptor, False)  # noqa: FBT003 - it takes no keyword
+
+
 def renice(pid: int, nice: int) -> None:
     """Make all threads of a process give way to others."""
     changed = True

@@ -71,6 +71,7 @@ class Process:
         log = logs.open_log(log_path(folder, name))
         try:
             log_start = os.lseek(log, 0, os.SEEK_END)
+            kernel.keep_descriptors()
             with kernel.timer_slack(command.limits.timer_slack):
                 child = subprocess.Popen(
                     command.arguments,
