@@ -1,17 +1,23 @@
 """What counts as alive, and what does not."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from capelin.embedded.processes import alive
+from capelin.pki import issue, new_ca
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def server(*answers: bytes) -> AsyncGenerator[tuple[str, list[int]]]:
+async def server(
+    *answers: bytes, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[tuple[str, list[int]]]:
     """Gives these answers, one after the other, on as many connections as it takes."""
     left = iter(answers)
     connections: list[int] = []
@@ -32,10 +38,11 @@ async def server(*answers: bytes) -> AsyncGenerator[tuple[str, list[int]]]:
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     port = listening.sockets[0].getsockname()[1]
     async with listening:
-        yield f"http://127.0.0.1:{port}/livez?exclude=etcd", connections
+        scheme = "http" if tls is None else "https"
+        yield f"{scheme}://127.0.0.1:{port}/livez?exclude=etcd", connections
 
 
 def answer(status: str, body: bytes = b"ok", *headers: str) -> bytes:
@@ -70,6 +77,26 @@ async def test_a_connection_is_kept_and_made_anew_when_it_was_lost() -> None:
         asked = alive(url, within=5)
         assert [bool(await anext(asked)) for _ in range(6)] == [False, False, True, *[False] * 3]
         assert connections == [3, 2, 1]
+        await asked.aclose()
+
+
+async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    authority, stranger = new_ca("shoal", now=now), new_ca("stranger", now=now)
+    pair = issue(authority, common_name="a", usages=["server"], addresses=["127.0.0.1"], now=now)
+    (tmp_path / "both.pem").write_bytes(pair.certificate_pem + pair.private_key_pem)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "both.pem")
+    ca = tmp_path / "ca.crt"
+    good = answer("200 OK", b"x" * 50_000)
+    async with server(good, good, tls=tls) as (url, connections):
+        ca.write_bytes(authority.certificate_pem)
+        asked = alive(url, ca=ca, within=5)
+        assert [await anext(asked), await anext(asked), connections] == ["", "", [2]]
+        await asked.aclose()
+        ca.write_bytes(stranger.certificate_pem)
+        asked = alive(url, ca=ca, within=5)
+        assert await anext(asked) == f"{url} does not answer"
         await asked.aclose()
 
 

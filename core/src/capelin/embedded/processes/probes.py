@@ -3,11 +3,14 @@
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
 import aiohttp
+
+from capelin.embedded.processes.streams import Stream, connect
 
 _SECONDS_FOR_AN_ANSWER = 5.0
 _LONGEST_ANSWER = 64 * 1024
@@ -55,8 +58,7 @@ async def alive(
     It is asked for as long as a process lives, so it does without an HTTP client, too, which takes
     twice the time.
     """
-    trust = None if ca is None else ssl.create_default_context(cafile=ca)
-    async with _Line(url, trust) as line:
+    async with _Line(url, _trusting(ca)) as line:
         while True:
             try:
                 async with asyncio.timeout(within):
@@ -64,7 +66,7 @@ async def alive(
             except TimeoutError:
                 line.hang_up()
                 yield f"{url} did not answer for {within:g} s"
-            except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+            except (OSError, EOFError, ValueError):
                 line.hang_up()
                 yield f"{url} does not answer"
             else:
@@ -76,10 +78,10 @@ class _Line:
 
     def __init__(self, url: str, trust: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
-        self._host, self._port, self._trust = parts.hostname, parts.port, trust
+        self._host, self._port, self._trust = parts.hostname or "", parts.port or 443, trust
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
         self._question = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._stream: Stream | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,25 +91,33 @@ class _Line:
 
     async def ask(self) -> tuple[int, str]:
         """The status and the text of the answer; EOFError or ValueError if it is none."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(
-                self._host, self._port, ssl=self._trust, limit=_LONGEST_ANSWER
-            )
-        reader, writer = self._streams
-        writer.write(self._question)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+        if self._stream is None:
+            self._stream = await connect(self._host, self._port, self._trust, limit=_LONGEST_ANSWER)
+        stream = self._stream
+        await stream.write(self._question)
+        head = (await stream.read_until(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
         length = headers.get("content-length")
-        text = b"" if length is None else await reader.readexactly(int(length))
+        text = b"" if length is None else await stream.read_exactly(int(length))
         if length is None or headers.get("connection") == "close":
             self.hang_up()
         return int(head[0].partition(" ")[2][:3]), text.decode(errors="replace")
 
     def hang_up(self) -> None:
         """Ask over another connection next time."""
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+        if self._stream is not None:
+            self._stream.abort()
+            self._stream = None
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext | None:
+    return None if ca is None else _trust(ca, ca.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _trust(ca: Path, _: int) -> ssl.SSLContext:
+    """Shared by those who ask; the time of the file's last change tells old authorities apart."""
+    return ssl.create_default_context(cafile=ca)
 
 
 def failing_checks(status: int, text: str) -> str:
