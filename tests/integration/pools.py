@@ -76,6 +76,17 @@ class Whole:
         """Change the infrastructure's part of the pool."""
         await self.management.patch(CapelinMachinePool, POOL, self.namespace, {"spec": spec})
 
+    async def remove_pool(self) -> None:
+        """Delete the pool, and wait until nothing of it is left."""
+        await self.management.delete(MachinePool, POOL, self.namespace)
+
+        async def gone() -> bool:
+            pool = await self.management.find(MachinePool, POOL, self.namespace)
+            left = [*await self.machines(), *await self.instances(), *await self.nodes()]
+            return pool is None and not left
+
+        await until(gone)
+
     async def _change(self, spec: dict[str, Any]) -> None:
         await self.management.patch(MachinePool, POOL, self.namespace, {"spec": spec})
 
