@@ -317,6 +317,32 @@ async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
         await when(lambda: arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"])
 
 
+async def test_the_late_news_of_an_end_is_not_taken_for_that_of_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, told_late = Process.sweep, asyncio.Event()
+    slow = iter([True])
+
+    async def sweeps(process: Process) -> None:
+        if next(slow, False):
+            await asyncio.sleep(0.3)
+            told_late.set()
+        await sweep(process)
+
+    monkeypatch.setattr(Process, "sweep", sweeps)
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        first = pid_of(supervisor, "a")
+        supervisor.declare(declared("a", arguments=("/bin/sleep", "1001")))
+        await when(lambda: supervisor.states["a"].pid not in {None, first})
+        second = pid_of(supervisor, "a")
+        await told_late.wait()
+        await asyncio.sleep(0.2)
+        assert running_in(folder) == [second]
+        assert pid_of(supervisor, "a") == second
+
+
 async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"), declared("b"))

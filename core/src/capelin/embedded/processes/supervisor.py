@@ -298,7 +298,8 @@ class Supervisor:
     async def _until_end(self, life: _Life, process: Process) -> None:
         ended = await process.wait()
         await process.sweep()
-        if not life.stopping:
+        # Whoever stopped it may have been first, and the next one may run already.
+        if life.process is process and not life.stopping:
             self._ended(life)
             self._failed(life, life.verdict or ended.reason)
             life.verdict = ""
