@@ -82,7 +82,7 @@ def tests(session: nox.Session, package: str) -> None:
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
     session.env["COVERAGE_FILE"] = str(data / "data")
-    session.run("coverage", "run", "-m", "pytest", "-n2", folder, *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", "-n4", folder, *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", f"--include=*/{IMPORTS[package]}/*")
 

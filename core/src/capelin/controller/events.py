@@ -151,6 +151,7 @@ class Recorder:
         self._now = now
         self._folding = folding or Folding()
         self._waiting: asyncio.Queue[tuple[Happening, int]] = asyncio.Queue(_WAITING)
+        self._writing: asyncio.Task[None] | None = None
 
     def record(self, what: Happening) -> None:
         """Tell of something, soon."""
@@ -165,10 +166,14 @@ class Recorder:
     async def run(self) -> None:
         """Write what is recorded, for ever."""
         while True:
-            await self._write(*await self._waiting.get())
+            self._writing = asyncio.create_task(self._write(*await self._waiting.get()))
+            # Given up on while it is on its way, it could arrive after what counts on it.
+            await asyncio.shield(self._writing)
 
     async def flush(self) -> None:
         """Write what is left: for the end, after `run` was cancelled."""
+        if self._writing is not None:
+            await self._writing
         while not self._waiting.empty():
             await self._write(*self._waiting.get_nowait())
         for what, count in self._folding.unwritten():
