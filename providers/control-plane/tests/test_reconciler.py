@@ -4,13 +4,14 @@ import asyncio
 import errno
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from capelin.api.views.capi import Cluster, Machine
+from capelin.api.views.core import Secret
 from capelin.client import Client, Config
 from capelin.contract.conditions import Aspect
 from capelin.contract.owners import reference_to
@@ -225,6 +226,25 @@ async def test_where_it_is_is_written_down_before_anything_runs_there(place: Pla
         place.backend.error = None
         place.backend.seen = Observed(parts=(STARTING,))
         await until(lambda: place.says("Available", "False", "NotInitialized"))
+
+
+async def test_nobody_is_told_where_the_api_is_before_it_answers(place: Place) -> None:
+    await place.create()
+    place.backend.seen = Observed(parts=(STARTING,))
+
+    async def told() -> tuple[bool, bool]:
+        kubeconfig = await place.client.find(Secret, "one-kubeconfig", place.namespace)
+        return (await place.mine()).spec.control_plane_endpoint is not None, kubeconfig is not None
+
+    async def all_told() -> bool:
+        return await told() == (True, True)
+
+    async with place.managed():
+        await until(lambda: place.says("Available", "False", "NotInitialized"))
+        assert await told() == (False, False)
+        place.backend.seen = Observed(parts=(replace(STARTING, ready=True),))
+        await place.annotate(look="again")
+        await until(all_told)
 
 
 async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(place: Place) -> None:
