@@ -8,25 +8,21 @@ import sys
 import tempfile
 from array import array
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from capelin.embedded.addresses import free_port
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import Binaries
-from capelin.pki import issue, new_ca
 from capelin.runtime.topology import apply_json_patch
 from capelin.runtime.v1alpha1 import Discovery, GeneratePatches, ValidateTopology
 
 from tests.bench.rows import Row, percentile
 from tests.bench.runtime_payload import generate_patches, validate_topology
+from tests.extensions import HOST, certificates, drop_in, reference
 
 HERE = Path(__file__).parent
-HOST = "127.0.0.1"
 WORKERS = 2
 CONNECTIONS = 8
 ROUNDS = 5
@@ -97,7 +93,7 @@ async def measure() -> list[Row]:
         certificates(folder)
         async with (
             api_server(folder) as kubeconfig,
-            reference(folder, kubeconfig) as theirs,
+            original(folder, kubeconfig) as theirs,
             capelin(folder, kubeconfig, WORKERS) as ours,
         ):
             patches, checks = generate_patches(), validate_topology([])
@@ -311,44 +307,6 @@ def children(pid: int) -> tuple[int, ...]:
     return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def certificates(folder: Path) -> None:
-    """A CA, and what both servers show."""
-    now = datetime.now(UTC)
-    ca = new_ca("bench", now=now)
-    shown = issue(ca, common_name="bench", usages=["server"], addresses=[HOST], now=now)
-    (folder / "ca.crt").write_bytes(ca.certificate_pem)
-    (folder / "tls.crt").write_bytes(shown.certificate_pem)
-    (folder / "tls.key").write_bytes(shown.private_key_pem)
-
-
-@asynccontextmanager
-async def running(folder: Path, name: str, port: int, *command: str) -> AsyncGenerator[int]:
-    """A program that listens, and nothing left of it; its process."""
-    with (folder / f"{name}.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
-    try:
-        async with asyncio.timeout(60):
-            while not await listens(port):
-                if process.returncode is not None:
-                    raise RuntimeError((folder / f"{name}.log").read_text())
-                await asyncio.sleep(0.1)
-        yield process.pid
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def listens(port: int) -> bool:
-    """Whether somebody takes connections there."""
-    try:
-        _, writer = await asyncio.open_connection(HOST, port)
-    except OSError:
-        return False
-    writer.close()
-    return True
-
-
 @asynccontextmanager
 async def api_server(folder: Path) -> AsyncGenerator[Path]:
     """An API server for both; its kubeconfig."""
@@ -361,45 +319,18 @@ async def api_server(folder: Path) -> AsyncGenerator[Path]:
 
 
 @asynccontextmanager
-async def reference(folder: Path, kubeconfig: Path) -> AsyncGenerator[Server]:
+async def original(folder: Path, kubeconfig: Path) -> AsyncGenerator[Server]:
     """Cluster API's reference extension."""
-    port = free_port(HOST, 9443)
-    async with running(
-        folder,
-        "reference",
-        port,
-        str(await Binaries().path("test-extension")),
-        f"--kubeconfig={kubeconfig}",
-        f"--webhook-port={port}",
-        f"--webhook-cert-dir={folder}",
-        "--health-addr=127.0.0.1:0",
-        "--diagnostics-address=127.0.0.1:0",
-        # It logs as little as it can; some twenty lines for a request with 20 templates.
-        "--v=0",
-    ) as pid:
-        yield Server("reference", port, (pid,))
+    # It logs as little as it can; some twenty lines for a request with 20 templates.
+    async with reference(folder, kubeconfig, "--v=0") as running:
+        yield Server("reference", running.port, (running.pid,))
 
 
 @asynccontextmanager
 async def capelin(folder: Path, kubeconfig: Path, workers: int) -> AsyncGenerator[Server]:
     """The same on the Runtime SDK."""
-    port = free_port(HOST, 9444)
-    async with running(
-        folder,
-        "capelin",
-        port,
-        "env",
-        f"KUBECONFIG={kubeconfig}",
-        sys.executable,
-        str(HERE.parent / "integration" / "reference_extension.py"),
-        f"--host={HOST}",
-        f"--port={port}",
-        "--probes-port=0",
-        f"--cert-dir={folder}",
-        f"--workers={workers}",
-        "--drain-seconds=0",
-    ) as pid:
+    async with drop_in(folder, kubeconfig, f"--workers={workers}") as running:
         # It listens before it starts them.
-        while len(children(pid)) < workers:  # noqa: ASYNC110 - they tell nobody
+        while len(children(running.pid)) < workers:  # noqa: ASYNC110 - they tell nobody
             await asyncio.sleep(0.1)
-        yield Server("capelin", port, (pid, *children(pid)))
+        yield Server("capelin", running.port, (running.pid, *children(running.pid)))

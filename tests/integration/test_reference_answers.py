@@ -1,19 +1,14 @@
 """Cluster API's reference extension and ours, asked the same: their answers come to the same."""
 
-import asyncio
 import base64
 import json
 import ssl
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import pytest
-from capelin.embedded.addresses import free_port
 from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.binaries import Binaries
-from capelin.pki import issue, new_ca
 from capelin.runtime import AnyHook
 from capelin.runtime import v1alpha1 as v1
 from capelin.runtime.answering import endpoints
@@ -21,11 +16,11 @@ from capelin.runtime.messages import read_json
 from capelin.runtime.topology import apply_json_patch
 
 from tests.bench.runtime_payload import generate_patches, validate_topology
+from tests.extensions import HOST, certificates, reference
 from tests.integration import reference_extension
 
 pytestmark = pytest.mark.needs_programs("test-extension")
 
-HOST = "127.0.0.1"
 KUBEADM = {
     "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
     "kind": "KubeadmConfig",
@@ -113,33 +108,13 @@ async def original(
 ) -> AsyncGenerator[aiohttp.ClientSession]:
     """Cluster API's reference extension."""
     folder = tmp_path_factory.mktemp("original")
-    now = datetime.now(UTC)
-    ca = new_ca("original", now=now)
-    shown = issue(ca, common_name="original", usages=["server"], addresses=[HOST], now=now)
-    (folder / "tls.crt").write_bytes(shown.certificate_pem)
-    (folder / "tls.key").write_bytes(shown.private_key_pem)
-    port = free_port(HOST, 9443)
-    process = await asyncio.create_subprocess_exec(
-        await Binaries().path("test-extension"),
-        f"--kubeconfig={api_server.kubeconfig}",
-        f"--webhook-port={port}",
-        f"--webhook-cert-dir={folder}",
-        "--health-addr=127.0.0.1:0",
-        "--diagnostics-address=127.0.0.1:0",
-    )
-    trusted = ssl.create_default_context(cadata=ca.certificate_pem.decode())
+    trusted = ssl.create_default_context(cadata=certificates(folder).decode())
     connector = aiohttp.TCPConnector(ssl=trusted)
-    async with aiohttp.ClientSession(f"https://{HOST}:{port}", connector=connector) as session:
-        while True:
-            assert process.returncode is None, "the extension has ended"
-            try:
-                await session.get("/")
-                break
-            except aiohttp.ClientConnectorError:
-                await asyncio.sleep(0.1)
+    async with (
+        reference(folder, api_server.kubeconfig) as running,
+        aiohttp.ClientSession(f"https://{HOST}:{running.port}", connector=connector) as session,
+    ):
         yield session
-    process.terminate()
-    await process.wait()
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -6,12 +6,9 @@ Ours stands in for Cluster API's reference extension.
 import asyncio
 import base64
 import json
-import os
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +27,15 @@ from capelin.client import Client, Invalid
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management.components import parse
-from capelin.pki import issue, new_ca
 from capelin.runtime.messages import read_json
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin.testing.management import ManagementCluster
 
+from tests.extensions import HOST, certificates, drop_in
 from tests.integration.recorder import Exchange, Recorder
 
 pytestmark = pytest.mark.timeout(900)
 
-HOST = "127.0.0.1"
 TEMPLATES = "e2e/data/infrastructure-docker/main"
 START = "v1.33.12"
 STEPS = ("v1.34.8", "v1.35.5", "v1.36.1")
@@ -158,43 +154,12 @@ async def life(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> AsyncGenerator[Life]:
     """The extension as a program, behind somebody who writes down what is said."""
-    now = datetime.now(UTC)
-    ca = new_ca("life", now=now)
-    shown = issue(ca, common_name="life", usages=["server"], addresses=[HOST], now=now)
-    (tmp_path / "ca.crt").write_bytes(ca.certificate_pem)
-    (tmp_path / "tls.crt").write_bytes(shown.certificate_pem)
-    (tmp_path / "tls.key").write_bytes(shown.private_key_pem)
-    port = free_port(HOST, 9443)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(Path(__file__).with_name("reference_extension.py")),
-        f"--host={HOST}",
-        f"--port={port}",
-        "--probes-port=0",
-        f"--cert-dir={tmp_path}",
-        "--drain-seconds=0",
-        env={**os.environ, "KUBECONFIG": str(management_cluster.kubeconfig)},
-    )
-
-    async def listens() -> bool:
-        assert process.returncode is None, "the extension has ended"
-        try:
-            _, writer = await asyncio.open_connection(HOST, port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-    recorder = Recorder(f"https://{HOST}:{port}", tmp_path)
-    listening = free_port(HOST, 9444)
-    try:
-        await until(listens)
+    ca = certificates(tmp_path)
+    listening = free_port(HOST, 9445)
+    async with drop_in(tmp_path, management_cluster.kubeconfig) as running:
+        recorder = Recorder(f"https://{HOST}:{running.port}", tmp_path)
         async with recorder.listening(HOST, listening):
-            url = f"https://{HOST}:{listening}"
-            yield Life(management, "life", url, ca.certificate_pem, recorder)
-    finally:
-        process.terminate()
-        await process.wait()
+            yield Life(management, "life", f"https://{HOST}:{listening}", ca, recorder)
 
 
 @asynccontextmanager

@@ -1,0 +1,91 @@
+"""Cluster API's reference extension in Go and our drop-in for it, as programs that answer."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from capelin.embedded.addresses import free_port, is_listening
+from capelin.embedded.binaries import Binaries
+from capelin.pki import issue, new_ca
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A program that listens."""
+
+    port: int
+    pid: int
+
+
+def certificates(folder: Path) -> bytes:
+    """What an extension shows, in `tls.crt` and `tls.key`; and the CA's, in `ca.crt` as well."""
+    now = datetime.now(UTC)
+    ca = new_ca("extension", now=now)
+    shown = issue(ca, common_name="extension", usages=["server"], addresses=[HOST], now=now)
+    (folder / "ca.crt").write_bytes(ca.certificate_pem)
+    (folder / "tls.crt").write_bytes(shown.certificate_pem)
+    (folder / "tls.key").write_bytes(shown.private_key_pem)
+    return ca.certificate_pem
+
+
+@asynccontextmanager
+async def reference(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
+    """Cluster API's, with the certificates of a folder."""
+    port = free_port(HOST, 9443)
+    async with _running(
+        folder / "reference.log",
+        port,
+        str(await Binaries().path("test-extension")),
+        f"--kubeconfig={kubeconfig}",
+        f"--webhook-port={port}",
+        f"--webhook-cert-dir={folder}",
+        f"--health-addr={HOST}:0",
+        f"--diagnostics-address={HOST}:0",
+        *options,
+    ) as running:
+        yield running
+
+
+@asynccontextmanager
+async def drop_in(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
+    """Ours, with the certificates of a folder."""
+    port = free_port(HOST, 9444)
+    async with _running(
+        folder / "capelin.log",
+        port,
+        "env",
+        f"KUBECONFIG={kubeconfig}",
+        sys.executable,
+        str(Path(__file__).parent / "integration" / "reference_extension.py"),
+        f"--host={HOST}",
+        f"--port={port}",
+        "--probes-port=0",
+        f"--cert-dir={folder}",
+        "--drain-seconds=0",
+        *options,
+    ) as running:
+        yield running
+
+
+@asynccontextmanager
+async def _running(log: Path, port: int, *command: str) -> AsyncGenerator[Running]:
+    """A program that listens, and nothing left of it."""
+    with log.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file)
+    try:
+        async with asyncio.timeout(60):
+            while not await is_listening(HOST, port):
+                if process.returncode is not None:
+                    raise RuntimeError(f"{command[0]} has ended; its log is {log}")
+                await asyncio.sleep(0.1)
+        yield Running(port, process.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
