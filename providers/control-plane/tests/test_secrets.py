@@ -12,38 +12,16 @@ from capelin.pki import KeyPair, client_certificate_of, new_ca, validity_of
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backends import Problem, Site
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS, ControlPlane, Tuning
 from capelin_control_plane.secrets import authorities, ensure_kubeconfig
 
+from .making import wanted
+
+NEW = "v1.34.4"
 NOW = datetime.now(UTC)
 SITE = Site("127.64.0.9", "127.64.0.9", 6443)
 PURPOSES = ("ca", "etcd", "proxy", "sa")
 
 pytestmark = pytest.mark.usefixtures("provider_crds")
-
-
-def wanted(namespace: str) -> ControlPlane:
-    return ControlPlane(
-        namespace=namespace,
-        cluster="one",
-        version="v1.34.4",
-        replicas=1,
-        etcd_replicas=1,
-        host=None,
-        port=6443,
-        service_cidrs=("10.96.0.0/12",),
-        pod_cidrs=(),
-        service_domain="cluster.local",
-        cert_sans=(),
-        algorithm="ecdsa-p256",
-        validity=timedelta(days=365),
-        renew_before=timedelta(days=90),
-        renew_made_before=None,
-        rollout_after=None,
-        tuning=dict.fromkeys(PROGRAMS, Tuning()),
-        coredns=None,
-        kube_proxy=None,
-    )
 
 
 @pytest.fixture
@@ -62,7 +40,9 @@ async def made(client: Client, owner: CapelinControlPlane) -> Authorities:
 async def found_or_made(
     client: Client, owner: CapelinControlPlane, *, may_make: bool
 ) -> Authorities | Problem:
-    return await authorities(client, owner, wanted(owner.namespace or ""), NOW, may_make=may_make)
+    return await authorities(
+        client, owner, wanted(NEW, namespace=owner.namespace or ""), NOW, may_make=may_make
+    )
 
 
 async def secret(client: Client, owner: CapelinControlPlane, purpose: str) -> Secret:
@@ -135,7 +115,7 @@ async def test_an_owner_that_somebody_took_away_is_put_back(
 async def keep_kubeconfig(
     client: Client, owner: CapelinControlPlane, keys: Authorities, now: datetime
 ) -> Secret:
-    of = wanted(owner.namespace or "")
+    of = wanted(NEW, namespace=owner.namespace or "")
     await ensure_kubeconfig(client, owner, of, site=SITE, keys=keys, now=now)
     return await secret(client, owner, "kubeconfig")
 
@@ -185,7 +165,9 @@ async def test_at_a_word_the_kubeconfig_is_made_anew(
 ) -> None:
     keys = await made(client, owner)
     first = await keep_kubeconfig(client, owner, keys, NOW)
-    asked = replace(wanted(owner.namespace or ""), renew_made_before=NOW + timedelta(minutes=1))
+    asked = replace(
+        wanted(NEW, namespace=owner.namespace or ""), renew_made_before=NOW + timedelta(minutes=1)
+    )
     now = NOW + timedelta(minutes=2)
     await ensure_kubeconfig(client, owner, asked, site=SITE, keys=keys, now=now)
     renewed = await secret(client, owner, "kubeconfig")

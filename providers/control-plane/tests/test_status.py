@@ -16,6 +16,8 @@ from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.plan import Component
 from capelin_control_plane.status import CERTIFICATES_AVAILABLE, status, waiting
 
+from .making import wanted
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD, NEW = "v1.33.13", "v1.34.4"
 NOT_PAUSED = Aspect("Paused", "False", "NotPaused")
@@ -33,30 +35,6 @@ def control_plane(
             initialization=Initialization(control_plane_initialized=initialized),
             conditions=list(conditions),
         ),
-    )
-
-
-def wanted(replicas: int = 1, etcd: int = 1) -> ControlPlane:
-    return ControlPlane(
-        namespace="default",
-        cluster="one",
-        version=NEW,
-        replicas=replicas,
-        etcd_replicas=etcd,
-        host=None,
-        port=6443,
-        service_cidrs=("10.96.0.0/12",),
-        pod_cidrs=(),
-        service_domain="cluster.local",
-        cert_sans=(),
-        algorithm="ecdsa-p256",
-        validity=timedelta(days=365),
-        renew_before=timedelta(days=90),
-        renew_made_before=None,
-        rollout_after=None,
-        tuning={},
-        coredns=None,
-        kube_proxy=None,
     )
 
 
@@ -92,7 +70,7 @@ def said(
 ) -> Status:
     return status(
         of or control_plane(),
-        want or wanted(),
+        want or wanted(NEW),
         seen,
         paused=NOT_PAUSED,
         certificates=GOOD,
@@ -127,7 +105,7 @@ def test_versions_are_listed_oldest_first_with_their_replicas() -> None:
     seen = observed(
         part("kube-apiserver", 1), part("kube-apiserver", 0, OLD), others=followers(OLD)
     )
-    current = said(seen, want=wanted(2), of=control_plane(initialized=True))
+    current = said(seen, want=wanted(NEW, replicas=2), of=control_plane(initialized=True))
     assert [(one.version, one.replicas) for one in current.versions] == [(OLD, 1), (NEW, 1)]
     assert current.version == OLD
 
@@ -155,7 +133,7 @@ def test_a_new_version_that_cannot_be_had_is_said_where_people_look() -> None:
 
 def test_a_second_api_server_that_starts_is_scaling_and_not_remediation() -> None:
     seen = observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False))
-    current = said(seen, want=wanted(2), of=control_plane(initialized=True))
+    current = said(seen, want=wanted(NEW, replicas=2), of=control_plane(initialized=True))
     assert condition(current, "ScalingUp") == ("True", "ScalingUp", "from 1 to 2 API servers")
     assert condition(current, "Remediating")[0] == "False"
 
@@ -164,7 +142,7 @@ def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
     failing = part("kube-apiserver", 1, ready=False, failure="was killed by SIGKILL")
     current = said(
         observed(part("kube-apiserver"), failing),
-        want=wanted(2),
+        want=wanted(NEW, replicas=2),
         of=control_plane(initialized=True),
     )
     message = "kube-apiserver-1 was killed by SIGKILL"
@@ -172,7 +150,7 @@ def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
     assert condition(current, "ScalingUp")[0] == "False"
     again = said(
         observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False)),
-        want=wanted(2),
+        want=wanted(NEW, replicas=2),
         of=control_plane(initialized=True, conditions=current.conditions),
     )
     assert condition(again, "Remediating") == (
@@ -186,7 +164,7 @@ def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
     members = [part("etcd"), part("etcd", 1, ready=False), part("etcd", 2, ready=False)]
     current = said(
         observed(part("kube-apiserver"), etcd=members),
-        want=wanted(etcd=3),
+        want=wanted(NEW, etcd_replicas=3),
         of=control_plane(initialized=True),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
@@ -195,7 +173,9 @@ def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
 
 def test_one_lost_member_of_three_is_told_and_survived() -> None:
     members = [part("etcd"), part("etcd", 1), part("etcd", 2, ready=False)]
-    current = said(observed(part("kube-apiserver"), etcd=members), want=wanted(etcd=3))
+    current = said(
+        observed(part("kube-apiserver"), etcd=members), want=wanted(NEW, etcd_replicas=3)
+    )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("True", "EtcdClusterDegraded")
     assert condition(current, "Available")[0] == "True"
 
@@ -207,7 +187,7 @@ def test_the_same_again_changes_nothing() -> None:
     later.status = first
     second = status(
         later,
-        wanted(),
+        wanted(NEW),
         seen,
         paused=NOT_PAUSED,
         certificates=GOOD,
@@ -231,7 +211,7 @@ def test_what_blocks_is_said_and_what_was_true_stays() -> None:
 def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
     lost = part("etcd", 1, ready=False, failure="lost its data, and is being replaced")
     seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), lost, part("etcd", 2)))
-    current = said(seen, want=wanted(etcd=3), of=control_plane(initialized=True))
+    current = said(seen, want=wanted(NEW, etcd_replicas=3), of=control_plane(initialized=True))
     assert condition(current, "EtcdClusterAvailable") == (
         "True",
         "EtcdClusterDegraded",
@@ -244,7 +224,7 @@ def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
 def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
     down = [part("etcd", slot, ready=False, failure="lost its data") for slot in (1, 2)]
     seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), *down))
-    current = said(seen, want=wanted(etcd=3), of=control_plane(initialized=True))
+    current = said(seen, want=wanted(NEW, etcd_replicas=3), of=control_plane(initialized=True))
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
     assert condition(current, "Available")[:2] == ("False", "NotAvailable")
     assert "etcd-2 lost its data" in condition(current, "Available")[2]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from capelin.client import Client
@@ -15,9 +15,10 @@ from capelin.pki import new_ca, new_service_account_keys
 from capelin_control_plane.backends import Observed, Problem, Site
 from capelin_control_plane.backends.processes import Processes
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS, ControlPlane, Tuning
+from capelin_control_plane.desired import ControlPlane
 
 from ..load import Load  # noqa: TID252 - a folder of tests has no name to import it by
+from ..making import wanted  # noqa: TID252
 
 KEY = Key("default", "one")
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
@@ -33,27 +34,7 @@ def authorities(now: datetime) -> Authorities:
 
 
 def control_plane(version: str = OLD, replicas: int = 1) -> ControlPlane:
-    return ControlPlane(
-        namespace="default",
-        cluster="one",
-        version=version,
-        replicas=replicas,
-        etcd_replicas=1,
-        host=None,
-        port=6443,
-        service_cidrs=("10.96.0.0/12",),
-        pod_cidrs=(),
-        service_domain="cluster.local",
-        cert_sans=(),
-        algorithm="ecdsa-p256",
-        validity=timedelta(days=365),
-        renew_before=timedelta(days=90),
-        renew_made_before=None,
-        rollout_after=None,
-        tuning=dict.fromkeys(PROGRAMS, Tuning()),
-        coredns=None,
-        kube_proxy=None,
-    )
+    return wanted(version, replicas=replicas)
 
 
 @dataclass
