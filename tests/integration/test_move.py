@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from capelin.api.views.capi import Cluster
 from capelin.api.views.core import ConfigMap, Namespace, Secret
-from capelin.client import Client, ClientError, Config
+from capelin.client import Client, Config
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
 from capelin.embedded.management import control
 from capelin.embedded.management.components import programs
 from capelin.embedded.management.environment import Environment
 from capelin.embedded.processes import kill_all, private_folder
+from capelin.testing.load import Load
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.lifecycle import until_ready
 
@@ -26,24 +26,6 @@ NAME = "moved"
 SHARED = ("control-plane-capelin", "infrastructure-capelin")
 """The providers that keep something on this machine."""
 Run = Callable[..., Awaitable[str]]
-
-
-@dataclass
-class Reader:
-    """Asks the workload cluster for something, over and over."""
-
-    client: Client
-    asked: int = 0
-    failed: list[str] = field(default_factory=list[str])
-
-    async def run(self) -> None:
-        while True:
-            self.asked += 1
-            try:
-                await self.client.get(ConfigMap, "kept", "default")
-            except (ClientError, OSError) as error:
-                self.failed.append(repr(error))
-            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
@@ -133,10 +115,10 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
         await until_ready(source, NAME, NAME, 180, said.append)
         made = await fingerprints(source)
         kubeconfig = await source.get(Secret, f"{NAME}-kubeconfig", NAME)
-        async with Client(Config.from_secret(kubeconfig.data["value"])) as workload:
-            await workload.apply(ConfigMap.of("kept", "default"))
-            reader = Reader(workload)
-            reading = asyncio.create_task(reader.run())
+        config = Config.from_secret(kubeconfig.data["value"])
+        async with Client(config) as workload:
+            load = Load(config, pause=0.05)
+            loading = asyncio.create_task(load.run())
             for one, other in ((here, there), (there, here)):
                 client = target if other is there else source
                 await move(run_program, one, other)
@@ -145,11 +127,13 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
                 if machines:
                     whole = Whole(client, workload, NAME, NAME)
                     await until(lambda whole=whole: whole.is_whole(machines, KNOWN_KUBERNETES[-1]))
-            reading.cancel()
+            loading.cancel()
             with suppress(asyncio.CancelledError):
-                await reading
-        assert reader.failed == []
-        assert reader.asked > 50
+                await loading
+            found = await workload.list(ConfigMap, "default")
+        assert load.failed == []
+        assert load.sent > 100
+        assert load.written <= {each.metadata.name for each in found.items}
 
         await source.delete(Cluster, NAME, NAME)
 

@@ -25,10 +25,9 @@ from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.processes import Process, kill_all
 from capelin.embedded.processes.kernel import marked
+from capelin.testing.load import Load
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
-
-from ..load import Load  # noqa: TID252 - a folder of tests has no name to import it by
 
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "18"))

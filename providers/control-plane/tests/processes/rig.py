@@ -12,13 +12,13 @@ from capelin.controller import Key
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
 from capelin.embedded.processes.kernel import marked
 from capelin.pki import new_ca, new_service_account_keys
+from capelin.testing.load import Load
 from capelin_control_plane.backends import Observed, Problem, Site
 from capelin_control_plane.backends.processes import Processes
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 
-from ..load import Load  # noqa: TID252 - a folder of tests has no name to import it by
-from ..making import wanted  # noqa: TID252
+from ..making import wanted  # noqa: TID252 - a folder of tests has no name to import it by
 
 KEY = Key("default", "one")
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
