@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from capelin.api.views.capi import Machine
+from capelin.contract.conditions import find, is_true
 from capelin.contract.machine_pools import is_to_go_first
 
 from capelin_machine_pool import status as say
@@ -24,7 +25,9 @@ def member(
         name=machine.name,
         current=is_of(machine, revision),
         # Pods do not run on a machine, but on a node that is ready.
-        ready=say.is_ready(machine) and owner is not None and _has_ready_node(owner),
+        ready=say.is_ready(machine)
+        and owner is not None
+        and is_true(owner.status.conditions, "NodeReady"),
         created=machine.metadata.creation_timestamp or now,
         deleting=machine.metadata.deletion_timestamp is not None or going,
         removable=owner is not None,
@@ -46,8 +49,8 @@ def leaving(owners: Iterable[Machine], now: datetime) -> int:
 
 def has_lost_its_node(machine: Machine) -> bool:
     """Whether core has seen that a Machine's Node was deleted."""
-    found = machine.status.conditions
-    return any(one.type == "NodeReady" and one.reason == "NodeDeleted" for one in found)
+    node_ready = find(machine.status.conditions, "NodeReady")
+    return node_ready is not None and node_ready.reason == "NodeDeleted"
 
 
 def is_given_up(machine: Machine) -> bool:
@@ -55,10 +58,5 @@ def is_given_up(machine: Machine) -> bool:
 
     Core does it for MachineSets; for a pool, nobody else does.
     """
-    found = machine.status.conditions
-    return any(one.type == "OwnerRemediated" and one.status == "False" for one in found)
-
-
-def _has_ready_node(machine: Machine) -> bool:
-    found = machine.status.conditions
-    return any(one.type == "NodeReady" and one.status == "True" for one in found)
+    remediated = find(machine.status.conditions, "OwnerRemediated")
+    return remediated is not None and remediated.status == "False"

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from capelin.api import BaseObject, Condition
 from capelin.api.views.capi import Cluster
-from capelin.contract.conditions import Aspect, update
+from capelin.contract.conditions import Aspect, find, is_true, update
 from capelin.contract.machine_pools import provider_id_list
 from capelin.contract.vocabulary import DELETING, READY
 
@@ -165,14 +165,13 @@ def is_provisioned(machine: CapelinMachine) -> bool:
 
 def is_ready(machine: CapelinMachine) -> bool:
     """Whether a machine runs now."""
-    found = machine.status.conditions if machine.status else []
-    return any(one.type == READY and one.status == "True" for one in found)
+    return machine.status is not None and is_true(machine.status.conditions, READY)
 
 
 def is_lost(machine: CapelinMachine) -> bool:
     """Whether a machine had become a node, and the node is gone."""
-    found = machine.status.conditions if machine.status else []
-    return any(one.type == NODE_RUNNING and one.reason == LOST for one in found)
+    running = find(machine.status.conditions, NODE_RUNNING) if machine.status else None
+    return running is not None and running.reason == LOST
 
 
 def said(obj: BaseObject, *aspects: Aspect, now: datetime) -> list[Condition]:
