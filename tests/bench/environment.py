@@ -22,12 +22,14 @@ async def measure() -> list[Row]:
         whole = [await there_and_back(home) for _ in range(RUNS)]
     return [
         row("capelin up --management-only", [up for up, _ in alone], at_most=15),
-        row("capelin up: demo cluster Available, 3 Ready nodes", [up for up, _ in whole], 30),
+        row(
+            "capelin up: demo cluster Available, 3 Ready nodes", [up for up, _ in whole], at_most=30
+        ),
         row("capelin down", [down for _, down in (*alone, *whole)], at_most=5),
     ]
 
 
-def row(name: str, took: list[float], at_most: float) -> Row:
+def row(name: str, took: list[float], *, at_most: float) -> Row:
     """The slowest run, and the others beside it."""
     others = ", ".join(f"{seconds:.1f}" for seconds in took)
     return Row(name=name, measured=max(took), unit="s", at_most=at_most, beside=f"all: {others} s")
