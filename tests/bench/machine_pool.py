@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import CustomResourceDefinition, Node
 from capelin.client import Client, Config, NotServed, Options
@@ -18,9 +17,9 @@ from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.controller import Context
 from capelin.controller.events import Recorder
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import Binaries
 from capelin.embedded.management.environment import Environment
 from capelin.embedded.processes import Process
+from capelin.testing.cluster_api import cluster_api_crds
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import Instance
 from capelin_machine_pool.desired import pool_machine, revision_of
@@ -121,12 +120,8 @@ async def most_in_one_pool(folder: Path) -> list[Row]:
 
 async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMachinePool]]:
     """A pool of which all machines are there and run, without anybody who looks after it."""
-    sources = await Binaries().module_dir("cluster-api")
-    bases = sources / "core/config/crd/bases"
-    for kind in ("clusters", "machines", "machinepools"):
-        text = await asyncio.to_thread((bases / f"cluster.x-k8s.io_{kind}.yaml").read_text)
-        await client.apply(yaml.safe_load(text), resource=CustomResourceDefinition.resource)
-    for definition in provider().crds:
+    core = [f"{kind}.cluster.x-k8s.io" for kind in ("clusters", "machines", "machinepools")]
+    for definition in (*await cluster_api_crds(*core), *provider().crds):
         await client.apply(dict(definition), resource=CustomResourceDefinition.resource)
     machine_pool, pool = await a_pool(client)
     revision = revision_of(pool, machine_pool, {})

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 from capelin.api.views.capi import Cluster
 from capelin.client import Client, NotFound
 from capelin.embedded.binaries import Binaries
@@ -17,31 +16,14 @@ pytestmark = pytest.mark.timeout(600)
 
 NAME = "live"
 FILE = "infrastructure/docker/templates/clusterclass-in-memory.yaml"
-
-
-KUBEADM = "controlplane/kubeadm/config/crd/bases"
-CRDS = {
-    "cluster-api": (
-        "core/config/crd/bases/cluster.x-k8s.io_clusters.yaml",
-        "core/config/crd/bases/cluster.x-k8s.io_clusterclasses.yaml",
-        "bootstrap/kubeadm/config/crd/bases/bootstrap.cluster.x-k8s.io_kubeadmconfigtemplates.yaml",
-        f"{KUBEADM}/controlplane.cluster.x-k8s.io_kubeadmcontrolplanetemplates.yaml",
-    ),
-    "cluster-api/test": tuple(
-        f"infrastructure/docker/config/crd/bases/infrastructure.cluster.x-k8s.io_{kind}.yaml"
-        for kind in ("devclustertemplates", "devmachinetemplates")
-    ),
-}
-
-
-async def crds() -> list[dict[str, Any]]:
-    """Those that a ClusterClass and its templates need."""
-    folders = {module: await Binaries().module_dir(module) for module in CRDS}
-    return [
-        yaml.safe_load((folders[module] / file).read_text())
-        for module, files in CRDS.items()
-        for file in files
-    ]
+CRDS = (
+    "clusters.cluster.x-k8s.io",
+    "clusterclasses.cluster.x-k8s.io",
+    "kubeadmconfigtemplates.bootstrap.cluster.x-k8s.io",
+    "kubeadmcontrolplanetemplates.controlplane.cluster.x-k8s.io",
+    "devclustertemplates.infrastructure.cluster.x-k8s.io",
+    "devmachinetemplates.infrastructure.cluster.x-k8s.io",
+)
 
 
 async def made(client: Client, namespace: str) -> dict[str, Any]:
@@ -76,7 +58,7 @@ async def made(client: Client, namespace: str) -> dict[str, Any]:
 async def test_a_live_cluster_makes_a_request_of_every_hook(
     client: Client, namespace: str, install_crds: Callable[..., None]
 ) -> None:
-    install_crds(*await crds())
+    install_crds(*CRDS)
     with pytest.raises(NotFound):
         await scene_of(client, "none", namespace)
     shape = await made(client, namespace)

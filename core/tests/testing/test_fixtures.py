@@ -11,6 +11,7 @@ from typing import Annotated
 import pytest
 from annotated_types import Ge, Le
 from capelin.api import Model, Object, crd, kind
+from capelin.api.views.capi import Machine
 from capelin.api.views.core import Namespace
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
@@ -68,6 +69,15 @@ async def test_installed_kinds_can_be_used_at_once(
         created = await client.create(one.of("a", namespace, spec=Spec(size=3)))
         assert (await client.get(one, "a", namespace)) == created
     install_crds((Shoal,))
+
+
+async def test_kinds_of_cluster_api_are_installed_by_name(
+    install_crds: Callable[..., None], client: Client, namespace: str
+) -> None:
+    install_crds("machines.cluster.x-k8s.io", "devmachines.infrastructure.cluster.x-k8s.io")
+    assert await client.find(Machine, "a", namespace) is None
+    with pytest.raises(FileNotFoundError, match=r"cluster\.x-k8s\.io_machine\.yaml"):
+        install_crds("machine.cluster.x-k8s.io")
 
 
 async def test_a_deleted_namespace_goes(

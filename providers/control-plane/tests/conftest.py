@@ -1,12 +1,8 @@
 """What the tests of the control plane provider share."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import yaml
-from capelin.embedded.binaries import Binaries
-from capelin.testing.run import run_elsewhere
 from capelin_control_plane.provider import provider
 
 CORE_KINDS = ("clusters", "machines", "machinepools")
@@ -15,6 +11,4 @@ CORE_KINDS = ("clusters", "machines", "machinepools")
 @pytest.fixture(scope="session")
 def provider_crds(install_crds: Callable[..., None]) -> None:
     """The provider's kinds, and those of Cluster API that it reads, on the shared API server."""
-    folder: Path = run_elsewhere(Binaries().module_dir("cluster-api"))
-    files = [folder / f"core/config/crd/bases/cluster.x-k8s.io_{kind}.yaml" for kind in CORE_KINDS]
-    install_crds(*(yaml.safe_load(file.read_text()) for file in files), *provider().crds)
+    install_crds(*(f"{kind}.cluster.x-k8s.io" for kind in CORE_KINDS), *provider().crds)

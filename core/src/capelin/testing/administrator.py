@@ -1,7 +1,7 @@
 """What fixtures do on an API server, from a thread of its own: namespaces and CRDs."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from threading import Thread
 from typing import Any, TypeVar
@@ -11,11 +11,12 @@ from capelin.api import BaseObject, Unstructured, crd
 from capelin.api.views.core import CustomResourceDefinition, Namespace
 from capelin.client import Client, ClientError, Config, NotServed, Options
 from capelin.embedded.apiserver import ApiServer
+from capelin.testing.cluster_api import cluster_api_crds
 
 T = TypeVar("T")
 
-Installable = type[BaseObject] | tuple[type[BaseObject], ...] | Mapping[str, Any]
-"""A kind, the versions of one kind, or the manifest of a CRD."""
+Installable = type[BaseObject] | tuple[type[BaseObject], ...] | Mapping[str, Any] | str
+"""A kind, the versions of one kind, the manifest of a CRD, or the name of one of Cluster API's."""
 
 SERVED_WITHIN = 30.0
 """Seconds that a kind may take to be served."""
@@ -52,7 +53,7 @@ class Administrator:
 
     def install(self, *what: Installable) -> None:
         """Install CRDs and wait until their kinds are served."""
-        self._run(self._install([_manifest(each) for each in what]))
+        self._run(self._install(what))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -79,7 +80,8 @@ class Administrator:
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
 
-    async def _install(self, manifests: list[Unstructured]) -> None:
+    async def _install(self, what: Iterable[Installable]) -> None:
+        manifests = [await _manifest(each) for each in what]
         for manifest in manifests:
             await self._client.apply(manifest, resource=CustomResourceDefinition.resource)
         try:
@@ -118,7 +120,10 @@ class Administrator:
         return TimeoutError("; ".join(["these kinds are not served in time", *complaints]))
 
 
-def _manifest(what: Installable) -> Unstructured:
+async def _manifest(what: Installable) -> Unstructured:
+    if isinstance(what, str):
+        (found,) = await cluster_api_crds(what)
+        return found
     if isinstance(what, tuple):
         return crd(*what)
     return crd(what) if isinstance(what, type) else dict(what)

@@ -106,7 +106,7 @@ def capelin_administrator(api_server: "ApiServer") -> "Generator[Administrator]"
 def install_crds(capelin_administrator: "Administrator") -> "Callable[..., None]":
     """Installs CRDs on `api_server` and waits until their kinds are served.
 
-    Takes kinds, tuples of the versions of one kind, and manifests.
+    Takes kinds, tuples of the versions of one kind, manifests, and names of Cluster API's own.
     """
 
     def install(*what: "Installable") -> None:
