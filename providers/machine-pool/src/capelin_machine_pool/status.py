@@ -174,6 +174,11 @@ def is_lost(machine: CapelinMachine) -> bool:
     return running is not None and running.reason == LOST
 
 
+def deleting(message: str) -> Aspect:
+    """What to say of an object that is to go and cannot yet."""
+    return Aspect(DELETING, "True", DELETING, message)
+
+
 def said(obj: BaseObject, *aspects: Aspect, now: datetime) -> list[Condition]:
     """The conditions of an object with these changed, and all else as it was."""
     before = _before(obj)

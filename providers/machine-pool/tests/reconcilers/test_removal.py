@@ -11,8 +11,9 @@ import pytest
 from capelin.api import ObjectMeta
 from capelin.api.views.capi import Cluster
 from capelin.client import Client, NotFound, Unreachable, WorkloadClients
+from capelin.contract.conditions import find
 from capelin.controller import Context, Done, Key
-from capelin_machine_pool.api import CapelinMachine, MachineSpec
+from capelin_machine_pool.api import CapelinMachine, MachineSpec, MachineStatus
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.desired import FINALIZER
 from capelin_machine_pool.reconcilers import Machines
@@ -73,10 +74,16 @@ class FakeContext:
     def __init__(self, client: FakeClient, done: list[str]) -> None:
         self.client = client
         self.log = logging.getLogger(__name__)
+        self.said: MachineStatus | None = None
         self._done = done
 
     def now(self) -> datetime:
         return NOW
+
+    async def publish(self, obj: CapelinMachine, status: MachineStatus) -> bool:
+        assert obj.metadata.deletion_timestamp is not None
+        self.said = status
+        return True
 
     async def remove_finalizer(self, obj: CapelinMachine, finalizer: str) -> bool:
         assert finalizer == FINALIZER
@@ -115,10 +122,17 @@ class World:
         self._machines = Machines(cast("Backend", FakeBackend(self.done)))
         workloads = cast("WorkloadClients", FakeWorkloads(error))
         self._machines._workloads = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
-        self._context = cast("Context", FakeContext(self.client, self.done))
+        self._context = FakeContext(self.client, self.done)
 
     async def remove(self, name: str) -> None:
-        assert await self._machines.reconcile(going(name), self._context) == Done()
+        at = cast("Context", self._context)
+        assert await self._machines.reconcile(going(name), at) == Done()
+
+    def said(self, type_: str) -> tuple[str, str]:
+        status = self._context.said
+        found = find(status.conditions, type_) if status else None
+        assert found is not None
+        return found.status, found.message
 
 
 async def test_what_machines_share_stays_while_there_are_others() -> None:
@@ -163,6 +177,8 @@ async def test_a_machine_of_a_cluster_that_stays_waits_until_its_node_can_be_rem
     with pytest.raises(type(error)):
         await world.remove("a")
     assert world.done == []
+    message = "its Node cannot be removed while the cluster's API does not answer"
+    assert world.said("Deleting") == ("True", message)
 
 
 async def test_a_machine_without_a_cluster_goes() -> None:

@@ -9,7 +9,7 @@ from capelin.contract.pausing import paused
 from capelin.controller import Context, Done, For, Key, Reconciler, Result, Watches
 
 from capelin_machine_pool.api import CapelinCluster, ClusterStatus
-from capelin_machine_pool.status import cluster_status, said
+from capelin_machine_pool.status import cluster_status, deleting, said
 
 
 def its_infrastructure(cluster: Cluster) -> Iterable[Key]:
@@ -29,12 +29,15 @@ class Clusters(Reconciler[CapelinCluster]):
         if cluster is None or is_managed_elsewhere(infrastructure):
             return Done()
         pause = paused(infrastructure, cluster)
-        if pause.status == "True":
-            before = infrastructure.status or ClusterStatus()
-            changed = {"conditions": said(infrastructure, pause, now=at.now())}
-            await at.publish(infrastructure, before.model_copy(update=changed))
-        elif infrastructure.metadata.deletion_timestamp is None:
-            await at.publish(
-                infrastructure, cluster_status(infrastructure, cluster, pause, at.now())
-            )
+        aspects = [pause]
+        if infrastructure.metadata.deletion_timestamp is not None:
+            holding = ", ".join(infrastructure.metadata.finalizers)
+            aspects.append(deleting(f"nothing of it is left but others' finalizers: {holding}"))
+        elif pause.status != "True":
+            status = cluster_status(infrastructure, cluster, pause, at.now())
+            await at.publish(infrastructure, status)
+            return Done()
+        before = infrastructure.status or ClusterStatus()
+        changed = {"conditions": said(infrastructure, *aspects, now=at.now())}
+        await at.publish(infrastructure, before.model_copy(update=changed))
         return Done()

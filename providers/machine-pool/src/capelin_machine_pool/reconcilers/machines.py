@@ -80,7 +80,7 @@ class Machines(Reconciler[CapelinMachine]):
             await self._say(machine, at, pause)
             return After(_LATER)
         if going:
-            return await self._remove(machine, cluster, at)
+            return await self._remove(machine, cluster, pause, at)
         if cluster is None:
             await self._wait(machine, at, pause, say.WAITING_FOR_OWNER, "no Cluster owns it yet")
             return After(_SOON)
@@ -141,7 +141,7 @@ class Machines(Reconciler[CapelinMachine]):
         return After(_LOOK_SELDOM * (1 + fraction_of("look", machine.name)))
 
     async def _remove(
-        self, machine: CapelinMachine, cluster: Cluster | None, at: Context
+        self, machine: CapelinMachine, cluster: Cluster | None, pause: Aspect, at: Context
     ) -> Result:
         if FINALIZER in machine.metadata.finalizers:
             try:
@@ -149,6 +149,8 @@ class Machines(Reconciler[CapelinMachine]):
             except (NotFound, Unreachable):
                 # A cluster that goes takes its nodes along, even if it never came up.
                 if cluster is not None and cluster.metadata.deletion_timestamp is None:
+                    message = "its Node cannot be removed while the cluster's API does not answer"
+                    await self._say(machine, at, pause, say.deleting(message))
                     raise
             # One after the other, so that the last one knows that it is.
             async with self._leaving:

@@ -15,7 +15,7 @@ from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import ensure, reference_to
 from capelin.contract.pausing import paused
 from capelin.contract.references import served
-from capelin.contract.vocabulary import DELETING, READY
+from capelin.contract.vocabulary import READY
 from capelin.controller import (
     After,
     Context,
@@ -166,8 +166,7 @@ class Pools(Reconciler[CapelinMachinePool]):
         await self._list_machines(pool, left, at)
         waiting = [one.name for one in left if one.metadata.deletion_timestamp is None]
         await _each(waiting, partial(_delete_everything, at.client, pool))
-        message = f"{len(left)} machines are being removed"
-        await self._say(pool, at, pause, Aspect(DELETING, "True", DELETING, message))
+        await self._say(pool, at, pause, say.deleting(f"{len(left)} machines are being removed"))
         return After(_SOON)
 
     async def _list_machines(
