@@ -42,12 +42,16 @@ class Angler(Reconciler[Fish]):
 
     def __init__(self, do: Callable[[Fish], Any]) -> None:
         self.caught: list[str] = []
+        self.missed: list[Key] = []
         self.do = do
 
     async def reconcile(self, fish: Fish, _: Context, /) -> Result:
         self.caught.append(fish.name)
         result = self.do(fish)
         return await result if asyncio.iscoroutine(result) else result
+
+    async def gone(self, key: Key, _: Context, /) -> None:
+        self.missed.append(key)
 
 
 async def until(check: Callable[[], bool]) -> None:
@@ -117,11 +121,12 @@ async def test_later_is_later() -> None:
     assert setup.queue.next_due() == 7
 
 
-async def test_what_is_gone_is_forgotten_without_a_reconcile() -> None:
-    setup = Setup(lambda _: Done(), Pond())
-    await setup.run(A)
-    assert setup.queue.keys == set()
-    assert setup.angler.caught == []
+async def test_what_is_gone_is_told_and_forgotten_without_a_reconcile() -> None:
+    setup = Setup(lambda _: Done(), Pond(B))
+    await setup.run(A, B)
+    assert setup.queue.keys == {B}
+    assert setup.angler.caught == ["b"]
+    assert setup.angler.missed == [A]
 
 
 async def test_what_lost_its_label_is_forgotten_without_a_reconcile() -> None:

@@ -40,6 +40,12 @@ class Reconciler(ABC, Generic[ObjectT]):
     async def reconcile(self, obj: ObjectT, at: Context, /) -> Result:
         """Read, decide, act, tell; or raise, to be called again after a while."""
 
+    async def gone(self, key: Key, at: Context, /) -> None:
+        """Tidy up after an object that is no longer there, or no longer ours; by default, nothing.
+
+        What has to be tidied up in any case needs a finalizer: while nobody looks, nobody is told.
+        """
+
     @property
     def main_watch(self) -> For[ObjectT]:
         """The watch of the kind that the reconciler is for."""

@@ -134,6 +134,7 @@ class Runner(Generic[ObjectT]):
         kind = self.reconciler.main_watch.kind
         obj: Any = await self._context.client.find(kind, key.name, key.namespace or None)
         if obj is None or not selects(self._labels, obj.metadata.labels):
+            await self.reconciler.gone(key, self._context)
             return Gone()
         result = await self.reconciler.reconcile(obj, self._context)
         if not isinstance(result, Done | After):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
