@@ -12,7 +12,7 @@ from capelin.api.views.core import Lease, Node
 from capelin.client import Client
 from capelin.controller import Key
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import Process, kill_all
+from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
 from capelin_machine_pool.api import Faults, Simulated
 from capelin_machine_pool.backends.simulated import SimulatedMachines
 from capelin_machine_pool.desired import WantedMachine
@@ -184,6 +184,24 @@ async def test_another_kubeconfig_makes_another_process(shoal: Shoal) -> None:
     later = shoal.machine("b")
     await shoal.ensure(later)
     await shoal.until_ready(later)
+
+
+async def test_a_process_that_another_provider_took_over_is_left_to_it(shoal: Shoal) -> None:
+    machine, cluster = shoal.machine("a"), Key(shoal.namespace, CLUSTER)
+    await shoal.ensure(machine)
+    await shoal.until_ready(machine)
+    before, first = shoal.kwok(), shoal.backend
+    shoal.backend = shoal.another()
+    for _ in range(2):
+        with pytest.raises(AlreadySupervisedError):
+            await shoal.ensure(machine)
+    await first.kwok.let_go(cluster)
+    await shoal.ensure(machine)
+    assert first.clusters(shoal.namespace) == [cluster]
+    await first.forget(cluster)
+    assert before is not None
+    assert shoal.kwok() == before
+    assert (shoal.folder / "kubeconfig").exists()
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["same provider", "started again"])

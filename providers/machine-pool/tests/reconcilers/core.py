@@ -44,6 +44,10 @@ class Cloud:
         assert workload is not None
         self.instances.pop(key.name, None)
 
+    def clusters(self, namespace: str) -> list[Key]:
+        assert namespace
+        return []
+
     async def forget(self, cluster: Key) -> None:
         assert not self.instances, cluster
 

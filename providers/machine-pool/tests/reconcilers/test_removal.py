@@ -30,6 +30,9 @@ class FakeBackend:
     async def remove(self, key: Key, workload: Client | None) -> None:
         self.done.append(f"remove {key.name}{'' if workload else ' without a cluster'}")
 
+    def clusters(self, namespace: str) -> list[Key]:
+        return [Key(namespace, "demo")]
+
     async def forget(self, cluster: Key) -> None:
         self.done.append(f"forget {cluster}")
 
@@ -128,6 +131,15 @@ class World:
         at = cast("Context", self._context)
         assert await self._machines.reconcile(going(name), at) == Done()
 
+    async def move(self, name: str) -> None:
+        """Somebody else takes a machine away, without us."""
+        self.client.machines.remove(name)
+        await self.tell_of(name)
+
+    async def tell_of(self, name: str) -> None:
+        """The provider hears that a machine is gone."""
+        await self._machines.gone(Key("team", name), cast("Context", self._context))
+
     def said(self, type_: str) -> tuple[str, str]:
         status = self._context.said
         found = find(status.conditions, type_) if status else None
@@ -185,3 +197,19 @@ async def test_a_machine_without_a_cluster_goes() -> None:
     world = World(None, "a")
     await world.remove("a")
     assert world.done == ["remove a without a cluster", "forget team/demo", "let a go"]
+
+
+async def test_what_machines_share_is_stopped_when_the_last_one_goes_elsewhere() -> None:
+    world = World(cluster(), "a", "b")
+    await world.move("a")
+    assert world.done == []
+    await world.move("b")
+    assert world.done == ["forget team/demo"]
+
+
+async def test_a_machine_that_we_removed_is_not_looked_for_again() -> None:
+    world = World(cluster(), "a", "b")
+    await world.remove("a")
+    asked = len(world.client.asked)
+    await world.tell_of("a")
+    assert len(world.client.asked) == asked

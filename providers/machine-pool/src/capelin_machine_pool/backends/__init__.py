@@ -1,5 +1,6 @@
 """What machines are made of: one module a backend, behind one protocol."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -45,6 +46,10 @@ class Backend(Protocol):
         """Remove a machine. Without a workload cluster there is nothing left to tidy up there."""
         ...
 
+    def clusters(self, namespace: str) -> Sequence[Key]:
+        """The clusters in a namespace whose machines share something here."""
+        ...
+
     async def forget(self, cluster: Key) -> None:
-        """Remove what a cluster's machines shared: the last one is gone."""
+        """Remove what a cluster's machines shared: the last one is gone, or is another's now."""
         ...

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import shutil
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from capelin.controller import Key
 from capelin.embedded.addresses import address_of, free_port
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import (
+    AlreadySupervisedError,
     Command,
     Declared,
     Process,
@@ -91,15 +92,24 @@ class Kwok:
         async with self._one_at_a_time:
             await self._keep_alive(cluster, kubeconfig)
 
+    def clusters(self, namespace: str) -> list[Key]:
+        """The clusters in a namespace that there is a process for, or was."""
+        prefix = f"{namespace}."
+        names = (found.name for found in self._state.glob(f"{prefix}*"))
+        return [Key(namespace, name.removeprefix(prefix)) for name in sorted(names)]
+
     async def stop(self, cluster: Key) -> None:
-        """Stop a cluster's process, and leave nothing of it."""
+        """Stop a cluster's process, and leave nothing of it, unless others look after it by now."""
         async with self._one_at_a_time:
             await self.let_go(cluster)
             folder = self._folder(cluster)
-            if folder.exists():
+            if not folder.exists():
+                return
+            with suppress(AlreadySupervisedError):
                 async with Supervisor(_processes(folder)) as supervisor:
                     await supervisor.stop()
-                shutil.rmtree(folder)
+                    # Under its lock: a provider that shares the folder may come to look after it.
+                    shutil.rmtree(folder)
 
     async def let_go(self, cluster: Key) -> None:
         """Look after a cluster's process no longer, and let it run."""
@@ -115,14 +125,14 @@ class Kwok:
             return
         program = await self._binaries.path("kwok")
         folder = private_folder(self._folder(cluster))
+        await self.let_go(cluster)
+        stack = AsyncExitStack()
+        supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
+        self._running[cluster] = _Running(digest, stack)
         write_private(folder / "kubeconfig", kubeconfig)
         write_private(folder / "stages.yaml", stages)
-        await self.let_go(cluster)
         address = address_of(f"kwok/{cluster}")
         port = _port(folder, address)
-        stack = AsyncExitStack()
-        self._running[cluster] = _Running(digest, stack)
-        supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
         supervisor.declare(
             Declared(
                 name=_NAME,

@@ -1,6 +1,7 @@
 """Machines that exist only as Node objects, kept alive by one KWOK process a workload cluster."""
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -60,6 +61,10 @@ class SimulatedMachines:
         """Remove a machine's Node."""
         if workload is not None:
             await workload.delete(Node, key.name)
+
+    def clusters(self, namespace: str) -> Sequence[Key]:
+        """The clusters in a namespace whose nodes are kept alive from here."""
+        return self.kwok.clusters(namespace)
 
     async def forget(self, cluster: Key) -> None:
         """Stop the process that kept a cluster's nodes alive."""

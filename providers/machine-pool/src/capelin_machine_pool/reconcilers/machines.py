@@ -69,6 +69,7 @@ class Machines(Reconciler[CapelinMachine]):
         self._workloads: WorkloadClients | None = None
         self._recent: Recent | None = None
         self._leaving = asyncio.Lock()
+        self._removed: set[Key] = set()
 
     async def reconcile(self, machine: CapelinMachine, at: Context) -> Result:
         """Take one step."""
@@ -103,6 +104,16 @@ class Machines(Reconciler[CapelinMachine]):
             return After(_LATER)
         await at.add_finalizer(machine, FINALIZER)
         return await self._keep(machine, wanted, pause, at)
+
+    async def gone(self, key: Key, at: Context) -> None:
+        """Stop what machines shared here when the last one went without us: in a move."""
+        if key in self._removed:
+            self._removed.remove(key)
+            return
+        async with self._leaving:
+            for cluster in self._backend.clusters(key.namespace):
+                if not await _uids(at.client, cluster):
+                    await self._forget(cluster, at.client)
 
     async def _keep(
         self, machine: CapelinMachine, wanted: WantedMachine, pause: Aspect, at: Context
@@ -155,6 +166,7 @@ class Machines(Reconciler[CapelinMachine]):
             # One after the other, so that the last one knows that it is.
             async with self._leaving:
                 await self._forget_if_last(machine, at.client)
+                self._removed.add(Key(machine.namespace or "", machine.name))
                 await at.remove_finalizer(machine, FINALIZER)
         return Done()
 
@@ -173,18 +185,16 @@ class Machines(Reconciler[CapelinMachine]):
 
     async def _forget_if_last(self, machine: CapelinMachine, client: Client) -> None:
         """Remove what a cluster's machines share, before the last of them lets go."""
-        cluster = cluster_name_of(machine)
-        if cluster is None:
+        name = cluster_name_of(machine)
+        if name is None:
             return
-        found: dict[str, Any] = await client.request(
-            "GET",
-            path_of(CapelinMachine.resource, machine.namespace),
-            # Two are enough to know, of a thousand.
-            parameters={"labelSelector": f"{CLUSTER_NAME_LABEL}={cluster}", "limit": "2"},
-        )
-        if all(one["metadata"]["uid"] == machine.uid for one in found["items"]):
-            await self._backend.forget(Key(machine.namespace or "", cluster))
-            await self._clients(client).drop(cluster, machine.namespace or "")
+        cluster = Key(machine.namespace or "", name)
+        if all(uid == machine.uid for uid in await _uids(client, cluster)):
+            await self._forget(cluster, client)
+
+    async def _forget(self, cluster: Key, client: Client) -> None:
+        await self._backend.forget(cluster)
+        await self._clients(client).drop(cluster.name, cluster.namespace)
 
     async def _write_provider_id(
         self, machine: CapelinMachine, provider_id: str, client: Client
@@ -224,3 +234,13 @@ class Machines(Reconciler[CapelinMachine]):
         if self._workloads is None:
             self._workloads = WorkloadClients(client)
         return self._workloads
+
+
+async def _uids(client: Client, cluster: Key) -> list[str]:
+    """The uids of a cluster's machines, or of two of them: enough to know, of a thousand."""
+    found: dict[str, Any] = await client.request(
+        "GET",
+        path_of(CapelinMachine.resource, cluster.namespace),
+        parameters={"labelSelector": f"{CLUSTER_NAME_LABEL}={cluster.name}", "limit": "2"},
+    )
+    return [one["metadata"]["uid"] for one in found["items"]]
