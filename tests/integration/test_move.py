@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from capelin.api.views.capi import Cluster
-from capelin.api.views.core import ConfigMap, Namespace, Secret
+from capelin.api.views.core import ConfigMap, Namespace, Node, Secret
 from capelin.client import Client, Config
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
 from capelin.embedded.management import control
 from capelin.embedded.management.components import programs
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.processes import kill_all, private_folder
+from capelin.embedded.processes import Process, kill_all, private_folder
 from capelin.testing.load import Load
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.lifecycle import until_ready
@@ -23,8 +23,9 @@ from .pools import Whole, cluster_manifests, condition, pool_manifests, until
 pytestmark = pytest.mark.timeout(900)
 
 NAME = "moved"
-SHARED = ("control-plane-capelin", "infrastructure-capelin")
-"""The providers that keep something on this machine."""
+SHARED = "control-plane-capelin"
+"""Its processes have to be where both management clusters look for them. Machines need no such
+place: each management cluster keeps their Nodes alive with a process of its own."""
 Run = Callable[..., Awaitable[str]]
 
 
@@ -39,9 +40,7 @@ async def environment(folder: Path, shared: Path) -> AsyncGenerator[Environment]
         durable=False,
     )
     environment.make_folders()
-    for provider in SHARED:
-        target = private_folder(shared / provider)
-        (environment.workloads / provider).symlink_to(target)
+    (environment.workloads / SHARED).symlink_to(private_folder(shared / SHARED))
     await Binaries().fetch(programs(settings.kubernetes_version, settings.providers))
     try:
         await control.start(environment, settings)
@@ -73,6 +72,21 @@ async def fingerprints(client: Client) -> dict[str, dict[str, bytes]]:
     """What was made once, and has to stay what it is wherever the cluster goes."""
     names = [f"{NAME}-{purpose}" for purpose in ("ca", "etcd", "proxy", "sa")]
     return {name: (await client.get(Secret, name, NAME)).data for name in names}
+
+
+async def uids(workload: Client) -> dict[str, str]:
+    """The Nodes, such that one that was made anew is another."""
+    return {node.name: node.uid for node in (await workload.list(Node)).items}
+
+
+async def has_nodes(workload: Client, count: int) -> bool:
+    return len(await uids(workload)) == count
+
+
+def keeps_nodes_alive(environment: Environment) -> bool:
+    """Whether a process for the cluster's simulated machines runs here."""
+    folder = environment.workloads / "infrastructure-capelin" / f"{NAME}.{NAME}" / "run"
+    return folder.exists() and Process.adopt(folder, "kwok") is not None
 
 
 async def move(run: Run, source: Environment, target: Environment) -> None:
@@ -119,6 +133,8 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
         async with Client(config) as workload:
             load = Load(config, pause=0.05)
             loading = asyncio.create_task(load.run())
+            await until(lambda: has_nodes(workload, machines))
+            nodes = await uids(workload)
             for one, other in ((here, there), (there, here)):
                 client = target if other is there else source
                 await move(run_program, one, other)
@@ -127,6 +143,9 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
                 if machines:
                     whole = Whole(client, workload, NAME, NAME)
                     await until(lambda whole=whole: whole.is_whole(machines, KNOWN_KUBERNETES[-1]))
+                    await until(lambda other=other: keeps_nodes_alive(other))
+                await until(lambda one=one: not keeps_nodes_alive(one))
+                assert await uids(workload) == nodes
             loading.cancel()
             with suppress(asyncio.CancelledError):
                 await loading
