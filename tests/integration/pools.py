@@ -137,7 +137,8 @@ def cluster_manifests(name: str, namespace: str, *, domains: tuple[str, ...] = (
             "metadata": meta,
             "spec": {
                 "clusterNetwork": {
-                    "pods": {"cidrBlocks": ["10.244.0.0/16"]},
+                    # Room for 4,096 Nodes: one without pod addresses is tried again and again.
+                    "pods": {"cidrBlocks": ["172.16.0.0/12"]},
                     "services": {"cidrBlocks": ["10.96.0.0/16"]},
                 },
                 "controlPlaneRef": reference("controlplane", "CapelinControlPlane", name),

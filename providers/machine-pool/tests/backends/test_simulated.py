@@ -37,7 +37,7 @@ def at(seconds: int) -> datetime:
 
 
 def test_a_node_has_the_machines_provider_id_version_and_addresses() -> None:
-    node = node_of(wanted())
+    node = node_of(wanted(), BOOTED)
     assert node["metadata"]["name"] == "pool-1"
     assert node["spec"] == {"providerID": "capelin:///team/demo/pool-1"}
     assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.33.13"
@@ -52,7 +52,7 @@ def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
         labels={"team": "red", "kubernetes.io/arch": "arm64"},
         taints=[Taint(key="gpu", value="yes", effect="NoSchedule")],
     )
-    node = node_of(wanted(failure_domain="east", simulated=simulated))
+    node = node_of(wanted(failure_domain="east", simulated=simulated), BOOTED)
     assert node["status"]["capacity"] == {"cpu": "64", "nvidia.com/gpu": "8"}
     assert node["status"]["allocatable"] == node["status"]["capacity"]
     assert node["spec"]["taints"] == [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
@@ -66,8 +66,14 @@ def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
     }
 
 
+def test_a_node_is_ready_from_the_start() -> None:
+    said = {one["type"]: one for one in node_of(wanted(), BOOTED)["status"]["conditions"]}
+    assert {type_ for type_, one in said.items() if one["status"] == "True"} == {"Ready"}
+    assert {one["lastTransitionTime"] for one in said.values()} == {"2026-01-01T00:00:00Z"}
+
+
 def test_the_architecture_that_a_label_says_is_the_nodes() -> None:
-    node = node_of(wanted(simulated=Simulated(labels={"kubernetes.io/arch": "arm64"})))
+    node = node_of(wanted(simulated=Simulated(labels={"kubernetes.io/arch": "arm64"})), BOOTED)
     assert node["status"]["nodeInfo"]["architecture"] == "arm64"
 
 

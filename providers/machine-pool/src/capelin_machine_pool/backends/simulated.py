@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,13 @@ from capelin_machine_pool.desired import WantedMachine
 
 _FLAP = timedelta(seconds=90)
 """How long a flapping node is silent, and then alive: longer than core and Kubernetes wait."""
+_CONDITIONS = (
+    ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has enough memory"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has enough PIDs"),
+    ("NetworkUnavailable", "False", "RouteCreated", "there is a route"),
+)
 _FIRST_ADDRESS = int(IPv4Address("10.128.0.0"))
 _ADDRESSES = 2**22
 
@@ -49,7 +56,7 @@ class SimulatedMachines:
         if node is None:
             if was_running:
                 return Instance(running=True, lost=True, message="its Node was deleted")
-            await _make_node(workload, wanted)
+            await _make_node(workload, node_of(wanted, now))
         alive, changes_at = is_alive(wanted, now)
         if node is not None and (KEPT_ALIVE in node.metadata.labels) != alive:
             await _keep_node(workload, wanted.key.name, alive=alive)
@@ -93,8 +100,12 @@ def is_alive(wanted: WantedMachine, now: datetime) -> tuple[bool, datetime | Non
     return turn % 2 == 1, wanted.fails_at + (turn + 1) * _FLAP
 
 
-def node_of(wanted: WantedMachine) -> Unstructured:
-    """The Node of a machine, with the status that KWOK goes on from."""
+def node_of(wanted: WantedMachine, now: datetime) -> Unstructured:
+    """The Node of a machine, ready at once.
+
+    Whoever watches Nodes would have to look twice at one that became ready later, for nothing.
+    """
+    moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     capacity = {name: str(size) for name, size in wanted.simulated.capacity.items()}
     labels = {
         "kubernetes.io/hostname": wanted.key.name,
@@ -124,6 +135,17 @@ def node_of(wanted: WantedMachine) -> Unstructured:
             "capacity": capacity,
             "allocatable": capacity,
             "addresses": [address.dump() for address in addresses(wanted.key.name)],
+            "conditions": [
+                {
+                    "type": type_,
+                    "status": status,
+                    "reason": reason,
+                    "message": message,
+                    "lastHeartbeatTime": moment,
+                    "lastTransitionTime": moment,
+                }
+                for type_, status, reason, message in _CONDITIONS
+            ],
             "nodeInfo": {
                 **information,
                 "architecture": labels["kubernetes.io/arch"],
@@ -136,9 +158,8 @@ def node_of(wanted: WantedMachine) -> Unstructured:
     }
 
 
-async def _make_node(workload: Client, wanted: WantedMachine) -> None:
+async def _make_node(workload: Client, manifest: Unstructured) -> None:
     """Make a Node such that it never exists without saying what it is."""
-    manifest = node_of(wanted)
     try:
         # A Node's status is taken at its creation too, as kubelets do it.
         await workload.create(manifest, resource=Node.resource)
