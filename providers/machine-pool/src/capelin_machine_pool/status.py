@@ -31,6 +31,7 @@ REFUSED = "Refused"
 WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
 WAITING_FOR_OWNER = "WaitingForOwner"
 WAITING_FOR_INFRASTRUCTURE = "WaitingForClusterInfrastructureReady"
+WAITING_FOR_VERSION = "WaitingForVersion"
 WAITING_FOR_BOOTSTRAP_DATA = "WaitingForBootstrapData"
 WAITING_FOR_CONTROL_PLANE = "WaitingForControlPlaneInitialized"
 NOT_DELETING = Aspect(DELETING, "False", "NotDeleting")

@@ -3,6 +3,7 @@
 import pytest
 from capelin.api.views.capi import Cluster, Machine
 from capelin.client import Client
+from capelin.contract.conditions import find
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
 from .core import NAME, NEW, OLD, World
@@ -78,3 +79,16 @@ async def test_a_pool_at_rest_writes_nothing(world: World) -> None:
     for _ in range(3):
         await world.provider_steps(world.client)
     assert await versions() == before
+
+
+async def test_a_machine_without_a_version_says_where_to_say_it(world: World) -> None:
+    before = {one.name for one in await world.instances()}
+    await world.change({"template": {"spec": {"version": None}}})
+    for _ in range(2):
+        await world.provider_steps(world.client)
+    (made,) = (one for one in await world.instances() if one.name not in before)
+    assert made.status is not None
+    ready = find(made.status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "WaitingForVersion")
+    assert "spec.template.spec.version" in ready.message

@@ -96,10 +96,8 @@ class Machines(Reconciler[CapelinMachine]):
         if in_pool and owner is not None and is_given_up(owner):
             await at.client.delete(Machine, owner.name, owner.namespace, uid=owner.uid)
         wanted = wanted_machine(machine, owner, cluster.name)
-        bootstrapped = owner is not None and owner.spec.bootstrap.data_secret_name is not None
-        if wanted is None or not (in_pool or bootstrapped):
-            message = "its Machine has no bootstrap data or no version yet"
-            await self._wait(machine, at, pause, say.WAITING_FOR_BOOTSTRAP_DATA, message)
+        if wanted is None or not (in_pool or _is_bootstrapped(owner)):
+            await self._say(machine, at, pause, _lack(versioned=wanted is not None))
             # The Machine's next event says when.
             return After(_LATER)
         await at.add_finalizer(machine, FINALIZER)
@@ -234,6 +232,22 @@ class Machines(Reconciler[CapelinMachine]):
         if self._workloads is None:
             self._workloads = WorkloadClients(client)
         return self._workloads
+
+
+def _is_bootstrapped(owner: Machine | None) -> bool:
+    return owner is not None and owner.spec.bootstrap.data_secret_name is not None
+
+
+def _lack(*, versioned: bool) -> Aspect:
+    """What a machine cannot be made without."""
+    if versioned:
+        message = "its Machine has no bootstrap data yet"
+        return Aspect(READY, "False", say.WAITING_FOR_BOOTSTRAP_DATA, message)
+    message = (
+        "nobody says its Kubernetes version; say it in spec.template.spec.version of its"
+        " MachinePool or MachineDeployment"
+    )
+    return Aspect(READY, "False", say.WAITING_FOR_VERSION, message)
 
 
 async def _uids(client: Client, cluster: Key) -> list[str]:
