@@ -120,12 +120,29 @@ async def test_a_machine_keeps_its_provider_id(client: Client, namespace: str) -
         await client.patch(resource, "one", namespace, {"spec": {"providerID": "capelin:///b"}})
 
 
-@pytest.mark.parametrize("endpoint", [{"port": 65_536}, {"port": 0}, {"host": ""}], ids=str)
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        ({"host": "demo", "port": 65_536}, "less than or equal to 65535"),
+        ({"host": "demo", "port": 0}, "greater than or equal to 1"),
+        ({"host": "", "port": 6443}, "at least 1"),
+        ({"host": "demo"}, "host and port go together"),
+        ({"port": 6443}, "host and port go together"),
+        ({"host": "https://demo", "port": 6443}, "without https://"),
+    ],
+    ids=str,
+)
 async def test_an_endpoint_that_cannot_be_is_refused(
-    client: Client, namespace: str, endpoint: dict[str, Any]
+    client: Client, namespace: str, endpoint: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(Invalid, match="controlPlaneEndpoint"):
+    with pytest.raises(Invalid, match=message):
         await create(client, CapelinCluster, namespace, {"controlPlaneEndpoint": endpoint})
+
+
+async def test_an_endpoint_of_which_nothing_is_said_yet_is_none(
+    client: Client, namespace: str
+) -> None:
+    await create(client, CapelinCluster, namespace, {"controlPlaneEndpoint": {}})
 
 
 async def test_no_two_failure_domains_have_the_same_name(client: Client, namespace: str) -> None:

@@ -48,6 +48,14 @@ class Endpoint(Model):
     host: Host | None = None
     port: Port | None = None
 
+    rules = (
+        rule("has(self.host) == has(self.port)", "host and port go together: say both or neither"),
+        rule(
+            "!has(self.host) || !self.host.contains('/')",
+            "host is a name or an address alone, without https:// or a path",
+        ),
+    )
+
 
 class FailureDomain(Model):
     """A place that can fail on its own."""
