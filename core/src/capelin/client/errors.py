@@ -146,6 +146,10 @@ def _status_object(body: bytes | Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(value, dict):
         return None
     said = cast("dict[str, Any]", value)
+    # Cluster API's API server in memory sends Go's error, with the Status in it.
+    wrapped: object = said.get("ErrStatus")
+    if isinstance(wrapped, dict):
+        return cast("dict[str, Any]", wrapped)
     return said if said.get("kind") == "Status" else None
 
 

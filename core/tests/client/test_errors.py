@@ -1,0 +1,35 @@
+"""What answers that are not a success become."""
+
+import json
+from typing import Any
+
+import pytest
+from capelin.client import ApiError, NotFound, NotServed
+from capelin.client.errors import error_of
+
+NOT_FOUND: dict[str, Any] = {
+    "status": "Failure",
+    "reason": "NotFound",
+    "message": 'nodes "a" not found',
+    "details": {"name": "a", "kind": "nodes"},
+    "code": 404,
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"kind": "Status", **NOT_FOUND}, NotFound),
+        ({"ErrStatus": NOT_FOUND}, NotFound),
+        (NOT_FOUND, NotServed),
+        ({"kind": "Status", "reason": "NotFound"}, NotServed),
+        ({"ErrStatus": {"reason": "NotFound"}}, NotServed),
+        ({"ErrStatus": "not found"}, NotServed),
+        (["not found"], NotServed),
+    ],
+    ids=str,
+)
+def test_an_object_is_missing_only_where_the_answer_names_it(
+    body: object, expected: type[ApiError]
+) -> None:
+    assert type(error_of(404, json.dumps(body).encode())) is expected
