@@ -12,10 +12,13 @@ from capelin.embedded.binaries import NotObtainableError
 from capelin.embedded.management.problems import BusyError, NotUpError, TooSlowError
 from capelin_infra.cli.running import explained
 
+from .command import capelin
+
 HELP_SECONDS = 0.3
 
 
-def capelin(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
     # Measuring what is covered takes longer than some of the command.
     inherited = {key: each for key, each in os.environ.items() if not key.startswith("COVERAGE_")}
     return subprocess.run(
@@ -39,7 +42,7 @@ def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
 def test_help_comes_at_once(tmp_path: Path) -> None:
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert capelin("--help", home=tmp_path).returncode == 0
+        assert process("--help", home=tmp_path).returncode == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -71,6 +74,12 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(
     assert ended.returncode == code
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_ends_with_the_code_and_says_why(tmp_path: Path) -> None:
+    ended = process("kubeconfig", home=tmp_path)
+    assert ended.returncode == 4
+    assert ended.stderr == capelin("kubeconfig", home=tmp_path).stderr
 
 
 def test_the_trace_is_shown_to_those_who_ask(tmp_path: Path) -> None:

@@ -7,14 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from capelin.pki import issue, new_ca
-from capelin_infra.cli import main
 from capelin_infra.hooks.measuring import milliseconds
 from capelin_infra.hooks.preview import preview
+
+from . import command
+from .command import Said
 
 PROGRAM = """
 from capelin.api import Model
@@ -50,14 +53,6 @@ def never(_: Call[BeforeClusterDelete, None]) -> Verdict:
 
 ext.run()
 """
-
-
-class Said(NamedTuple):
-    """What the command printed, and the code that it ended with."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 Capelin = Callable[..., Said]
@@ -102,25 +97,11 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, 
 
 @pytest.fixture
 def capelin(
-    extension: tuple[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    extension: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Capelin:
-    """The command in this process, for a process of its own takes a second to begin."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "120")
+    """`capelin hooks`, where the files of the extension are."""
     monkeypatch.chdir(extension[1])
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["capelin", "hooks", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Said(ended.value.code, printed.out, printed.err)
-
-    return run
+    return partial(command.capelin, "hooks", home=tmp_path)
 
 
 def test_discover_lists_the_handlers(capelin: Capelin, extension: tuple[str, Path]) -> None:
