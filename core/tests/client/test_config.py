@@ -287,3 +287,52 @@ def test_the_kubeconfig_at_home_is_the_last_resort(tmp_path: Path) -> None:
     assert config.server.address == "https://api:6443"
     with pytest.raises(ConfigError, match="does not run in a cluster"):
         Config.find(environ={"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(Server("https://a:6443")),
+        Config(
+            Server("https://a:6443", ca=b"ca", tls_server_name="b", proxy="http://c:80"),
+            User(certificate=b"certificate", key=b"key"),
+            "there",
+        ),
+        Config(
+            Server("http://a:80", ca=Path("/ca"), proxy="http://c:80"),
+            User(certificate=Path("/certificate"), key=Path("/key"), token_file=Path("/token")),
+        ),
+        Config(Server("https://a:6443", verify=False), User(token="abc")),
+        Config(
+            Server("https://a:6443"),
+            User(
+                username="a",
+                password="b",
+                impersonate=Impersonation("c", "d", ("e",), {"f": ("g",)}),
+            ),
+        ),
+        Config(
+            Server("https://a:6443"),
+            User(
+                exec=ExecPlugin(
+                    "client.authentication.k8s.io/v1",
+                    "get-token",
+                    ("--now",),
+                    {"A": "b"},
+                    provide_cluster_info=True,
+                    install_hint="install it",
+                )
+            ),
+        ),
+    ],
+)
+def test_what_was_read_can_be_written_and_read_again(config: Config) -> None:
+    assert Config.from_kubeconfig(config.flattened()) == config
+
+
+def test_what_is_written_is_good_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Config(Server("https://a:6443", ca=Path("ca.crt")))
+    assert Config.from_kubeconfig(config.flattened()).server.ca == tmp_path / "ca.crt"

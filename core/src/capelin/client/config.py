@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from capelin.client import kubeconfig
+from capelin.client import flattening, kubeconfig
 from capelin.client.access import Server, User
 from capelin.client.errors import ConfigError
 
@@ -94,3 +94,7 @@ class Config:
                 f"no API server is known here: set KUBECONFIG, or put a kubeconfig at {home}"
             )
         return cls(*kubeconfig.load(home, context))
+
+    def flattened(self) -> bytes:
+        """A kubeconfig with this server and this user alone, good wherever it is written to."""
+        return flattening.flattened(self.server, self.user, self.namespace)
