@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from capelin.client import Unreachable
+from capelin.client import Config, Server, Unreachable
 from capelin.embedded.binaries import NotObtainableError
 from capelin.embedded.management.problems import BusyError, NotUpError, TooSlowError
 from capelin_infra.cli.running import explained
@@ -57,6 +57,9 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["up", "--kubernetes-version", "v1.1.1"], 2, "known: v1."),
         (["up", "--with", "aws"], 2, "Those that there are: kubeadm-bootstrap, kubeadm, dev"),
         (["up", "--workers", "-1"], 2, "--workers"),
+        (["up", "--target", "pods"], 2, "'process', 'existing'"),
+        (["up", "--context", "lab"], 2, "Add --target existing"),
+        (["up", "--target", "existing", "--kubeconfig", "/nope"], 2, "/nope cannot be read"),
         (["scale", "demo"], 2, "--workers, --control-plane-replicas, or both"),
         (["kubeconfig"], 4, "Start it with capelin up --name default"),
         (["status", "--name", "none"], 4, "There is no environment none"),
@@ -74,6 +77,20 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(
     assert ended.returncode == code
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_api_server_that_does_not_answer_is_refused(tmp_path: Path) -> None:
+    kubeconfig, home = tmp_path / "kubeconfig", tmp_path / "home"
+    home.mkdir()
+    kubeconfig.write_bytes(Config(Server("https://127.64.0.9:1")).flattened())
+    ended = capelin("up", "--target", "existing", "--kubeconfig", str(kubeconfig), home=home)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "Error: The API server at https://127.64.0.9:1 cannot be used.",
+        "  API server at https://127.64.0.9:1 does not answer (connection refused).",
+        "  See that it runs, and that kubectl get nodes works with the same kubeconfig.",
+    ]
+    assert list(home.iterdir()) == []
 
 
 def test_a_process_ends_with_the_code_and_says_why(tmp_path: Path) -> None:

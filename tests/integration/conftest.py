@@ -2,13 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
 from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
+from capelin.embedded.management import control
+from capelin.embedded.management.environment import all_named
 from capelin.testing.management import ManagementCluster
+from capelin.testing.run import run_elsewhere
+
+from .homes import Home
 
 
 @pytest.fixture
@@ -35,3 +40,12 @@ def run_program() -> Callable[..., Awaitable[str]]:
         return out.decode()
 
     return run
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Generator[Home]:
+    """A home whose environments are gone after the test, however it ends."""
+    home = Home(tmp_path)
+    yield home
+    for environment in all_named(home.variables):
+        run_elsewhere(control.remove(environment))

@@ -4,80 +4,22 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from capelin.api.views.core import ConfigMap
 from capelin.client import Client, Config
 from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment, all_named
-from capelin.embedded.processes import Process
-from capelin.testing.run import run_elsewhere
+from capelin.embedded.management.environment import Environment
+
+from .homes import Home, eventually, mentioned, processes
 
 pytestmark = pytest.mark.timeout(900)
 
 UP_SECONDS = 15.0
 DOWN_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True)
-class Home:
-    """A home folder for environments that nobody else has."""
-
-    folder: Path
-
-    @property
-    def variables(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
-
-    def environment(self, name: str = "default") -> Environment:
-        return Environment(self.folder / "capelin" / name)
-
-    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "capelin_infra",
-            *arguments,
-            env=self.variables,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            # Whatever is started in the background of a shell without job control ignores it.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-        )
-
-    async def capelin(self, *arguments: str) -> Ended:
-        process = await self.start(*arguments)
-        out, err = await process.communicate()
-        return Ended(process.returncode or 0, out.decode(), err.decode())
-
-    async def up(self, name: str = "default") -> None:
-        ended = await self.capelin("up", "--management-only", "--name", name)
-        assert ended.code == 0, ended.err
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Generator[Home]:
-    """A home whose environments are gone after the test, however it ends."""
-    home = Home(tmp_path)
-    yield home
-    for environment in all_named(home.variables):
-        run_elsewhere(control.remove(environment))
 
 
 class Stopwatch:
@@ -99,28 +41,6 @@ def _stalled() -> float:
     return int(pressure.read_text().split("total=")[1].split()[0]) / 1e6
 
 
-def processes(environment: Environment) -> dict[str, int]:
-    """Everything that runs of an environment, by name."""
-    folders = (environment.supervisor, environment.processes)
-    names = [path.stem for folder in folders for path in folder.glob("*.process")]
-    found = [Process.adopt(folder, name) for name in names for folder in folders]
-    return {each.name: each.pid for each in found if each is not None}
-
-
-def mentioned(folder: Path) -> list[str]:
-    """The command lines of all processes that have anything to do with a folder."""
-    found: list[str] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            try:
-                texts = [(entry / file).read_bytes() for file in ("cmdline", "environ")]
-            except OSError:
-                continue
-            if any(str(folder).encode() in text for text in texts):
-                found.append(texts[0].decode().replace("\0", " "))
-    return found
-
-
 def listeners(ports: set[int], address: str) -> set[str]:
     """Who listens on some of these ports, or on any of an address: as the kernel writes it."""
     reverse = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
@@ -139,14 +59,6 @@ def listening(environment: Environment) -> Callable[[], set[str]]:
     assert settings is not None
     place = json.loads((environment.folder / "place.json").read_bytes())
     return lambda: listeners(set(settings.ports.values()), place["address"])
-
-
-async def eventually(happened: Callable[[], Awaitable[bool]], within: float = 120.0) -> None:
-    async with asyncio.timeout(within):
-        while True:
-            if await happened():
-                return
-            await asyncio.sleep(0.1)
 
 
 def client_of(environment: Environment) -> Client:

@@ -1,10 +1,15 @@
 """From the name of an environment to a client of its API server."""
 
+from typing import Final
+
 from capelin.api.views.capi import Cluster
-from capelin.client import Client, ClientError, Config
+from capelin.api.views.core import Namespace
+from capelin.client import Client, ClientError, Config, Options
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment, all_named, named
 from capelin.embedded.management.problems import MissingError, NotUpError
+
+_ANSWER_SECONDS: Final = 10.0
 
 
 def existing(name: str) -> Environment:
@@ -41,10 +46,28 @@ def client_of(environment: Environment) -> Client:
 
 async def clusters_of(environment: Environment) -> list[Cluster]:
     """The workload clusters of an environment; none where its API server does not answer."""
-    if not environment.kubeconfig.exists() or control.supervisor(environment) is None:
+    if not environment.kubeconfig.exists():
+        return []
+    # Our own API server seldom runs without a supervisor: asking it would take a while.
+    if control.supervisor(environment) is None and control.found_in(environment) is None:
         return []
     async with client_of(environment) as client:
         try:
             return (await client.list(Cluster)).items
         except ClientError:
             return []
+
+
+async def silence_of(environment: Environment) -> str | None:
+    """Why an API server that an environment lives in cannot be used; nothing where it can."""
+    found = control.found_in(environment)
+    if found is None:
+        return None
+    options = Options(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
+    try:
+        config = Config.from_kubeconfig(environment.kubeconfig)
+        async with Client(config, options=options) as client:
+            cluster = (await client.get(Namespace, "kube-system")).uid
+    except ClientError as error:
+        return str(error)
+    return None if cluster == found.cluster else "another cluster answers there now"

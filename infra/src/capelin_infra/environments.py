@@ -9,15 +9,22 @@ from typing import Final
 from capelin.api.views.core import Secret
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, check_kubernetes_version
 from capelin.embedded.management import control
-from capelin.embedded.management.components import programs
-from capelin.embedded.management.environment import Environment, all_named, named
-from capelin.embedded.management.problems import MissingError, TooSlowError
+from capelin.embedded.management.components import gather, programs
+from capelin.embedded.management.environment import (
+    Environment,
+    Settings,
+    Target,
+    all_named,
+    named,
+)
+from capelin.embedded.management.existing import Found, check_vacant, configuration, examine
+from capelin.embedded.management.problems import BadInputError, MissingError, TooSlowError
 from capelin.embedded.management.providers import upstream
 from capelin.embedded.management.status import Status
 from capelin.embedded.processes import private_folder, write_private
 from rich.console import Console
 
-from capelin_infra.connection import client_of, clusters_of, existing
+from capelin_infra.connection import client_of, clusters_of, existing, silence_of
 from capelin_infra.demo import bring_up_demo, demo_manifests
 from capelin_infra.lifecycle import the_cluster
 from capelin_infra.progress import Checklist, Line
@@ -42,6 +49,9 @@ class Wish:
     control_plane_replicas: int = 1
     demo: bool = True
     durable: bool = True
+    target: Target | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
 
 
 async def bring_up(wish: Wish, console: Console | None = None) -> None:
@@ -60,16 +70,20 @@ async def bring_up(wish: Wish, console: Console | None = None) -> None:
         before.kubernetes_version if before else KNOWN_KUBERNETES[-1]
     )
     check_kubernetes_version(version)
+    found = await _found(environment, wish, before)
     settings = control.wanted(
         environment,
         kubernetes_version=version,
         providers=providers,
         durable=wish.durable,
+        existing=found and found.existing,
     )
     control.check_fixed_ports(environment, settings)
     with environment.being_changed("up"), Checklist(console).shown() as checklist:
-        await _get_programs(checklist, version, settings.providers)
-        await control.start(environment, settings)
+        await _get_programs(checklist, settings)
+        if found is not None:
+            await check_vacant(found, await gather(settings.providers, Binaries()))
+        await control.start(environment, settings, found and found.config)
         await _follow(checklist, environment)
         if wish.demo:
             async with client_of(environment) as client:
@@ -77,6 +91,20 @@ async def bring_up(wish: Wish, console: Console | None = None) -> None:
                     checklist, client, version, wish.control_plane_replicas, wish.workers
                 )
     _say_what_next(console, environment, demo=wish.demo and bool(demo_manifests()))
+
+
+async def _found(environment: Environment, wish: Wish, before: Settings | None) -> Found | None:
+    """The API server that is there already, if that is the target, and can be used."""
+    if control.target_of(environment, wish.target) == "existing":
+        config = configuration(environment, wish.kubeconfig, wish.context)
+        return await examine(config, environment, before and before.existing)
+    if wish.kubeconfig is not None or wish.context is not None:
+        raise BadInputError(
+            "--kubeconfig and --context lead to an API server that is there already.",
+            f"Environment {environment.name} has, or gets, one of its own.",
+            "Add --target existing, or leave them out.",
+        )
+    return None
 
 
 async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
@@ -90,11 +118,8 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
     if not environments:
         console.print("There is no environment.")
     for environment in environments:
-        clusters = await clusters_of(environment)
-        names = ", ".join(cluster.name for cluster in clusters)
-        if clusters and not agreed(
-            f"Environment {environment.name} has workload clusters: {names}. Remove them with it?"
-        ):
+        silent = await silence_of(environment)
+        if (question := await _question(environment, silent)) and not agreed(question):
             console.print(f"Environment {environment.name} stays.")
             continue
         with (
@@ -102,7 +127,21 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
             Checklist(console).shown() as checklist,
             checklist.step(f"environment {environment.name} removed"),
         ):
-            await control.remove(environment)
+            await control.remove(environment, there=silent is None)
+
+
+async def _question(environment: Environment, silent: str | None) -> str | None:
+    """What to ask before an environment is removed, if anything."""
+    if silent is not None:
+        return (
+            f"Environment {environment.name} lives in an API server that cannot be used now: "
+            f"{silent}. Remove it here, and leave there what was put into it?"
+        )
+    clusters = await clusters_of(environment)
+    names = ", ".join(cluster.name for cluster in clusters)
+    if not clusters:
+        return None
+    return f"Environment {environment.name} has workload clusters: {names}. Remove them with it?"
 
 
 async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
@@ -158,10 +197,11 @@ class Getting:
         self._checklist.note(self._line, f"{what}: {way}: {reason.splitlines()[0]}")
 
 
-async def _get_programs(checklist: Checklist, version: str, providers: list[str]) -> None:
+async def _get_programs(checklist: Checklist, settings: Settings) -> None:
+    wanted = programs(settings.kubernetes_version, settings.providers, target=settings.target)
     with checklist.step("programs") as line:
-        await Binaries(progress=Getting(checklist, line)).fetch(programs(version, providers))
-        line.detail = f"Kubernetes {version}"
+        await Binaries(progress=Getting(checklist, line)).fetch(wanted)
+        line.detail = f"Kubernetes {settings.kubernetes_version}"
 
 
 async def _follow(checklist: Checklist, environment: Environment) -> None:

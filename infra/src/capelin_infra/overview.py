@@ -44,6 +44,7 @@ class Overview:
 
     environment: Environment
     status: Status | None
+    target: str
     version: str
     clusters: Sequence[Node]
     trouble: str = ""
@@ -61,6 +62,7 @@ class Overview:
         return {
             "name": self.environment.name,
             "state": self.state,
+            "target": self.target,
             "kubernetesVersion": self.version,
             "kubeconfig": str(self.environment.kubeconfig),
             "processes": [each.model_dump(mode="json", by_alias=True) for each in processes],
@@ -108,14 +110,15 @@ def rendered(overviews: Sequence[Overview]) -> RenderableType:
 async def _look_at(environment: Environment) -> Overview:
     status = control.status(environment)
     settings = environment.settings()
-    version = settings.kubernetes_version if settings else ""
+    target, version = (settings.target, settings.server_version) if settings else ("", "")
     if status is None:
-        return Overview(environment, None, version, ())
+        return Overview(environment, None, target, version, ())
     try:
         async with asyncio.timeout(10), client_of(environment) as client:
-            return Overview(environment, status, version, await _clusters(client))
+            return Overview(environment, status, target, version, await _clusters(client))
     except (ClientError, TimeoutError) as error:
-        return Overview(environment, status, version, (), str(error) or "it does not answer")
+        trouble = str(error) or "it does not answer"
+        return Overview(environment, status, target, version, (), trouble)
 
 
 async def _clusters(client: Client) -> list[Node]:
@@ -166,6 +169,7 @@ def _rendered(overview: Overview) -> RenderableType:
         (overview.environment.name, "bold"),
         (f"  {overview.state}", "green" if overview.state == "up" else "yellow"),
         (f"  Kubernetes {overview.version}", "dim"),
+        (", existing" if overview.target == "existing" else "", "dim"),
     )
     if overview.status is None:
         name = overview.environment.name

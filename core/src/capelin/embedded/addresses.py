@@ -1,6 +1,7 @@
-"""Loopback addresses from identities, free ports, and whether somebody listens."""
+"""Loopback addresses from identities, the machine's own ones, free ports, and who listens."""
 
 import asyncio
+import fcntl
 import hashlib
 import socket
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ NETWORK = IPv4Network("127.64.0.0/10")
 """Where our loopback addresses are: far from 127.0.0.1 and what other programs like to use."""
 
 _ATTEMPTS = 64
+_SIOCGIFADDR = 0x8915
 
 
 def address_of(identity: str, attempt: int = 0) -> str:
@@ -63,3 +65,34 @@ async def is_listening(address: str, port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+def source_towards(host: str, port: int) -> str | None:
+    """The address of this machine that it calls a host from; nothing where there is no way there.
+
+    Nothing is sent.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+        except OSError:
+            return None
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def own_addresses() -> list[str]:
+    """An address of each of this machine's network interfaces, as far as they have one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        found = (_interface_address(probe, name) for _, name in socket.if_nameindex())
+        return sorted({each for each in found if each is not None})
+
+
+def _interface_address(probe: socket.socket, interface: str) -> str | None:
+    # struct ifreq: 16 bytes of name, then a sockaddr_in with its address at 4.
+    asked = interface.encode()[:15].ljust(40, b"\0")
+    try:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+    except OSError:
+        return None
+    return socket.inet_ntoa(answer[20:24])

@@ -11,6 +11,8 @@ from capelin.embedded.addresses import (
     free_port,
     is_free,
     is_listening,
+    own_addresses,
+    source_towards,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,3 +84,13 @@ async def test_whether_somebody_listens_is_known(listener: socket.socket) -> Non
     listener.close()
     async with asyncio.timeout(5):
         assert not await is_listening(address, port)
+
+
+def test_whoever_is_on_this_machine_is_called_from_it() -> None:
+    assert source_towards("127.64.3.9", 6443) == "127.0.0.1"
+    assert source_towards("nowhere.invalid", 6443) is None
+
+
+def test_every_address_of_our_own_can_be_listened_on() -> None:
+    assert "127.0.0.1" in own_addresses()
+    assert all(is_free(address, free_port(address)) for address in own_addresses())

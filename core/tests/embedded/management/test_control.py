@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.management import control, providers
-from capelin.embedded.management.environment import Environment, Settings
+from capelin.embedded.management.environment import Environment, Existing, Settings
 from capelin.embedded.management.problems import BadInputError, BusyError, NotUpError
+
+EXISTING = Existing(cluster="uid", version="v1.35.0+k3s1", address="127.0.0.1", mark="demo.1")
 
 
 @pytest.fixture
@@ -33,6 +35,47 @@ def test_a_management_cluster_keeps_its_version(environment: Environment) -> Non
     environment.write_settings(wanted(environment, "v1.33.13"))
     with pytest.raises(BadInputError, match=r"demo runs Kubernetes v1\.33\.13"):
         wanted(environment, "v1.34.4")
+
+
+def test_the_clusters_of_an_existing_api_server_need_not_have_its_version(
+    environment: Environment,
+) -> None:
+    environment.write_settings(
+        Settings(
+            kubernetes_version="v1.33.13",
+            providers=["dev"],
+            existing=EXISTING,
+            ports={"cluster-api/health": 1},
+        )
+    )
+    now = control.wanted(
+        environment,
+        kubernetes_version="v1.34.4",
+        providers=["kubeadm"],
+        durable=True,
+        existing=EXISTING.model_copy(update={"address": "127.0.0.2"}),
+    )
+    assert now.kubernetes_version == "v1.34.4"
+    assert now.server_version == "v1.35.0+k3s1"
+    assert now.providers == ["dev", "kubeadm"]
+    assert now.ports == {"cluster-api/health": 1}
+    assert now.existing is not None
+    assert now.existing.address == "127.0.0.2"
+
+
+def test_the_target_is_remembered(environment: Environment) -> None:
+    assert control.target_of(environment, None) == "process"
+    assert control.target_of(environment, "existing") == "existing"
+    environment.write_settings(Settings(kubernetes_version="v1.34.4", existing=EXISTING))
+    assert control.target_of(environment, None) == "existing"
+    assert control.target_of(environment, "existing") == "existing"
+    with pytest.raises(BadInputError, match="demo has the target existing"):
+        control.target_of(environment, "process")
+
+
+def test_an_environment_of_before_there_were_targets_is_a_process(environment: Environment) -> None:
+    environment.settings_file.write_text('{"kubernetesVersion": "v1.34.4"}')
+    assert control.target_of(environment, "process") == "process"
 
 
 def test_a_provider_whose_port_is_taken_is_refused(

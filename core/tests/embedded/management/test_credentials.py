@@ -1,15 +1,15 @@
 """What a manager is given to be known by."""
 
 import asyncio
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from capelin.client import Config
+from capelin.client import Config, Server, Token
 from capelin.embedded.management.credentials import (
     TOKEN_VALIDITY,
     Account,
+    Issued,
     keep_account,
     keep_certificate,
     token_due,
@@ -19,18 +19,21 @@ from capelin.pki import new_ca, validity_of
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 CA = new_ca("test", now=NOW)
-ACCOUNT = Account("capi-system", "capi-manager", "https://127.64.0.9:6443", CA.certificate_pem)
+ACCOUNT = Account(
+    "capi-system", "capi-manager", Server("https://127.64.0.9:6443", ca=CA.certificate_pem)
+)
 
 
 class Tokens:
-    """Hands out tokens, and remembers what for."""
+    """Hands out tokens for so long, and remembers what for."""
 
-    def __init__(self) -> None:
+    def __init__(self, granted: timedelta = TOKEN_VALIDITY) -> None:
         self.asked: list[tuple[str, str, timedelta]] = []
+        self._granted = granted
 
-    async def __call__(self, namespace: str, name: str, validity: timedelta) -> str:
+    async def __call__(self, namespace: str, name: str, validity: timedelta) -> Token:
         self.asked.append((namespace, name, validity))
-        return f"token-{len(self.asked)}"
+        return Token(f"token-{len(self.asked)}", NOW + self._granted)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ class Tokens:
     ],
 )
 def test_a_token_is_replaced_long_before_it_ends(age: timedelta, due: bool) -> None:
-    assert token_due(NOW - age, NOW) is due
+    assert token_due(Issued(at=NOW - age, until=NOW - age + TOKEN_VALIDITY), NOW) is due
     assert token_due(None, NOW)
 
 
@@ -58,7 +61,14 @@ async def test_a_manager_is_known_as_its_service_account(tmp_path: Path) -> None
     assert config.user.token_file == folder / "token"
     assert config.namespace == "capi-system"
     assert (folder / "token").read_text() == "token-1"
-    assert (folder / "ca.crt").read_bytes() == CA.certificate_pem
+    assert config.server.ca == CA.certificate_pem
+
+
+async def test_an_api_server_that_grants_less_is_asked_sooner(tmp_path: Path) -> None:
+    tokens = Tokens(granted=HOUR)
+    await keep_account(tmp_path, ACCOUNT, tokens, NOW)
+    assert not await keep_account(tmp_path, ACCOUNT, tokens, NOW + HOUR / 2)
+    assert await keep_account(tmp_path, ACCOUNT, tokens, NOW + HOUR * 3 / 4)
 
 
 async def test_a_token_is_kept_while_it_is_good(tmp_path: Path) -> None:
@@ -81,7 +91,7 @@ def test_nothing_of_it_is_for_other_eyes(tmp_path: Path) -> None:
     asyncio.run(keep_account(tmp_path, ACCOUNT, Tokens(), NOW))
     keep_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=NOW)
     assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
-    assert "token-1" not in json.dumps(json.loads((tmp_path / "kubeconfig").read_text()))
+    assert "token-1" not in (tmp_path / "kubeconfig").read_text()
 
 
 def test_a_certificate_is_renewed_before_it_ends(tmp_path: Path) -> None:

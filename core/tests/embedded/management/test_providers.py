@@ -59,6 +59,7 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
         "kubectl",
         "cluster-api-controller",
     ]
+    assert "kube-apiserver@v1.33.13" not in programs("v1.33.13", [], target="existing")
 
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:

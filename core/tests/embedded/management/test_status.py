@@ -60,3 +60,9 @@ def test_a_status_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert read_status(path) is None
     path.write_text('{"supervisorPid": "x"')
     assert read_status(path) is None
+
+
+def test_an_api_server_that_was_there_before_is_no_step(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "status.json", pid=1, now=NOW, steps=["installation"])
+    journal.running("installation", NOW)
+    assert [step.name for step in told(tmp_path / "status.json").steps] == ["installation"]

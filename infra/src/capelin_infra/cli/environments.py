@@ -1,5 +1,6 @@
 """The verbs of environments: up, status, kubeconfig, logs, down."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -23,7 +24,8 @@ def up(
     kubernetes_version: Annotated[
         str | None,
         typer.Option(
-            help="The Kubernetes version of the clusters, such as v1.34.4; else the newest known.",
+            help="The Kubernetes version of the clusters, such as v1.34.4; else the newest known. "
+            "An existing API server keeps its own.",
             show_default=False,
         ),
     ] = None,
@@ -46,12 +48,32 @@ def up(
             show_default=False,
         ),
     ] = "",
+    target: Annotated[
+        Literal["process", "existing"] | None,
+        typer.Option(
+            help="Where the management cluster's API server is: started here as a process, as long "
+            "as nothing is said, or there already, such as kind's.",
+            show_default=False,
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            help="What leads to the existing API server; else what kubectl would take.",
+            show_default=False,
+        ),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="The context in it; else its current one.", show_default=False),
+    ] = None,
 ) -> None:
     """Bring up everything, with a demo cluster.
 
     A management cluster and, in it, a workload cluster that is Available with Ready nodes.
 
-    Safe to run again: what is there is kept, what is missing or was killed is started.
+    Safe to run again: what is there is kept, what is missing or was killed is started. Where the
+    target is existing, no API server is started; all else runs on this machine just the same.
     """
     from capelin_infra.environments import Wish, bring_up
 
@@ -62,6 +84,9 @@ def up(
         workers=workers,
         control_plane_replicas=control_plane_replicas,
         demo=not management_only,
+        target=target,
+        kubeconfig=kubeconfig,
+        context=context,
     )
     run(
         bring_up(wish),
@@ -136,7 +161,8 @@ def down(
 ) -> None:
     """Stop an environment and remove all of it.
 
-    Its workload clusters and all data are removed with it.
+    Its workload clusters and all data are removed with it. An API server that was there before
+    stays, without what was put into it.
     """
     from capelin_infra.environments import take_down
 

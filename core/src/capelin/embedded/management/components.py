@@ -13,6 +13,7 @@ from capelin.api import Unstructured
 from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
+from capelin.embedded.management.environment import Target
 from capelin.embedded.management.plan import (
     VARIABLES,
     Component,
@@ -30,10 +31,12 @@ CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def programs(kubernetes_version: str, requested: Iterable[str]) -> list[str]:
+def programs(
+    kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
+) -> list[str]:
     """The programs that an environment needs, as the binaries are asked for."""
     needed = [
-        *(KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD),
+        *((KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD) if target == "process" else ()),
         *(program for provider in discover() for program in provider.programs),
     ]
     ours = [

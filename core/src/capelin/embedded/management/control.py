@@ -7,20 +7,39 @@ import sys
 from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
+from capelin.client import Client, Config
 from capelin.embedded.addresses import is_free
-from capelin.embedded.management.environment import Environment, Settings
+from capelin.embedded.management.environment import Environment, Existing, Settings, Target
 from capelin.embedded.management.plan import EVERYWHERE, passed_on
-from capelin.embedded.management.problems import BadInputError, BusyError, NotUpError
+from capelin.embedded.management.problems import (
+    BadInputError,
+    BusyError,
+    NotUpError,
+    ProblemError,
+)
 from capelin.embedded.management.providers import upstream
+from capelin.embedded.management.removal import remove_marked
 from capelin.embedded.management.status import Status, read_status
-from capelin.embedded.processes import Command, Declared, Process, Supervisor, kill_all
+from capelin.embedded.processes import (
+    Command,
+    Declared,
+    Process,
+    Supervisor,
+    kill_all,
+    write_private,
+)
 
 _SUPERVISOR: Final = "supervisor"
 _LOOK_SECONDS: Final = 0.05
 
 
 def wanted(
-    environment: Environment, *, kubernetes_version: str, providers: Iterable[str], durable: bool
+    environment: Environment,
+    *,
+    kubernetes_version: str,
+    providers: Iterable[str],
+    durable: bool,
+    existing: Existing | None = None,
 ) -> Settings:
     """What an environment is to be from now on: as it was, and the providers asked for now.
 
@@ -28,11 +47,14 @@ def wanted(
         BadInputError: if it runs another version of Kubernetes.
     """
     before = environment.settings()
-    if before is None:
+    if before is None or existing is not None:
+        kept = () if before is None else before.providers
         return Settings(
             kubernetes_version=kubernetes_version,
-            providers=sorted(set(providers)),
+            providers=sorted({*kept, *providers}),
             durable=durable,
+            existing=existing,
+            ports={} if before is None else before.ports,
         )
     if before.kubernetes_version != kubernetes_version:
         raise BadInputError(
@@ -41,6 +63,25 @@ def wanted(
             f"Choose another --name, or remove it first: capelin down --name {environment.name}.",
         )
     return before.model_copy(update={"providers": sorted({*before.providers, *providers})})
+
+
+def target_of(environment: Environment, asked: Target | None) -> Target:
+    """Where the API server of an environment is: where it was, or else where it is asked for.
+
+    Raises:
+        BadInputError: if it was elsewhere.
+    """
+    before = environment.settings()
+    if before is None:
+        return asked or "process"
+    if asked not in {None, before.target}:
+        raise BadInputError(
+            f"Environment {environment.name} has the target {before.target}.",
+            "Its objects are in that API server, and nothing takes them to another.",
+            f"Leave out --target, choose another --name, or remove it first: "
+            f"capelin down --name {environment.name}.",
+        )
+    return before.target
 
 
 def check_fixed_ports(environment: Environment, settings: Settings) -> None:
@@ -62,9 +103,14 @@ def check_fixed_ports(environment: Environment, settings: Settings) -> None:
                 )
 
 
-async def start(environment: Environment, settings: Settings) -> None:
-    """Have an environment's supervisor work by these settings; what runs already runs on."""
+async def start(environment: Environment, settings: Settings, access: Config | None = None) -> None:
+    """Have an environment's supervisor work by these settings; what runs already runs on.
+
+    `access` is what leads to the API server, where that is not our own.
+    """
     environment.make_folders()
+    if access is not None:
+        write_private(environment.kubeconfig, access.flattened())
     environment.write_settings(settings)
     async with Supervisor(environment.supervisor) as keeper:
         # A new one each time: it reads its settings, and the code that it runs, when it starts.
@@ -98,6 +144,16 @@ def status(environment: Environment) -> Status | None:
     return said if runs else None
 
 
+def found_in(environment: Environment) -> Existing | None:
+    """The API server that an environment lives in, where it is not its own."""
+    try:
+        settings = environment.settings()
+    except ProblemError:
+        # An environment that cannot be read has to be removable all the same.
+        return None
+    return None if settings is None else settings.existing
+
+
 async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
     """What the supervisor says, whenever it says something else, until the environment is up.
 
@@ -126,10 +182,20 @@ async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
     )
 
 
-async def remove(environment: Environment) -> None:
-    """End every process of an environment, and leave nothing of it behind."""
+async def remove(environment: Environment, *, there: bool = True) -> None:
+    """End every process of an environment, and leave nothing of it behind.
+
+    Where the API server is somebody else's, what is ours is taken out of it, unless not `there`.
+
+    Raises:
+        ClientError: if that cannot be done; the environment's folder stays then.
+    """
     # The supervisor first, for it would start again what ends; then the managers, for they would
     # start again what they look after. What they have is removed: nothing needs an orderly end.
     for folder in (environment.supervisor, environment.processes, environment.folder):
         await kill_all(folder)
+    if there and (existing := found_in(environment)) is not None:
+        config = Config.from_kubeconfig(environment.kubeconfig)
+        async with Client(config, manager="capelin") as client:
+            await remove_marked(client, existing.mark)
     await asyncio.to_thread(shutil.rmtree, environment.folder)

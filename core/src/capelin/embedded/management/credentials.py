@@ -4,7 +4,6 @@ A manager gets what its pod would get: a token of its own service account, in a 
 replaced long before the token ends.
 """
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,19 +11,22 @@ from pathlib import Path
 from typing import Final
 
 from capelin.api import Model, Time
+from capelin.client import Config, Server, Token, User
 from capelin.embedded.processes import private_folder, write_private
 from capelin.pki import KeyPair, issue, new_ca, read_ca, reissue_reason
 
 TOKEN_VALIDITY: Final = timedelta(hours=24)
 
-TokenSource = Callable[[str, str, timedelta], Awaitable[str]]
+TokenSource = Callable[[str, str, timedelta], Awaitable[Token]]
 """Asks the API server for a token of a service account: namespace, name, validity."""
 
 
 class Issued(Model):
-    """When a token was asked for, kept beside it: the token itself need not be taken apart."""
+    """A token's life, kept beside it: the token itself need not be taken apart."""
 
     at: Time
+    until: Time
+    """An API server may grant less than it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +35,11 @@ class Account:
 
     namespace: str
     name: str
-    server: str
-    ca_pem: bytes
+    server: Server
 
-    def kubeconfig(self) -> bytes:
+    def kubeconfig(self, token: Path) -> bytes:
         """A kubeconfig that has the token read anew whenever it is replaced."""
-        cluster = {"server": self.server, "certificate-authority": "ca.crt"}
-        context = {"cluster": "management", "user": self.name, "namespace": self.namespace}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "management",
-            "clusters": [{"name": "management", "cluster": cluster}],
-            "users": [{"name": self.name, "user": {"tokenFile": "token"}}],
-            "contexts": [{"name": "management", "context": context}],
-        }
-        return json.dumps(content, indent=2).encode()
+        return Config(self.server, User(token_file=token), self.namespace).flattened()
 
 
 def keep_ca(folder: Path, now: datetime) -> KeyPair:
@@ -66,25 +57,24 @@ def keep_ca(folder: Path, now: datetime) -> KeyPair:
     return ca
 
 
-def token_due(issued: datetime | None, now: datetime) -> bool:
+def token_due(issued: Issued | None, now: datetime) -> bool:
     """Whether to ask for a token: a third of the old one's life is kept for trouble."""
-    return issued is None or not issued <= now < issued + TOKEN_VALIDITY * 2 / 3
+    return issued is None or not issued.at <= now < issued.at + (issued.until - issued.at) * 2 / 3
 
 
 async def keep_account(folder: Path, account: Account, ask: TokenSource, now: datetime) -> bool:
-    """Give a manager's folder its kubeconfig, CA and a token that is good for hours.
+    """Give a manager's folder its kubeconfig and a token that is good for long enough.
 
     Returns whether there was a new token to write.
     """
     private_folder(folder)
-    _keep(folder / "ca.crt", account.ca_pem)
-    _keep(folder / "kubeconfig", account.kubeconfig())
+    _keep(folder / "kubeconfig", account.kubeconfig(folder / "token"))
     note = folder / "token.json"
     if not token_due(_issued(note), now) and (folder / "token").exists():
         return False
     token = await ask(account.namespace, account.name, TOKEN_VALIDITY)
-    write_private(folder / "token", token.encode())
-    write_private(note, Issued(at=now).model_dump_json().encode())
+    write_private(folder / "token", token.value.encode())
+    write_private(note, Issued(at=now, until=token.expires).model_dump_json().encode())
     return True
 
 
@@ -116,9 +106,9 @@ def keep_certificate(
     return True
 
 
-def _issued(note: Path) -> datetime | None:
+def _issued(note: Path) -> Issued | None:
     try:
-        return Issued.read_json(note.read_bytes()).at
+        return Issued.read_json(note.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
 

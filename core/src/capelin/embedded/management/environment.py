@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError
 
@@ -20,16 +20,46 @@ DEFAULT_NAME: Final = "default"
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
 
 
+Target = Literal["process", "existing"]
+"""Where the management cluster's API server is: among our own processes, or there already."""
+
+
+class Existing(Model):
+    """An API server that somebody else runs, as it was found."""
+
+    cluster: str
+    """The uid of its namespace kube-system, which no two clusters share."""
+    version: str
+    """As in `v1.34.4`."""
+    address: str
+    """Where, on this machine, it reaches our webhooks."""
+    mark: str
+    """The value of the label that is on all that was applied to it."""
+
+
 class Settings(Model):
     """What an environment was asked to be, and the ports that were chosen for it."""
 
     kubernetes_version: str
+    """Of the clusters that are made in it, and of the API server where that is our own."""
+    existing: Existing | None = None
+    """The API server, where it is not our own."""
     providers: list[str] = []
     """The names given to `--with`."""
     durable: bool = True
     """False may lose the last writes when the machine goes down, and is faster: for tests."""
     ports: dict[str, Annotated[int, Field(gt=0, lt=65536)]] = {}
     """A port for each that listens: the component's name, and what it listens for."""
+
+    @property
+    def target(self) -> Target:
+        """Where the API server is."""
+        return "process" if self.existing is None else "existing"
+
+    @property
+    def server_version(self) -> str:
+        """The version of the API server."""
+        return self.kubernetes_version if self.existing is None else self.existing.version
 
     def ports_of(self, label: str) -> list[int]:
         """The ports of one component."""

@@ -1,4 +1,4 @@
-"""Sending manifests to the API server: many at a time, and each kind before its objects."""
+"""Manifests in an API server: which are there, and sending them, kinds before their objects."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -24,6 +24,25 @@ async def install(client: Client, manifests: Iterable[Unstructured]) -> None:
         slots = asyncio.Semaphore(_AT_A_TIME)
         await _all(_apply(client, each, slots) for each in group)
     await _established(client, [each for each in ordered if _is_definition(each)])
+
+
+async def live(client: Client, manifests: Iterable[Unstructured]) -> list[Unstructured]:
+    """Those of the objects that are there already, as they are."""
+    slots = asyncio.Semaphore(_AT_A_TIME)
+    found = await asyncio.gather(*(_live(client, each, slots) for each in manifests))
+    return [each for each in found if each is not None]
+
+
+async def _live(
+    client: Client, manifest: Unstructured, slots: asyncio.Semaphore
+) -> Unstructured | None:
+    metadata = manifest["metadata"]
+    async with slots:
+        try:
+            resource = await client.resource_of(manifest)
+            return await client.find(resource, metadata["name"], metadata.get("namespace"))
+        except NotServed:
+            return None
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -10,11 +10,10 @@ from typing import Final
 import aiohttp
 
 from capelin.api import Unstructured
-from capelin.client import Client
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.apiserver.server import KUBE_APISERVER
+from capelin.client import Client, Token
 from capelin.embedded.management.credentials import Account, keep_account, keep_certificate
 from capelin.embedded.management.environment import Environment
+from capelin.embedded.management.foundation import Foundation
 from capelin.embedded.management.manifests import Listener, installed
 from capelin.embedded.management.plan import Component, Place, Purpose, command
 from capelin.embedded.processes import Declared
@@ -37,7 +36,7 @@ class Manager:
     """A component in its place in the environment."""
 
     component: Component
-    server: ApiServer
+    foundation: Foundation
     environment: Environment
     listening: Listening
 
@@ -48,15 +47,14 @@ class Manager:
 
     @property
     def address(self) -> str:
-        """Where it listens, and where the API server is."""
-        return self.server.place.address
+        """Where it listens, so that the API server reaches it."""
+        return self.foundation.address
 
     @property
     def account(self) -> Account:
         """Who it is to the API server."""
         launch = self.component.launch
-        authority = self.server.keys.ca("ca").read_bytes()
-        return Account(launch.namespace, launch.service_account, self.server.url, authority)
+        return Account(launch.namespace, launch.service_account, self.foundation.server)
 
     def manifests(self, which: Sequence[Unstructured]) -> list[Unstructured]:
         """Manifests of it as the API server of this environment takes them."""
@@ -78,9 +76,8 @@ class Manager:
     async def keep_account(self, client: Client) -> None:
         """See to it that its token is good for long enough."""
 
-        async def ask(namespace: str, name: str, validity: timedelta) -> str:
-            token = await client.token(name, namespace, seconds=int(validity.total_seconds()))
-            return token.value
+        async def ask(namespace: str, name: str, validity: timedelta) -> Token:
+            return await client.token(name, namespace, seconds=int(validity.total_seconds()))
 
         await keep_account(self.folder, self.account, ask, datetime.now(UTC))
 
@@ -97,7 +94,7 @@ class Manager:
         return Declared(
             name=self.component.label,
             command=command(self.component, place),
-            after=(KUBE_APISERVER,),
+            after=tuple(each.name for each in self.foundation.processes),
             ready=partial(answering, health),
             grace=_GRACE_SECONDS,
         )

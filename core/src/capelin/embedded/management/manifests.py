@@ -12,6 +12,9 @@ CLUSTERCTL_LABEL: Final = "clusterctl.cluster.x-k8s.io"
 
 PROVIDER_LABEL: Final = "cluster.x-k8s.io/provider"
 
+MARK: Final = "capelin.cluster.x-k8s.io/environment"
+"""The label on what an environment put into an API server that is not its own."""
+
 _REPLACED: Final = frozenset({"Deployment", "Service", "Certificate", "Issuer"})
 _WEBHOOKS: Final = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
 _CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"
@@ -52,9 +55,25 @@ def installed(
     Pods, services and cert-manager's objects are left out: a process, an address and our own
     certificates stand for them. Webhooks and conversions are pointed at the listener.
     """
-    kept = (each for each in components if each["kind"] not in _REPLACED)
-    ours = [_labelled(_reached_at(each, listener), provider) for each in kept]
+    ours = [_labelled(_reached_at(each, listener), provider) for each in kept(components)]
     return sorted(ours, key=rank)
+
+
+def kept(components: Iterable[Unstructured]) -> list[Unstructured]:
+    """Those of a provider's components that go to the API server."""
+    return [each for each in components if each["kind"] not in _REPLACED]
+
+
+def marked(manifest: Unstructured, mark: str) -> Unstructured:
+    """The manifest with the label that says which environment put it there."""
+    metadata = manifest["metadata"]
+    labels = {**metadata.get("labels", {}), MARK: mark}
+    return {**manifest, "metadata": {**metadata, "labels": labels}}
+
+
+def mark_of(obj: Unstructured) -> str | None:
+    """Which environment put an object there, if one did."""
+    return obj["metadata"].get("labels", {}).get(MARK)
 
 
 def launch(components: Iterable[Unstructured]) -> Launch:

@@ -1,9 +1,9 @@
 """What the supervisor of an environment tells everybody else, in a file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import ValidationError
 
@@ -11,7 +11,10 @@ from capelin.api import Model, Time
 from capelin.embedded.processes import Phase, State, write_private
 
 StepName = Literal["api-server", "installation", "controllers", "extensions"]
-"""The way up, in this order."""
+"""A part of the way up."""
+
+STEPS: Final[tuple[StepName, ...]] = ("api-server", "installation", "controllers", "extensions")
+"""The whole way up, in its order."""
 
 StepState = Literal["Waiting", "Running", "Done", "Failing"]
 
@@ -73,12 +76,13 @@ def read_status(path: Path) -> Status | None:
 class Journal:
     """Keeps the file up to date with how far the way up has come."""
 
-    def __init__(self, path: Path, *, pid: int, now: datetime) -> None:
-        names: tuple[StepName, ...] = ("api-server", "installation", "controllers", "extensions")
+    def __init__(
+        self, path: Path, *, pid: int, now: datetime, steps: Iterable[StepName] = STEPS
+    ) -> None:
         self._path = path
         self._began: dict[StepName, datetime] = {}
         self._status = Status(
-            supervisor_pid=pid, since=now, steps=[Step(name=name) for name in names]
+            supervisor_pid=pid, since=now, steps=[Step(name=name) for name in steps]
         )
         self._written = b""
 

@@ -6,29 +6,27 @@ was restarted, is no special case: the next supervisor finds what still runs and
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from capelin.api import Unstructured
 from capelin.client import Client, ClientError, Config
-from capelin.embedded import apiserver
 from capelin.embedded.addresses import free_port, is_free
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.apiserver.server import KUBE_APISERVER
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management.components import gather
 from capelin.embedded.management.credentials import keep_ca
 from capelin.embedded.management.environment import Environment, Settings
+from capelin.embedded.management.foundation import Foundation, foundation
 from capelin.embedded.management.installation import install
 from capelin.embedded.management.manager import Listening, Manager
 from capelin.embedded.management.manifests import INVENTORY
 from capelin.embedded.management.plan import EVERYWHERE, Component, choose_ports, ports_of
 from capelin.embedded.management.problems import MissingError
-from capelin.embedded.management.status import Journal, StepName
-from capelin.embedded.processes import Declared, Phase, Probe, Supervisor
+from capelin.embedded.management.status import STEPS, Journal, StepName
+from capelin.embedded.processes import Phase, Process, Supervisor
 
 _RETRY_SECONDS: Final = 1.0
 _RENEWAL_SECONDS: Final = 60.0
@@ -45,77 +43,77 @@ async def supervise(environment: Environment) -> None:
         )
     environment.make_folders()
     binaries = Binaries()
-    server = await ApiServer.prepare(
-        environment.folder,
-        apiserver.Settings(version=settings.kubernetes_version, durable=settings.durable),
-        binaries=binaries,
-    )
+    base = await foundation(environment, settings, binaries)
     components = await gather(settings.providers, binaries)
-    ports = _ports(components, settings, server)
+    ports = _ports(components, settings, environment)
     environment.write_settings(settings.model_copy(update={"ports": ports}))
     ca = keep_ca(environment.credentials, datetime.now(UTC))
     managers = [
-        Manager(each, server, environment, Listening(ports_of(each, ports), ca))
+        Manager(each, base, environment, Listening(ports_of(each, ports), ca))
         for each in components
     ]
     for manager in managers:
         manager.keep_certificate()
-    await Supervision(environment, server, managers).run()
+    await Supervision(environment, base, managers).run()
 
 
 class Supervision:
     """The parts of an environment, and how far they have come."""
 
     def __init__(
-        self, environment: Environment, server: ApiServer, managers: Sequence[Manager]
+        self, environment: Environment, base: Foundation, managers: Sequence[Manager]
     ) -> None:
-        self._server = server
+        self._environment = environment
+        self._base = base
         self._managers = managers
-        self._journal = Journal(environment.status_file, pid=os.getpid(), now=datetime.now(UTC))
+        self._journal = Journal(
+            environment.status_file,
+            pid=os.getpid(),
+            now=datetime.now(UTC),
+            steps=STEPS if base.processes else [each for each in STEPS if each != "api-server"],
+        )
         self._answers = asyncio.Event()
         self._installed = asyncio.Event()
         self._running = asyncio.Event()
 
     async def run(self) -> None:
         """Bring everything up and keep it so."""
-        config = Config.from_kubeconfig(self._server.kubeconfig)
+        config = Config.from_kubeconfig(self._environment.kubeconfig)
         async with (
-            Supervisor(self._server.processes) as supervisor,
+            Supervisor(self._environment.processes) as supervisor,
             Client(config, manager="capelin") as client,
             asyncio.TaskGroup() as tasks,
         ):
-            self._journal.running("api-server", datetime.now(UTC))
-            supervisor.declare(
-                *map(self._gated, self._server.declared),
-                *(manager.declared() for manager in self._managers),
-            )
+            # Managers are started when they find in the API server what they need. Those that an
+            # earlier supervisor left run on meanwhile.
+            left = [each.declared() for each in self._managers if self._runs(each)]
+            supervisor.declare(*self._base.processes, *left)
             tasks.create_task(self._watch(supervisor))
-            tasks.create_task(self._bring_up(client))
+            tasks.create_task(self._bring_up(supervisor, client))
             tasks.create_task(self._renew(client))
 
-    def _gated(self, declared: Declared) -> Declared:
-        """The API server counts as ready when managers find in it what they need."""
-        if declared.name != KUBE_APISERVER or declared.ready is None:
-            return declared
-        return replace(declared, ready=partial(self._until_installed, declared.ready))
-
-    async def _until_installed(self, ready: Probe) -> AsyncGenerator[str, None]:
-        async for missing in ready():
-            if not missing:
-                self._answers.set()
-            yield missing or ("" if self._installed.is_set() else "nothing is installed in it yet")
+    def _runs(self, manager: Manager) -> bool:
+        declared = manager.declared()
+        process = Process.adopt(self._environment.processes, declared.name)
+        return process is not None and process.hash == declared.command.hash
 
     async def _watch(self, supervisor: Supervisor) -> None:
+        base = {each.name for each in self._base.processes}
+        everything = base | {each.component.label for each in self._managers}
         async for states in supervisor.changes():
             self._journal.seen(states)
-            if {state.phase for state in states.values()} == {Phase.RUNNING}:
+            running = {name for name, each in states.items() if each.phase is Phase.RUNNING}
+            if base <= running:
+                self._answers.set()
+            if running == everything:
                 self._running.set()
 
-    async def _bring_up(self, client: Client) -> None:
-        await self._answers.wait()
-        self._journal.done("api-server", datetime.now(UTC))
+    async def _bring_up(self, supervisor: Supervisor, client: Client) -> None:
+        if self._base.processes:
+            await self._step("api-server", self._answers.wait)
         await self._step("installation", partial(self._install, client))
         self._installed.set()
+        supervisor.declare(*self._base.processes, *(each.declared() for each in self._managers))
         await self._step("controllers", self._running.wait)
         await self._step("extensions", partial(self._install_late, client))
 
@@ -140,13 +138,16 @@ class Supervision:
             for manager in self._managers
             for each in manager.manifests(manager.component.manifests)
         ]
-        await install(client, [INVENTORY, *manifests])
-        await install(client, [manager.component.inventory for manager in self._managers])
+        await self._send(client, [INVENTORY, *manifests])
+        await self._send(client, [manager.component.inventory for manager in self._managers])
         await self._keep_accounts(client)
 
     async def _install_late(self, client: Client) -> None:
         late = (manager.manifests(manager.component.late) for manager in self._managers)
-        await install(client, [each for manifests in late for each in manifests])
+        await self._send(client, [each for manifests in late for each in manifests])
+
+    async def _send(self, client: Client, manifests: Sequence[Unstructured]) -> None:
+        await install(client, await self._base.to_install(client, manifests))
 
     async def _keep_accounts(self, client: Client) -> None:
         for manager in self._managers:
@@ -165,10 +166,12 @@ class Supervision:
 
 
 def _ports(
-    components: Sequence[Component], settings: Settings, server: ApiServer
+    components: Sequence[Component], settings: Settings, environment: Environment
 ) -> dict[str, int]:
     """The ports of all managers; one that still runs keeps its own."""
-    running = [each for each in components if server.process(each.label) is not None]
+    running = [
+        each for each in components if Process.adopt(environment.processes, each.label) is not None
+    ]
     kept = {port for each in running for port in settings.ports_of(each.label)}
     return choose_ports(
         components,

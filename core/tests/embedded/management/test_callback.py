@@ -1,0 +1,26 @@
+"""A real API server that is asked to call this machine."""
+
+from capelin.client import Client
+from capelin.embedded.management.callback import callable_from
+from capelin.embedded.management.existing import WEBHOOKS
+
+NOBODY = "255.255.255.255"
+
+
+async def left(client: Client) -> list[str]:
+    listings = [await client.list(each) for each in WEBHOOKS]
+    names = [each["metadata"]["name"] for listing in listings for each in listing.items]
+    return [name for name in names if name.startswith("capelin-callback")]
+
+
+async def test_where_calls_arrive_is_found(client: Client) -> None:
+    called = await callable_from(client, [NOBODY, "127.0.0.1", "127.0.0.2"], "mark")
+    assert called.addresses == {"127.0.0.1", "127.0.0.2"}
+    assert await left(client) == []
+
+
+async def test_an_api_server_that_cannot_call_says_why(client: Client) -> None:
+    called = await callable_from(client, [NOBODY], "mark")
+    assert called.addresses == frozenset()
+    assert f"dial tcp {NOBODY}" in called.complaint
+    assert await left(client) == []

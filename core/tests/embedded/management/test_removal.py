@@ -1,0 +1,86 @@
+"""What is taken out of a real API server, and what stays in it."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+from capelin.api.views.core import ConfigMap, Namespace, Secret
+from capelin.client import Client, Config
+from capelin.embedded.apiserver import ApiServer
+from capelin.embedded.management.existing import DEFINITIONS
+from capelin.embedded.management.foundation import Foundation
+from capelin.embedded.management.installation import install
+from capelin.embedded.management.manifests import MARK
+from capelin.embedded.management.removal import remove_marked
+
+
+def definition(group: str) -> dict[str, Any]:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"things.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": "Thing", "plural": "things"},
+            "versions": [version],
+        },
+    }
+
+
+def owned_by(owner: dict[str, Any], **more: Any) -> dict[str, Any]:
+    metadata = owner["metadata"]
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+    return {"metadata": {"name": "key", "namespace": "default", "ownerReferences": [reference]}} | (
+        {"apiVersion": "v1", "kind": "Secret"} | more
+    )
+
+
+async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiServer) -> None:
+    config = Config.from_kubeconfig(own_api_server.kubeconfig)
+    group, other = "mine.example.com", f"{uuid4().hex}.example.com"
+    base = Foundation(config.server, "127.0.0.1", mark="demo.1")
+    async with Client(config) as client:
+        await install(client, [definition(other)])
+        await client.apply(Namespace.of("before"))
+        namespaces = [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            for name in ("before", "new")
+        ]
+        inside = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "inside", "namespace": "before"},
+        }
+        wanted = [*namespaces, definition(group), inside]
+        await install(client, await base.to_install(client, wanted))
+        thing = {
+            "apiVersion": f"{group}/v1",
+            "kind": "Thing",
+            "metadata": {"name": "a", "namespace": "default", "finalizers": ["example.com/wait"]},
+        }
+        await install(client, [thing])
+        stored = await client.get(await client.resource_of(thing), "a", "default")
+        await client.apply(owned_by(stored))
+        await client.apply(Secret.of("theirs", "default"))
+
+        async with asyncio.timeout(30):
+            await remove_marked(client, "demo.1")
+
+        left = {each["metadata"]["name"] for each in (await client.list(DEFINITIONS)).items}
+        assert left == {f"things.{other}"}
+        assert await client.find(Secret, "key", "default") is None
+        assert await client.find(Secret, "theirs", "default") is not None
+        before = await client.get(Namespace, "before")
+        assert before.metadata.deletion_timestamp is None
+        assert MARK not in before.metadata.labels
+        assert await client.find(ConfigMap, "inside", "before") is None
+        new = await client.find(Namespace, "new")
+        assert new is None or new.metadata.deletion_timestamp is not None

@@ -1,0 +1,89 @@
+"""Home folders that nobody else has, for the command to keep environments in."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from capelin.embedded.management.environment import Environment
+from capelin.embedded.processes import Process
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home folder for environments that nobody else has."""
+
+    folder: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
+
+    def environment(self, name: str = "default") -> Environment:
+        return Environment(self.folder / "capelin" / name)
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "capelin_infra",
+            *arguments,
+            env=self.variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            # Whatever is started in the background of a shell without job control ignores it.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        )
+
+    async def capelin(self, *arguments: str) -> Ended:
+        process = await self.start(*arguments)
+        out, err = await process.communicate()
+        return Ended(process.returncode or 0, out.decode(), err.decode())
+
+    async def up(self, name: str = "default") -> None:
+        ended = await self.capelin("up", "--management-only", "--name", name)
+        assert ended.code == 0, ended.err
+
+
+def processes(environment: Environment) -> dict[str, int]:
+    """Everything that runs of an environment, by name."""
+    folders = (environment.supervisor, environment.processes)
+    names = [path.stem for folder in folders for path in folder.glob("*.process")]
+    found = [Process.adopt(folder, name) for name in names for folder in folders]
+    return {each.name: each.pid for each in found if each is not None}
+
+
+def mentioned(folder: Path) -> list[str]:
+    """The command lines of all processes that have anything to do with a folder."""
+    found: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                texts = [(entry / file).read_bytes() for file in ("cmdline", "environ")]
+            except OSError:
+                continue
+            if any(str(folder).encode() in text for text in texts):
+                found.append(texts[0].decode().replace("\0", " "))
+    return found
+
+
+async def eventually(happened: Callable[[], Awaitable[bool]], within: float = 120.0) -> None:
+    async with asyncio.timeout(within):
+        while True:
+            if await happened():
+                return
+            await asyncio.sleep(0.1)
