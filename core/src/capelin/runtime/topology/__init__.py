@@ -1,5 +1,6 @@
 """Changing the templates of a cluster: patches, variables, and handlers that stay as released."""
 
+from capelin.runtime.topology.drafts import UnexpectedTemplateError
 from capelin.runtime.topology.mutations import Mutations, NoVariables
 from capelin.runtime.topology.patches import (
     PatchError,
@@ -13,7 +14,6 @@ from capelin.runtime.topology.schemas import VariableSchemaError, variable_schem
 from capelin.runtime.topology.templates import (
     Place,
     Template,
-    UnexpectedTemplateError,
     Where,
     control_plane,
     infrastructure_cluster,

@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from capelin.api import Model, Unstructured
 from capelin.runtime.extension import Call
 from capelin.runtime.topology.builtins import Builtins
-from capelin.runtime.topology.patches import PatchError, json_patch, merge_patch
+from capelin.runtime.topology.drafts import Draft, UnexpectedTemplateError
+from capelin.runtime.topology.patches import PatchError, merge_patch
 from capelin.runtime.topology.schemas import variable_schemas
-from capelin.runtime.topology.templates import Place, Template, UnexpectedTemplateError, Where
+from capelin.runtime.topology.templates import Place, Template, Where
 from capelin.runtime.topology.variables import RequestVariables
 from capelin.runtime.v1alpha1 import (
     DiscoverVariables,
@@ -108,8 +109,8 @@ class Mutations(Generic[VariablesT]):
         variables = RequestVariables(self._variables, call.request.variables)
         items: list[GeneratePatchesResponseItem] = []
         for item in call.request.items:
-            changed = self._changed(item, variables)
-            if changed is not None and (patch := self._patch(item, changed)):
+            draft = self._changed(item, variables)
+            if draft is not None and (patch := self._patch(item, draft)):
                 items.append(
                     GeneratePatchesResponseItem(
                         uid=item.uid, patch_type=self._patch_type, patch=orjson.dumps(patch)
@@ -119,7 +120,7 @@ class Mutations(Generic[VariablesT]):
 
     def _changed(
         self, item: GeneratePatchesRequestItem, variables: RequestVariables[VariablesT]
-    ) -> Any:
+    ) -> Draft | None:
         """The template after all changes; nothing when none is for it."""
         # Whatever came as its kind: what is no text is no kind that anybody registered.
         rules = self._rules.get(str(item.object.get("kind")), ())
@@ -132,21 +133,20 @@ class Mutations(Generic[VariablesT]):
         meant = [rule for rule in known if rule.means(place)]
         if not meant:
             return None
-        # To write it and read it again is the quickest way to a copy.
-        copy = orjson.loads(orjson.dumps(item.object))
-        template = Template(copy, variables.typed(item.variables), place)
+        draft = Draft(item.object)
+        template = Template(draft, variables.typed(item.variables), place)
         try:
             for rule in meant:
                 rule.change(template)
         except UnexpectedTemplateError as error:
             raise Failure(f"{_named(item)}: {error}") from None
-        return template.object
+        return draft
 
-    def _patch(self, item: GeneratePatchesRequestItem, changed: Any) -> Any:
+    def _patch(self, item: GeneratePatchesRequestItem, draft: Draft) -> Any:
         try:
             if self._patch_type == "JSONPatch":
-                return json_patch(item.object, changed)
-            return merge_patch(item.object, changed)
+                return draft.json_patch()
+            return merge_patch(item.object, draft.document)
         except PatchError as error:
             raise Failure(f"{_named(item)}: {error}") from None
 

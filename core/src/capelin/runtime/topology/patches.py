@@ -4,8 +4,8 @@ Two documents are the same when their JSON is, whatever the order of their field
 differ, although Python calls them equal.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeGuard, cast
+from collections.abc import Callable, Iterable
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -14,6 +14,8 @@ Operation = dict[str, Any]
 
 
 _MISSING = object()
+
+_kind: Callable[[object], object] = type
 
 
 class PatchError(ValueError):
@@ -30,15 +32,25 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def json_patch(before: Any, after: Any) -> list[Operation]:
+def json_patch(before: Any, after: Any, path: str = "") -> list[Operation]:
     """The steps from one document to another (RFC 6902).
 
     Fields come in alphabetical order. In a list, what begins and ends it stays untouched if it is
     the same; what is between is compared in place.
+
+    Args:
+        before: What is there.
+        after: What is to be there.
+        path: Where that is, when it is only a part of the document.
     """
     steps: list[Operation] = []
-    _compare(before, after, "", steps)
+    _compare(before, after, path, steps)
     return steps
+
+
+def pointer(path: Iterable[str]) -> str:
+    """The fields on the way to a value as one text (RFC 6901)."""
+    return "".join([f"/{_escaped(key)}" for key in path])
 
 
 def merge_patch(before: Any, after: Any) -> Any:
@@ -101,15 +113,15 @@ def apply_merge_patch(document: Any, patch: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two documents are the same JSON."""
-    return bool(one == other) and _equals_are_same(one, other)
+    return one is other or bool(one == other and _equals_are_same(one, other))
 
 
 def _equals_are_same(one: Any, other: Any) -> bool:
     """Whether what Python calls equal is the same JSON: to Python, true is 1."""
-    kind = cast("object", type(one))
+    kind = _kind(one)
     if kind is str:
         return True
-    if kind is not type(other):
+    if kind is not _kind(other):
         return False
     if kind is not dict and kind is not list:
         return True
@@ -126,9 +138,10 @@ def _copy(document: Any) -> Any:
 
 
 def _compare(before: Any, after: Any, path: str, steps: list[Operation]) -> None:
-    if is_object(before) and is_object(after):
+    kind, other = _kind(before), _kind(after)
+    if kind is dict and other is dict:
         _compare_objects(before, after, path, steps)
-    elif is_list(before) and is_list(after):
+    elif kind is list and other is list:
         _compare_lists(before, after, path, steps)
     elif not same(before, after):
         steps.append({"op": "replace", "path": path, "value": after})
@@ -145,20 +158,22 @@ def _compare_objects(
             different.append(key)
             continue
         new -= 1
-        if other != value or not (type(other) is str or _equals_are_same(value, other)):
+        # A copy may share with what it is made of whatever nobody changes.
+        if other is not value and (other != value or not _equals_are_same(value, other)):
             different.append(key)
     if new:
-        different.extend([key for key in after if key not in before])
+        different += [key for key in after if key not in before]
     if len(different) > 1:
         different.sort()
     for key in different:
+        value, other = before.get(key, _MISSING), after.get(key, _MISSING)
         here = f"{path}/{_escaped(key)}"
-        if key not in after:
+        if other is _MISSING:
             steps.append({"op": "remove", "path": here})
-        elif key not in before:
-            steps.append({"op": "add", "path": here, "value": after[key]})
+        elif value is _MISSING:
+            steps.append({"op": "add", "path": here, "value": other})
         else:
-            _compare(before[key], after[key], here, steps)
+            _compare(value, other, here, steps)
 
 
 def _escaped(key: str) -> str:
@@ -166,22 +181,32 @@ def _escaped(key: str) -> str:
 
 
 def _compare_lists(before: list[Any], after: list[Any], path: str, steps: list[Operation]) -> None:
-    shorter = min(len(before), len(after))
+    was, now = len(before), len(after)
     # Most lists only get more at their end.
-    start = shorter if same(before, after[:shorter]) else 0
-    while start < shorter and same(before[start], after[start]):
-        start += 1
-    end = 0
-    while end < shorter - start and same(before[-1 - end], after[-1 - end]):
-        end += 1
-    both = shorter - end
+    if was < now and same(before, after[:was]):
+        new = range(was, now)
+        steps += [{"op": "add", "path": f"{path}/{i}", "value": after[i]} for i in new]
+        return
+    start, end = _same_ends(before, after)
+    both = min(was, now) - end
     for index in range(start, both):
         _compare(before[index], after[index], f"{path}/{index}", steps)
     # From the back, so that what is removed does not move what is still to be.
-    gone = range(len(before) - end - 1, both - 1, -1)
-    steps.extend({"op": "remove", "path": f"{path}/{index}"} for index in gone)
-    new = range(both, len(after) - end)
-    steps.extend({"op": "add", "path": f"{path}/{i}", "value": after[i]} for i in new)
+    gone = range(was - end - 1, both - 1, -1)
+    steps += [{"op": "remove", "path": f"{path}/{index}"} for index in gone]
+    new = range(both, now - end)
+    steps += [{"op": "add", "path": f"{path}/{i}", "value": after[i]} for i in new]
+
+
+def _same_ends(before: list[Any], after: list[Any]) -> tuple[int, int]:
+    """How much is the same at the beginning of two lists, and how much more at their end."""
+    shorter = min(len(before), len(after))
+    start = end = 0
+    while start < shorter and same(before[start], after[start]):
+        start += 1
+    while end < shorter - start and same(before[-1 - end], after[-1 - end]):
+        end += 1
+    return start, end
 
 
 def _refuse_null(value: Any, path: str) -> None:

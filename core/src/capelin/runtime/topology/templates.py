@@ -6,14 +6,10 @@ from typing import Any, Generic, TypeVar
 
 from capelin.api import Unstructured
 from capelin.runtime.topology.builtins import Builtins
-from capelin.runtime.topology.patches import is_list, is_object
+from capelin.runtime.topology.drafts import Draft
 from capelin.runtime.v1alpha1 import HolderReference
 
 VariablesT_co = TypeVar("VariablesT_co", covariant=True)
-
-
-class UnexpectedTemplateError(ValueError):
-    """A template that is not made as its change takes it to be."""
 
 
 class Place:
@@ -30,20 +26,30 @@ class Template(Place, Generic[VariablesT_co]):
     Cluster API takes changes of `spec` and of its own labels and annotations, no others.
     """
 
-    def __init__(self, object_: Unstructured, variables: VariablesT_co, place: Place) -> None:
+    def __init__(self, draft: Draft, variables: VariablesT_co, place: Place) -> None:
         super().__init__(place.holder, place.builtin)
-        self.object = object_
+        self._draft = draft
         self.variables = variables
 
     @property
     def kind(self) -> str:
         """The template's kind."""
-        return str(self.object.get("kind", ""))
+        return str(self._draft.document.get("kind", ""))
 
     @property
     def api_version(self) -> str:
         """The template's group and version."""
-        return str(self.object.get("apiVersion", ""))
+        return str(self._draft.document.get("apiVersion", ""))
+
+    @property
+    def object(self) -> Unstructured:
+        """All of the template. To ask for the part that is to change is quicker."""
+        return self._draft.whole()
+
+    @property
+    def own_metadata(self) -> dict[str, Any]:
+        """The template's own labels and annotations, beside its name."""
+        return self._draft.mapping(("metadata",))
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -53,7 +59,7 @@ class Template(Place, Generic[VariablesT_co]):
     @property
     def metadata(self) -> dict[str, Any]:
         """What they get as labels and annotations."""
-        return _mapping(self.object, ("spec", "template", "metadata"))
+        return self._draft.mapping(("spec", "template", "metadata"))
 
     def mapping(self, *path: str) -> dict[str, Any]:
         """The object at a path in `spec`; made where it is not there, so ask only to fill it.
@@ -61,7 +67,7 @@ class Template(Place, Generic[VariablesT_co]):
         Raises:
             UnexpectedTemplateError: there is something else.
         """
-        return _mapping(self.object, ("spec", "template", "spec", *path))
+        return self._draft.mapping(("spec", "template", "spec", *path))
 
     def sequence(self, *path: str) -> list[Any]:
         """The list at a path in `spec`; made where it is not there, so ask only to fill it.
@@ -69,26 +75,7 @@ class Template(Place, Generic[VariablesT_co]):
         Raises:
             UnexpectedTemplateError: there is something else.
         """
-        *parents, last = ("spec", "template", "spec", *path)
-        holder = _mapping(self.object, tuple(parents))
-        if holder.get(last) is None:
-            holder[last] = []
-        found = holder[last]
-        if not is_list(found):
-            raise UnexpectedTemplateError(f"{'.'.join((*parents, last))} is no list")
-        return found
-
-
-def _mapping(start: Unstructured, path: tuple[str, ...]) -> dict[str, Any]:
-    at: dict[str, Any] = start
-    for depth, key in enumerate(path, 1):
-        found = at.get(key)
-        if found is None:
-            found = at[key] = {}
-        elif not is_object(found):
-            raise UnexpectedTemplateError(f"{'.'.join(path[:depth])} is no object")
-        at = found
-    return at
+        return self._draft.sequence(("spec", "template", "spec", *path))
 
 
 Where = Callable[[Place], bool]

@@ -62,4 +62,6 @@ def _merged(one: Any, other: Any) -> Any:
     """Two objects with the fields of both, at every depth; the other's count."""
     if not (is_object(one) and is_object(other)):
         return other
-    return one | {key: _merged(one.get(key), value) for key, value in other.items()}
+    return one | {
+        key: _merged(one[key], value) if key in one else value for key, value in other.items()
+    }
