@@ -201,16 +201,19 @@ class Processes:
         except members.MemberError as error:
             return Problem("EtcdMemberLost", f"{one.name} cannot be replaced yet: {error}")
         await asyncio.to_thread(shutil.rmtree, care.place.etcd(lost), ignore_errors=True)
-        care.plan = care.plan.including(one)
-        files.write_plan(care.place, care.plan)
+        self._remember(care, care.plan.including(one))
         members.forget(care.place, lost)
         self._declare(care)
         return None
 
     def _go_on_with(self, care: _Care, plan: Plan) -> None:
-        care.plan = plan
-        files.write_plan(care.place, plan)
+        self._remember(care, plan)
         self._declare(care)
+
+    def _remember(self, care: _Care, plan: Plan) -> None:
+        # Written first: what a full disk does not take is planned anew at the next reconcile.
+        files.write_plan(care.place, plan)
+        care.plan = plan
 
     async def _step(self, key: Key, care: _Care, goal: Composition) -> None:
         plan, ready = care.plan, _ready(care)

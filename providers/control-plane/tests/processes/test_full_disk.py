@@ -1,0 +1,96 @@
+"""A disk that is full: what runs goes on, and what was asked for is done when there is room."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from capelin.api.views.core import ConfigMap
+from capelin_control_plane.backends import Observed
+from capelin_control_plane.desired import Tuning
+from capelin_control_plane.remedies import unusable
+
+from .rig import KEY, NEW, Rig, control_plane, settled
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Rig]:
+    """A backend on a disk that has room for one control plane."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounting = ("mount", "-t", "tmpfs", "-o", "size=192m", "tmpfs", str(disk))
+    mounted = await asyncio.to_thread(subprocess.run, mounting, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        rig = Rig.on(disk / "control-planes")
+        yield rig
+        if rig.site is not None:
+            await rig.backend.remove(KEY, rig.site.address)
+    finally:
+        await asyncio.to_thread(subprocess.run, ("umount", str(disk)), check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no byte of room on a disk."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (2**20, 4096, 1):
+            try:
+                while file.write(b"\0" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return filler
+
+
+async def test_a_full_disk_is_told_and_what_runs_goes_on(small: Rig) -> None:
+    good = control_plane(NEW)
+    await small.until(good, settled)
+    before = small.pids()
+    filler = fill(small.state.parent)
+
+    flags = {"kube-scheduler": Tuning(arguments={"v": "1"})}
+    other = replace(good, tuning={**good.tuning, **flags})
+    try:
+        with pytest.raises(OSError, match="No space left") as raised:
+            await small.until(other, settled)
+        assert unusable(raised.value).reason == "DiskFull"
+        assert small.pids() == before
+        async with small.client() as client:
+            await client.apply(ConfigMap.of("kept", "default"))
+    finally:
+        filler.unlink()
+
+    def rolled(seen: Observed) -> bool:
+        return settled(seen) and small.pids()["kube-scheduler-0"] != before["kube-scheduler-0"]
+
+    await small.until(other, rolled)
+    after = small.pids()
+    assert {name for name in before if before[name] != after[name]} == {"kube-scheduler-0"}
+
+
+async def test_what_dies_on_a_full_disk_comes_back_when_there_is_room(small: Rig) -> None:
+    good = control_plane(NEW)
+    await small.until(good, settled)
+    before = small.pids()
+    filler = fill(small.state.parent)
+    try:
+        os.kill(before["kube-scheduler-0"], signal.SIGKILL)
+
+        def away(seen: Observed) -> bool:
+            return any(part.failure for part in seen.parts if part.component == "kube-scheduler")
+
+        seen = await small.until(good, away)
+        assert seen.answers
+    finally:
+        filler.unlink()
+    await small.until(good, settled)
+    after = small.pids()
+    assert {name for name in before if before[name] != after[name]} == {"kube-scheduler-0"}
