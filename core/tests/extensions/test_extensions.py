@@ -1,0 +1,249 @@
+"""The controller of `Extension`, on a real API server and with real extensions."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from aiohttp import web
+from capelin.api import ObjectMeta
+from capelin.api.views.core import CustomResourceDefinition
+from capelin.client import Client, Config, Impersonation, Invalid, NotFound
+from capelin.controller import Manager, Options
+from capelin.extensions import Extension, Extensions, manifests
+from capelin.extensions.api import ClientConfig, GroupVersionHook, Handler, Service, Spec
+from capelin.extensions.controller import discover, reason_of, status_of
+from capelin.pki import new_ca
+from capelin.runtime.calling import AddressError, CallingError, NoAnswerError, Registry
+from capelin.runtime.v1alpha1 import BeforeClusterUpgrade
+
+from core.tests.runtime.calling.wire import CA as WIRE_CA
+from core.tests.runtime.calling.wire import Server, answer, credentials, listening, server_context
+from core.tests.runtime.running import CA as SERVED_CA
+from core.tests.runtime.running import certificate, serving, write
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+LATER = NOW + timedelta(minutes=5)
+DISCOVERY = "/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery"
+HOOK = {"apiVersion": "hooks.runtime.cluster.x-k8s.io/v1alpha1", "hook": "BeforeClusterUpgrade"}
+USER = "capelin-extensions"
+
+
+def extension(name: str, url: str, ca: bytes) -> Extension:
+    where = ClientConfig(url=url, ca_bundle=base64.b64encode(ca).decode())
+    return Extension.of(name, spec=Spec(client_config=where))
+
+
+def handler(name: str) -> Handler:
+    hook = GroupVersionHook(api_version=HOOK["apiVersion"], hook=HOOK["hook"])
+    return Handler(name=name, request_hook=hook, timeout_seconds=10, failure_policy="Fail")
+
+
+def test_handlers_that_were_known_stay_while_nobody_knows_better() -> None:
+    one = extension("one", "https://one", b"")
+    one.metadata = ObjectMeta(name="one", generation=3)
+    one.status = status_of(one, [handler("b.one"), handler("a.one")], NOW)
+    assert [known.name for known in one.status.handlers] == ["a.one", "b.one"]
+    one.metadata.generation = 4
+    status = status_of(one, NoAnswerError("timeout", "one does not answer"), LATER)
+    assert status.handlers == one.status.handlers
+    (said,) = status.conditions
+    assert (said.status, said.reason, said.message) == ("False", "TimedOut", "one does not answer")
+    assert (said.last_transition_time, status.observed_generation) == (LATER, 4)
+    one.status = status
+    still = status_of(one, NoAnswerError("timeout", "one does not answer"), LATER + timedelta(1))
+    assert still == status
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncGenerator[Server]:
+    made = Server()
+    async with listening(made.handle, server_context(credentials(tmp_path / "wire"))) as made.port:
+        yield made
+
+
+async def unreadable(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(body=b"<html>")
+
+
+async def elsewhere(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(status=302, headers={"Location": "https://example.com"})
+
+
+async def broken(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(status=500)
+
+
+async def malformed(_: web.BaseRequest) -> web.StreamResponse:
+    return answer(status="Success", handlers=[{"name": "No Name", "requestHook": HOOK}])
+
+
+async def too_many(_: web.BaseRequest) -> web.StreamResponse:
+    said = [{"name": f"h{number}", "requestHook": HOOK} for number in range(513)]
+    return answer(status="Success", handlers=said)
+
+
+async def failing(_: web.BaseRequest) -> web.StreamResponse:
+    return answer(status="Failure", message="not today")
+
+
+@pytest.mark.parametrize(
+    ("respond", "reason"),
+    [
+        (unreadable, "Unreadable"),
+        (elsewhere, "Redirected"),
+        (broken, "UnexpectedStatus"),
+        (malformed, "HandlersInvalid"),
+        (too_many, "HandlersInvalid"),
+        (failing, "Refused"),
+    ],
+)
+async def test_each_bad_answer_has_its_reason(
+    server: Server,
+    respond: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    reason: str,
+) -> None:
+    server.says[DISCOVERY] = respond
+    found = await discover(extension("one", server.url, WIRE_CA.certificate_pem))
+    assert isinstance(found, CallingError)
+    assert reason_of(found) == reason
+
+
+async def test_nobody_there_somebody_else_and_nowhere(server: Server) -> None:
+    other = new_ca("other", now=NOW).certificate_pem
+    for url, reason in (
+        (server.url, "Untrusted"),
+        ("https://127.0.0.1:1", "Unreachable"),
+        ("http://127.0.0.1", "AddressInvalid"),
+    ):
+        found = await discover(extension("one", url, other))
+        assert isinstance(found, CallingError)
+        assert reason_of(found) == reason
+    assert isinstance(found, AddressError)
+
+
+@pytest.fixture(scope="module")
+async def client(kubeconfig: Path) -> AsyncGenerator[Client]:
+    """An administrator, where the kind is served and its controller may work."""
+    async with Client(Config.from_kubeconfig(kubeconfig), manager="user") as made:
+        crd, role = manifests()
+        await made.apply(crd, resource=CustomResourceDefinition.resource)
+        await made.apply(role)
+        group = "rbac.authorization.k8s.io"
+        binding = {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": USER},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role["metadata"]["name"]},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
+        }
+        await made.apply(binding)
+
+        async def is_served() -> bool:
+            try:
+                await made.list(Extension)
+            except NotFound:
+                return False
+            return True
+
+        await until(is_served)
+        yield made
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while not await true():  # noqa: ASYNC110 - the API server is asked
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def running(kubeconfig: Path, period: timedelta) -> AsyncGenerator[Manager]:
+    """The controller, with no more rights than its role gives."""
+    config = Config.from_kubeconfig(kubeconfig)
+    limited = replace(config, user=replace(config.user, impersonate=Impersonation(USER)))
+    options = Options(metrics_address=None, health_address=None, grace_period=5)
+    manager = Manager("capelin-extensions", [Extensions(period)], options, limited)
+    task = asyncio.create_task(manager.run())
+    try:
+        yield manager
+    finally:
+        manager.stop()
+        await task
+
+
+async def is_said(client: Client, name: str, reason: str, *handlers: str) -> bool:
+    status = (await client.get(Extension, name)).status
+    if status is None or not status.conditions:
+        return False
+    known = tuple(handler.name for handler in status.handlers)
+    return (status.conditions[0].reason, known) == (reason, handlers)
+
+
+async def test_what_an_extension_answers_stands_in_its_status(
+    client: Client, kubeconfig: Path, tmp_path: Path
+) -> None:
+    """With another CA it is not believed any more, and what was known of it stays."""
+    folder, name = tmp_path / "tls", f"served-{uuid4().hex[:8]}"
+    write(folder, certificate())
+    other = base64.b64encode(new_ca("other", now=NOW).certificate_pem).decode()
+    with serving(folder) as served:
+        async with running(kubeconfig, timedelta(minutes=10)):
+            url = f"https://127.0.0.1:{served.port}"
+            made = await client.create(extension(name, url, SERVED_CA.certificate_pem))
+
+            async def is_discovered() -> bool:
+                status = (await client.get(Extension, name)).status
+                return bool(status and status.conditions and status.conditions[0].status == "True")
+
+            await until(is_discovered)
+            found = await client.get(Extension, name)
+            assert found.status is not None
+            names = tuple(handler.name for handler in found.status.handlers)
+            assert f"slow.{name}" in names
+            (registered,) = Registry([found.config()]).handlers(BeforeClusterUpgrade)
+            assert (registered.name, registered.address.url) == (f"slow.{name}", url)
+            bundle = {"spec": {"clientConfig": {"caBundle": other}}}
+            await client.patch(Extension, name, None, bundle)
+            await until(lambda: is_said(client, name, "Untrusted", *names))
+            bundle["spec"]["clientConfig"]["caBundle"] = made.spec.client_config.ca_bundle or ""
+            await client.patch(Extension, name, None, bundle)
+            await until(lambda: is_said(client, name, "Discovered", *names))
+            await client.delete(Extension, name)
+
+            async def is_gone() -> bool:
+                return await client.find(Extension, name) is None
+
+            await until(is_gone)
+
+
+async def test_an_extension_is_asked_again_from_time_to_time(
+    client: Client, kubeconfig: Path, server: Server
+) -> None:
+    name = f"changing-{uuid4().hex[:8]}"
+    server.says[DISCOVERY] = {
+        "status": "Success",
+        "handlers": [{"name": "one", "requestHook": HOOK}],
+    }
+    await client.create(extension(name, server.url, WIRE_CA.certificate_pem))
+    async with running(kubeconfig, timedelta(seconds=0.2)):
+        await until(lambda: is_said(client, name, "Discovered", f"one.{name}"))
+        server.says[DISCOVERY] = failing
+        await until(lambda: is_said(client, name, "Refused", f"one.{name}"))
+        server.says[DISCOVERY] = {
+            "status": "Success",
+            "handlers": [{"name": "two", "requestHook": HOOK}],
+        }
+        await until(lambda: is_said(client, name, "Discovered", f"two.{name}"))
+        await client.delete(Extension, name)
+
+
+async def test_an_address_is_either_a_url_or_a_service(client: Client) -> None:
+    both = ClientConfig(url="https://one", service=Service(namespace="one", name="one"))
+    for wrong in (both, ClientConfig()):
+        with pytest.raises(Invalid, match="say either url or service"):
+            await client.create(Extension.of("wrong", spec=Spec(client_config=wrong)))
