@@ -122,6 +122,11 @@ def test_null_is_nothing() -> None:
     assert (request.items, request.settings, request.variables) == ([], {}, [])
 
 
+def test_a_number_that_is_not_there_is_0() -> None:
+    response = read(BeforeClusterCreateResponse, {"status": "Success"})
+    assert response.retry_after_seconds == 0
+
+
 def test_values_of_another_type_are_refused() -> None:
     with pytest.raises(MessageError, match=r"^retryAfterSeconds: Input should be a valid integer$"):
         read(BeforeClusterCreateResponse, {"status": "Success", "retryAfterSeconds": "5"})

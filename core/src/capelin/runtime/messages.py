@@ -121,7 +121,7 @@ def read(model: type[ModelT], document: object) -> ModelT:
     """Read a message from JSON values.
 
     What says exactly what the types say takes the quick way. The rest is read as Go does: names
-    in any case, `null` for nothing, unknown fields passed over.
+    in any case, `null` for nothing, 0 for a number that is not there, unknown fields passed over.
 
     Raises:
         MessageError: it is not a message of this type.
@@ -157,11 +157,12 @@ def _as_go_reads(model: type[Model], document: object) -> object:
 def _reading_of_model(model: type[Model]) -> Reading:
     """How to read JSON for a model; worked out once, as newer callers always send new fields."""
     fields: dict[str, tuple[str, Reading | None, object]] = {}
+    numbers: dict[str, object] = {}
 
     def read_fields(document: Any) -> Any:
         if not isinstance(document, dict):
             return document
-        known: dict[str, Any] = {}
+        known: dict[str, Any] = dict(numbers)
         for key, value in cast("dict[str, Any]", document).items():
             if (field := fields.get(key) or fields.get(key.casefold())) is None:
                 continue
@@ -177,6 +178,8 @@ def _reading_of_model(model: type[Model]) -> Reading:
         name = str(field.validation_alias)
         nothing = _zero(field.annotation) if field.is_required() else None
         fields[name] = fields[name.casefold()] = (name, _reading(field.annotation), nothing)
+        if isinstance(nothing, int):
+            numbers[name] = nothing
     return read_fields
 
 
