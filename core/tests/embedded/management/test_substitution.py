@@ -17,6 +17,9 @@ from capelin.embedded.management.substitution import SubstitutionError, substitu
         ('host: ${HOST:=""}', {}, 'host: ""'),
         ('cidrs: ${CIDRS:=["10.0.0.0/8"]}', {}, 'cidrs: ["10.0.0.0/8"]'),
         ("${A-x} ${A:-y} ${A=z}", {}, "x y z"),
+        ("${A:-${B}}", {"B": "b"}, "b"),
+        ("${A:-${B}}", {"A": "a"}, "a"),
+        ("${A:=x-${B:=${C}}-z}.", {"C": "c"}, "x-c-z."),
         ("${EMPTY}", {"EMPTY": ""}, ""),
         ("shell: $${HOME} and $HOME", {}, "shell: ${HOME} and $HOME"),
         ("pid: $$$$", {}, "pid: $$"),
@@ -30,10 +33,12 @@ def test_variables_mean_what_they_mean_to_clusterctl(
 
 def test_all_missing_variables_are_named_at_once() -> None:
     with pytest.raises(SubstitutionError, match=r"needs values for NAME, NAMESPACE$"):
-        substitute("${NAMESPACE}/${NAME}: ${PORT:=1}", {})
+        substitute("${NAMESPACE}/${OTHER:=${NAME}}: ${PORT:=1}", {})
 
 
-@pytest.mark.parametrize("expression", ["${A^^}", "${A:0:3}", "${#A}", "${A", "${A/x/y}"])
+@pytest.mark.parametrize(
+    "expression", ["${A^^}", "${A:0:3}", "${#A}", "${A", "${A/x/y}", "${B:=${C"]
+)
 def test_an_expression_of_another_form_is_refused(expression: str) -> None:
     with pytest.raises(SubstitutionError, match="is not understood"):
         substitute(expression, {"A": "value"})

@@ -7,7 +7,7 @@ _VARIABLE = re.compile(
     r"""
     \$(?P<escaped>\$)                         # $$ stands for $
     | \$\{\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*
-      (?: :?[=-] (?P<default>[^}]*) )?
+      (?: :?[=-] (?P<default>(?: \$\{(?: \$\{[^{}]*\} | [^{}] )*\} | (?!\$\{)[^}] )*) )?
       \}
     | (?P<foreign>\$\{[^}]*\}?)               # what of the shell's language nobody uses here
     """,
@@ -22,7 +22,8 @@ class SubstitutionError(ValueError):
 def substitute(template: str, variables: Mapping[str, str]) -> str:
     """The template with each `${NAME}` and `${NAME:=default}` replaced.
 
-    As for clusterctl, an empty value counts as not given when there is a default.
+    As for clusterctl, an empty value counts as not given when there is a default, and a default
+    may be another variable: `${NAME:=${OTHER}}`.
 
     Raises:
         SubstitutionError: if variables without a default are missing (all are named), or an
@@ -38,7 +39,7 @@ def substitute(template: str, variables: Mapping[str, str]) -> str:
             raise SubstitutionError(msg)
         name, default = match["name"], match["default"]
         if default is not None:
-            return variables.get(name) or default
+            return variables.get(name) or _VARIABLE.sub(replace, default)
         if name not in variables:
             missing.add(name)
         return variables.get(name, "")
