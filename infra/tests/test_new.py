@@ -1,13 +1,17 @@
 """`capelin new extension` writes an extension that works."""
 
+import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 from capelin.api.views.capi import ExtensionConfig
+from capelin.api.views.core import Namespace
+from capelin.client import Client, Config
 from capelin.embedded.management.problems import BadInputError
 from capelin.runtime.calling import address_of
 from capelin_infra.scaffold.writing import write_extension
@@ -68,6 +72,40 @@ def test_its_certificate_names_the_service_that_is_called(folder: Path) -> None:
     assert pod["volumes"][0]["secret"]["secretName"] == secret
     injected = config.metadata.annotations["runtime.cluster.x-k8s.io/inject-ca-from-secret"]
     assert injected == f"storage-guard/{secret}"
+
+
+async def test_an_api_server_takes_what_is_to_be_deployed(folder: Path, kubeconfig: Path) -> None:
+    """All that is Kubernetes' own; cert-manager's kinds are not there to be asked."""
+    text = (folder / "deploy/extension.yaml").read_text()
+    manifests = [
+        one
+        for one in yaml.safe_load_all(text)
+        if not one["apiVersion"].startswith("cert-manager.io/")
+    ]
+    async with Client(Config.from_kubeconfig(kubeconfig), manager="user") as client:
+        await client.apply(Namespace.of("storage-guard"))
+        for manifest in manifests:
+            await client.apply(manifest, dry_run=True)
+    kinds = {manifest["kind"] for manifest in manifests}
+    assert kinds >= {"Namespace", "Deployment", "Service", "PodDisruptionBudget"}
+
+
+def test_its_image_is_given_what_its_package_is_made_of(folder: Path) -> None:
+    """The image itself is built by nobody here: that needs a container engine."""
+    lines = (folder / "Dockerfile").read_text().splitlines()
+    copied = {name for line in lines if line.startswith("COPY") for name in line.split()[1:-1]}
+    package = tomllib.loads((folder / "pyproject.toml").read_text())
+    sources = package["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    needed = {"pyproject.toml", package["project"]["readme"], *sources}
+    for name in needed:
+        assert (folder / name).exists()
+        assert copied & {name, *map(str, Path(name).parents)}, name
+    (entry,) = (line for line in lines if line.startswith("ENTRYPOINT"))
+    (program,) = json.loads(entry.removeprefix("ENTRYPOINT"))
+    module, _, function = package["project"]["scripts"][program].partition(":")
+    found = run(folder, "pydoc", f"{module}.{function}")
+    assert found.returncode == 0, found.stdout
+    assert "No Python documentation found" not in found.stdout + found.stderr
 
 
 def test_nothing_is_left_to_fill_in(folder: Path) -> None:
