@@ -20,8 +20,8 @@ from capelin_machine_pool.desired import WantedMachine
 pytestmark = pytest.mark.needs_programs("kwok")
 
 CLUSTER = "demo"
-RENEWED_AFTER = 10.0
-"""Seconds after which KWOK renews a lease: a quarter of its forty."""
+RENEWED_AFTER = 30.0
+"""Seconds after which KWOK renews a lease: a quarter of its two minutes."""
 
 
 class Shoal:
@@ -49,6 +49,17 @@ class Shoal:
     def kwok(self) -> int | None:
         found = Process.adopt(self.folder / "run", "kwok")
         return None if found is None else found.pid
+
+    async def until_it_runs(self) -> int:
+        """The process that keeps the nodes alive, as soon as there is one."""
+
+        async def runs() -> bool:
+            return self.kwok() is not None
+
+        await eventually(runs)
+        found = self.kwok()
+        assert found is not None
+        return found
 
     def machine(self, name: str, *, dies: int = 0) -> WantedMachine:
         return WantedMachine(
@@ -145,19 +156,17 @@ async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(sh
     first, second = shoal.machine("a"), shoal.machine("b")
     await shoal.ensure(first)
     await shoal.until_ready(first)
-    before = shoal.kwok()
+    before = await shoal.until_it_runs()
     await shoal.restart()
     await shoal.ensure(second)
     await shoal.until_ready(second)
-    assert before is not None
     assert shoal.kwok() == before
 
 
 async def test_all_machines_of_a_cluster_share_a_process_that_comes_back(shoal: Shoal) -> None:
     await asyncio.gather(*(shoal.ensure(shoal.machine(name)) for name in "abc"))
     await shoal.until_ready(shoal.machine("a"))
-    before = shoal.kwok()
-    assert before is not None
+    before = await shoal.until_it_runs()
     os.kill(before, signal.SIGKILL)
 
     async def is_another() -> bool:
@@ -169,11 +178,34 @@ async def test_all_machines_of_a_cluster_share_a_process_that_comes_back(shoal: 
     await shoal.until_ready(later)
 
 
+async def test_a_process_that_comes_back_has_its_nodes_leases_at_once(
+    shoal: Shoal, client: Client
+) -> None:
+    machine = shoal.machine("a")
+    await shoal.ensure(machine)
+
+    async def holder() -> str | None:
+        lease = await client.find(Lease, machine.key.name, "kube-node-lease")
+        return None if lease is None else lease.spec.holder_identity
+
+    async def is_held() -> bool:
+        return await holder() is not None
+
+    await eventually(is_held)
+    before = await holder()
+    os.kill(await shoal.until_it_runs(), signal.SIGKILL)
+
+    async def is_held_by_another() -> bool:
+        return await holder() not in {None, before}
+
+    await eventually(is_held_by_another)
+
+
 async def test_another_kubeconfig_makes_another_process(shoal: Shoal) -> None:
     machine = shoal.machine("a")
     await shoal.ensure(machine)
     await shoal.until_ready(machine)
-    before = shoal.kwok()
+    before = await shoal.until_it_runs()
     shoal.kubeconfig += b"\n"
     await shoal.ensure(machine)
 
@@ -190,7 +222,7 @@ async def test_a_process_that_another_provider_took_over_is_left_to_it(shoal: Sh
     machine, cluster = shoal.machine("a"), Key(shoal.namespace, CLUSTER)
     await shoal.ensure(machine)
     await shoal.until_ready(machine)
-    before, first = shoal.kwok(), shoal.backend
+    before, first = await shoal.until_it_runs(), shoal.backend
     shoal.backend = shoal.another()
     for _ in range(2):
         with pytest.raises(AlreadySupervisedError):
@@ -199,7 +231,6 @@ async def test_a_process_that_another_provider_took_over_is_left_to_it(shoal: Sh
     await shoal.ensure(machine)
     assert first.clusters(shoal.namespace) == [cluster]
     await first.forget(cluster)
-    assert before is not None
     assert shoal.kwok() == before
     assert (shoal.folder / "kubeconfig").exists()
 

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 from capelin.controller import Key
 from capelin_machine_pool.api import Faults, Simulated, Taint
-from capelin_machine_pool.backends.kwok import KEPT_ALIVE
+from capelin_machine_pool.backends.keeper import KEPT_ALIVE
 from capelin_machine_pool.backends.simulated import addresses, is_alive, node_of
 from capelin_machine_pool.desired import WantedMachine
 

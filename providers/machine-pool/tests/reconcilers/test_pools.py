@@ -92,3 +92,21 @@ async def test_a_machine_without_a_version_says_where_to_say_it(world: World) ->
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "WaitingForVersion")
     assert "spec.template.spec.version" in ready.message
+
+
+async def test_core_knows_the_kind_of_the_machines_before_there_are_any(
+    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+    client: Client,
+    namespace: str,
+) -> None:
+    world = World(client, namespace)
+    await world.begin({}, replicas=3)
+    nothing_yet = {"status": {"initialization": {"controlPlaneInitialized": False}}}
+    await client.patch(Cluster, NAME, namespace, nothing_yet, subresource="status")
+    await world.provider_steps(client)
+    pool = await world.pool()
+    assert pool is not None
+    assert pool.status is not None
+    assert pool.status.infrastructure_machine_kind == "CapelinMachine"
+    assert pool.status.ready is None
+    assert await world.instances() == []

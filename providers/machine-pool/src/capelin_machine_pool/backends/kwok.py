@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import shutil
+import sys
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,12 +25,12 @@ from capelin.embedded.processes import (
     write_private,
 )
 
-KEPT_ALIVE = "kwok.x-k8s.io/node"
-"""The label of Nodes that are kept alive. KWOK does not notice when an annotation goes."""
+from capelin_machine_pool.backends import keeper
 
 _NAME = "kwok"
-_LEASE_SECONDS = 40
-"""A new KWOK has to wait until the leases of a killed one are over, and Kubernetes waits 50 s."""
+_LEASE_SECONDS = 120
+"""KWOK renews a lease after a quarter of it, and Kubernetes waits 50 s for that. Kubelets renew
+theirs every ten seconds; for a thousand Nodes, that alone is half a core's work."""
 
 _BECOMES_READY: dict[str, Any] = {
     "apiVersion": "kwok.x-k8s.io/v1alpha1",
@@ -138,10 +139,11 @@ class Kwok:
                 name=_NAME,
                 command=Command(
                     (
+                        *(sys.executable, "-m", keeper.__name__, str(folder / "kubeconfig")),
                         str(program),
                         f"--kubeconfig={folder / 'kubeconfig'}",
                         f"--config={folder / 'stages.yaml'}",
-                        f"--manage-nodes-with-label-selector={KEPT_ALIVE}=fake",
+                        f"--manage-nodes-with-label-selector={keeper.KEPT_ALIVE}=fake",
                         f"--node-lease-duration-seconds={_LEASE_SECONDS}",
                         f"--server-address={address}:{port}",
                     ),

@@ -15,7 +15,8 @@ from capelin.embedded.binaries import Binaries
 
 from capelin_machine_pool.api import Address
 from capelin_machine_pool.backends import Instance
-from capelin_machine_pool.backends.kwok import KEPT_ALIVE, Kwok
+from capelin_machine_pool.backends.keeper import KEPT_ALIVE
+from capelin_machine_pool.backends.kwok import Kwok
 from capelin_machine_pool.desired import WantedMachine
 
 _FLAP = timedelta(seconds=90)
