@@ -109,6 +109,13 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """A running extension, asked whatever its document allows and forbids; takes a minute."""
+    install(session)
+    session.run("python", "-m", "tests.fuzz", *session.posargs)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """The figures that the documents promise, as a table and as JSON (`-- --json FILE`)."""
     install(session)
