@@ -108,6 +108,22 @@ def test_a_change_becomes_a_patch() -> None:
     }
 
 
+def test_a_template_s_own_metadata_and_all_of_it_can_be_changed() -> None:
+    mutations = Mutations(Variables)
+
+    @mutations.on("KubeadmConfigTemplate")
+    def both(template: Template[Variables]) -> None:
+        template.own_metadata["labels"] = {"seen": "yes"}
+        template.object["spec"]["template"]["metadata"] = {}
+
+    assert answer(mutations, request(item("1"), image="pause")) == {
+        "1": [
+            {"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}},
+            {"op": "add", "path": "/spec/template/metadata", "value": {}},
+        ]
+    }
+
+
 def test_a_request_is_not_changed_itself() -> None:
     mutations = Mutations(NoVariables)
 
