@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +127,13 @@ def is_ready(node: Node) -> bool:
     return condition(node, "Ready") == "True" and not node.spec.unschedulable
 
 
-def cluster_manifests(name: str, namespace: str, *, domains: tuple[str, ...] = ()) -> list[Any]:
+def cluster_manifests(
+    name: str,
+    namespace: str,
+    *,
+    domains: tuple[str, ...] = (),
+    addons: Mapping[str, Any] | None = None,
+) -> list[Any]:
     """A cluster with a control plane of ours, and no machines."""
     meta = {"name": name, "namespace": namespace}
     return [
@@ -155,7 +161,7 @@ def cluster_manifests(name: str, namespace: str, *, domains: tuple[str, ...] = (
             "apiVersion": "controlplane.cluster.x-k8s.io/v1alpha1",
             "kind": "CapelinControlPlane",
             "metadata": meta,
-            "spec": {"version": VERSION, "backend": "Processes"},
+            "spec": {"version": VERSION, "backend": "Processes", "addons": addons or {}},
         },
     ]
 
@@ -208,12 +214,16 @@ def pool_manifests(
 
 @asynccontextmanager
 async def whole_cluster(
-    management: Client, name: str, *, domains: tuple[str, ...] = ()
+    management: Client,
+    name: str,
+    *,
+    domains: tuple[str, ...] = (),
+    addons: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[Whole]:
     """A cluster in a namespace of its own, of which nothing is left afterwards."""
     await management.apply(Namespace.of(name))
     try:
-        for manifest in cluster_manifests(name, name, domains=domains):
+        for manifest in cluster_manifests(name, name, domains=domains, addons=addons):
             await management.apply(manifest)
         said: list[str] = []
         await until_ready(management, name, name, 120, said.append)
