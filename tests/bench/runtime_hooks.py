@@ -4,12 +4,9 @@ import asyncio
 import base64
 import json
 import ssl
-import sys
 import tempfile
-from array import array
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,72 +15,24 @@ from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.runtime.topology import apply_json_patch
 from capelin.runtime.v1alpha1 import Discovery, GeneratePatches, ValidateTopology
 
-from tests.bench.rows import Row, percentile
+from tests.bench.rows import Row
+from tests.bench.runtime_asking import (
+    MEBIBYTE,
+    Question,
+    Server,
+    body,
+    load,
+    proportional,
+    ratio,
+    rounds,
+)
 from tests.bench.runtime_payload import generate_patches, validate_topology
 from tests.extensions import HOST, certificates, drop_in, reference
 
-HERE = Path(__file__).parent
 WORKERS = 2
-CONNECTIONS = 8
-ROUNDS = 5
-SECONDS = 3.0
-MEBIBYTE = 2**20
 
 QUIET = Settings(durable=False, controllers=())
 """The reference extension wants an API server to start with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A running extension."""
-
-    name: str
-    port: int
-    processes: tuple[int, ...]
-
-    def resident(self) -> list[float]:
-        """The memory of each process in MiB, what they share counted in each."""
-        return [resident(pid) for pid in self.processes]
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked again and again."""
-
-    name: str
-    path: str
-    body: bytes
-
-    def request(self) -> bytes:
-        """The whole request, with the headers that Cluster API sends."""
-        head = (
-            f"POST {self.path}?timeout=10s HTTP/1.1\r\nHost: {HOST}\r\nUser-Agent: bench\r\n"
-            f"Content-Length: {len(self.body)}\r\n\r\n"
-        )
-        return head.encode() + self.body
-
-
-@dataclass(slots=True)
-class Result:
-    """How a server did, round by round."""
-
-    rates: list[float] = field(default_factory=list[float])
-    halves: list[float] = field(default_factory=list[float])
-    tails: list[float] = field(default_factory=list[float])
-
-    def add(self, took: Sequence[float], seconds: float) -> None:
-        """Note the milliseconds of a round's calls."""
-        self.rates.append(len(took) / seconds)
-        self.halves.append(percentile(took, 0.5))
-        self.tails.append(percentile(took, 0.99))
-
-    @property
-    def words(self) -> str:
-        """The middle of all rounds."""
-        return (
-            f"{median(self.rates):,.0f}/s, p50 {median(self.halves):.2f} ms,"
-            f" p99 {median(self.tails):.1f} ms"
-        )
 
 
 async def measure() -> list[Row]:
@@ -213,52 +162,6 @@ def memory_after_the_largest(ours: Server, theirs: Server) -> list[Row]:
     ]
 
 
-async def rounds(
-    ours: Server, theirs: Server, question: Question, folder: Path
-) -> tuple[Result, Result]:
-    """Ask both in turn, so that what else the machine does hits both."""
-    results = Result(), Result()
-    for _ in range(ROUNDS):
-        for server, result in zip((ours, theirs), results, strict=True):
-            result.add(await load(server, question, folder), SECONDS)
-    return results
-
-
-def ratio(mine: Result, other: Result) -> float:
-    """How many times the other's rate, in the middle of all rounds."""
-    return median(one / two for one, two in zip(mine.rates, other.rates, strict=True))
-
-
-async def load(
-    server: Server,
-    question: Question,
-    folder: Path,
-    *,
-    seconds: float = SECONDS,
-    connections: int = CONNECTIONS,
-) -> Sequence[float]:
-    """Ask over several connections at once; the milliseconds that each call took."""
-    file = folder / f"{question.name}.http"
-    file.write_bytes(question.request())
-    command = (str(HERE / "runtime_load.py"), HOST, str(server.port), str(folder / "ca.crt"))
-    pipe = asyncio.subprocess.PIPE
-    clients = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, *command, str(file), stdin=pipe, stdout=pipe, limit=256 * MEBIBYTE
-        )
-        for _ in range(connections)
-    ]
-    for client in clients:
-        if client.stdout is None or await client.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"{server.name} does not answer {question.name}")
-    told = f"{seconds}\n".encode()
-    outputs = await asyncio.gather(*(client.communicate(told) for client in clients))
-    took = array("f")
-    for output, _ in outputs:
-        took.frombytes(output)
-    return took
-
-
 async def same_work(ours: Server, theirs: Server, request: dict[str, Any], folder: Path) -> None:
     """Make sure that the two do the same to every template."""
     answers = [await ask(server, request, folder) for server in (ours, theirs)]
@@ -279,27 +182,6 @@ async def ask(server: Server, request: dict[str, Any], folder: Path) -> dict[str
     answer = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
     writer.close()
     return {item["uid"]: json.loads(base64.b64decode(item["patch"])) for item in answer["items"]}
-
-
-def body(request: Any) -> bytes:
-    """As Go writes it, without a space."""
-    return json.dumps(request, separators=(",", ":")).encode()
-
-
-def resident(pid: int) -> float:
-    """The memory of a process in MiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} has ended")
-
-
-def proportional(pid: int) -> float:
-    """The memory of a process in MiB, what it shares divided among those that share it."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} has ended")
 
 
 def children(pid: int) -> tuple[int, ...]:
