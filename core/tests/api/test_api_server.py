@@ -187,6 +187,7 @@ generated = settings(
 )
 
 
+@pytest.mark.repetitive
 @generated
 @given(spec=fitting(SPEC))
 def test_what_the_model_accepts_the_api_server_accepts_and_fills_in_alike(
@@ -201,6 +202,7 @@ def test_what_the_model_accepts_the_api_server_accepts_and_fills_in_alike(
     assert Everything.read(answer).dump() == answer
 
 
+@pytest.mark.repetitive
 @generated
 @given(spec=spoilt(SPEC))
 def test_the_api_server_and_the_model_refuse_the_same(sampled: Wire, spec: Unstructured) -> None:

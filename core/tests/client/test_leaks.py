@@ -5,6 +5,7 @@ import gc
 from contextlib import aclosing, suppress
 from pathlib import Path
 
+import pytest
 from capelin.api.views.core import ConfigMap
 from capelin.client import AlreadyExists, Client, Config, Options
 
@@ -35,6 +36,7 @@ async def worker(client: Client, namespace: str, requests: int) -> None:
         await twenty(client, namespace)
 
 
+@pytest.mark.repetitive
 async def test_no_descriptor_and_no_task_is_left_after_ten_thousand_requests(
     kubeconfig: Path, namespace: str
 ) -> None:

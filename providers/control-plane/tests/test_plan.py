@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pytest
 from capelin.embedded.processes import Command
 from capelin_control_plane.plan import (
     Component,
@@ -131,6 +132,7 @@ class World:
     ready: set[str]
 
 
+@pytest.mark.repetitive
 @given(
     replicas=st.integers(1, 5),
     wishes=st.lists(st.tuples(st.sampled_from([OLD, NEW]), st.integers(1, 5)), max_size=4),

@@ -65,6 +65,7 @@ def evidence(hook: AnyHook, first: Any, again: Any) -> Evidence:
     )
 
 
+@pytest.mark.repetitive
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.id.name)
 @given(data=st.data())
 def test_no_answer_is_too_odd(hook: AnyHook, data: st.DataObject) -> None:
