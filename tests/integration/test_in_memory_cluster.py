@@ -1,4 +1,4 @@
-"""A cluster of Cluster API's own providers, from its own templates, in the shared environment."""
+"""A cluster of Cluster API's own providers, from its own templates, and a pool of ours in it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -7,36 +7,51 @@ from pathlib import Path
 import pytest
 from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Namespace
-from capelin.client import Client
+from capelin.client import Client, Config, WorkloadClients
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management.components import parse
 from capelin.testing.management import ManagementCluster
 from capelin_infra.lifecycle import until_ready
 
+from .pools import POOL, Whole, condition, pool_manifests, until
+
 pytestmark = pytest.mark.timeout(900)
 
 NAME = "in-memory"
+VERSION = "v1.34.0"
 TEMPLATES = "infrastructure/docker/templates"
 VARIABLES = {
     "CLUSTER_NAME": NAME,
     "NAMESPACE": NAME,
-    "KUBERNETES_VERSION": "v1.34.0",
+    "KUBERNETES_VERSION": VERSION,
     "CONTROL_PLANE_MACHINE_COUNT": "1",
     "WORKER_MACHINE_COUNT": "2",
 }
 
 
-@pytest.fixture
-async def namespace(management: Client) -> AsyncGenerator[str]:
-    """The templates' own namespace; with the cluster in it, it is gone after the test."""
-    await management.apply(Namespace.of(NAME))
-    yield NAME
-    await management.delete(Cluster, NAME, NAME)
-    while True:
-        if await management.find(Cluster, NAME, NAME) is None:
-            break
-        await asyncio.sleep(0.2)
-    await management.delete(Namespace, NAME)
+@pytest.fixture(scope="module")
+async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
+    """The cluster of the templates, of which nothing is left after the module."""
+    async with Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as management:
+        await management.apply(Namespace.of(NAME))
+        for file in ("clusterclass-in-memory.yaml", "cluster-template-in-memory.yaml"):
+            for manifest in parse(await template(file), VARIABLES):
+                manifest["metadata"]["namespace"] = NAME
+                await management.apply(manifest)
+        said: list[str] = []
+        await until_ready(management, NAME, NAME, 600, said.append)
+        assert said, "a cluster takes a while, and the way there is told"
+        clients = WorkloadClients(management)
+        async with clients.client(NAME, NAME) as workload:
+            yield Whole(management, workload, NAME, NAME)
+        await clients.close()
+        await management.delete(Cluster, NAME, NAME)
+
+        async def gone() -> bool:
+            return await management.find(Cluster, NAME, NAME) is None
+
+        await until(gone)
+        await management.delete(Namespace, NAME)
 
 
 async def template(name: str) -> str:
@@ -45,29 +60,18 @@ async def template(name: str) -> str:
 
 
 async def test_a_kubeadm_cluster_without_containers_becomes_available(
-    management: Client,
+    whole: Whole,
     management_cluster: ManagementCluster,
-    namespace: str,
     run_program: Callable[..., Awaitable[str]],
 ) -> None:
-    for file in ("clusterclass-in-memory.yaml", "cluster-template-in-memory.yaml"):
-        for manifest in parse(await template(file), VARIABLES):
-            manifest["metadata"]["namespace"] = namespace
-            await management.apply(manifest)
-    said: list[str] = []
-    await until_ready(management, NAME, namespace, 600, said.append)
-
-    machines = (await management.list(Machine, namespace)).items
+    machines = (await whole.management.list(Machine, NAME)).items
     assert [each.status.phase for each in machines] == ["Running"] * 3
-    assert said, "a cluster takes a while, and the way there is told"
 
     kubeconfig: Path = management_cluster.kubeconfig
-    described = await run_program(
-        kubeconfig, "clusterctl", "describe", "cluster", NAME, "-n", namespace
-    )
+    described = await run_program(kubeconfig, "clusterctl", "describe", "cluster", NAME, "-n", NAME)
     assert "KubeadmControlPlane" in described
     assert "MachineDeployment" in described
-    listed = await run_program(kubeconfig, "kubectl", "get", "machines", "-n", namespace)
+    listed = await run_program(kubeconfig, "kubectl", "get", "machines", "-n", NAME)
     assert listed.count("Running") == 3
     inventory = await run_program(kubeconfig, "kubectl", "get", "providers", "-A", "-o", "name")
     assert {
@@ -76,3 +80,35 @@ async def test_a_kubeadm_cluster_without_containers_becomes_available(
         "control-plane-kubeadm",
         "infrastructure-docker",
     } <= {line.rpartition("/")[2] for line in inventory.split()}
+
+
+async def test_a_pool_of_ours_lives_beside_a_kubeadm_control_plane(whole: Whole) -> None:
+    """Its API server in memory has no leases, nor anybody who would miss them."""
+    others = {one.name for one in await whole.machines()}
+
+    async def has(count: int, version: str) -> bool:
+        pool, infrastructure = await whole.pool(), await whole.infrastructure()
+        instances, nodes = await whole.instances(), await whole.nodes()
+        machines = [one for one in await whole.machines() if one.name not in others]
+        names = {one.name for one in instances}
+        mine = [node for node in nodes if node.name.startswith(POOL)]
+        return (
+            len(names) == count == pool.status.ready_replicas == len(pool.status.node_refs)
+            and names == {one.name for one in machines} == {one.name for one in mine}
+            and all(condition(one, "Ready") == "True" for one in machines)
+            and all(one.status.node_info.kubelet_version == version for one in mine)
+            and infrastructure.spec.provider_id_list
+            == sorted(one.spec.provider_id or "" for one in mine)
+        )
+
+    for manifest in pool_manifests(whole.name, whole.namespace, replicas=2, version=VERSION):
+        await whole.management.apply(manifest)
+    for replicas in (2, 3, 1):
+        await whole.scale(replicas)
+        await until(lambda replicas=replicas: has(replicas, VERSION))
+    before = {one.name for one in await whole.instances()}
+    await whole.upgrade("v1.34.1")
+    await until(lambda: has(1, "v1.34.1"))
+    assert before.isdisjoint({one.name for one in await whole.instances()})
+    assert await whole.is_available()
+    assert others <= {one.name for one in await whole.machines()}
