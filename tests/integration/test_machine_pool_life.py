@@ -238,47 +238,6 @@ async def test_nothing_happens_to_what_is_paused(pool: Whole, where: str) -> Non
     assert before.isdisjoint(await names(pool))
 
 
-async def test_machines_that_never_boot_hold_nothing_up(whole: Whole) -> None:
-    faulty: dict[str, Any] = {
-        "simulated": {
-            "startupSeconds": 0,
-            "startupJitterSeconds": 0,
-            "faults": {"neverBoots": 100},
-        }
-    }
-    for manifest in pool_manifests(whole.name, whole.namespace, replicas=2, spec=faulty):
-        await whole.management.apply(manifest)
-
-    async def are_there() -> bool:
-        return len(await whole.machines()) == 2
-
-    await until(are_there)
-    await asyncio.sleep(LONG_ENOUGH)
-    assert await whole.nodes() == []
-    assert (await whole.infrastructure()).spec.provider_id_list == []
-    await whole.change_pool({"simulated": {"faults": {"neverBoots": 0}}})
-    await until(lambda: whole.is_whole(2, VERSION))
-    await whole.remove_pool()
-
-
-async def test_machines_the_cluster_refuses_say_why(whole: Whole) -> None:
-    taint = {"key": "not a key", "effect": "NoSchedule"}
-    spec: dict[str, Any] = {"simulated": {"taints": [taint], "startupSeconds": 0}}
-    for manifest in pool_manifests(whole.name, whole.namespace, replicas=1, spec=spec):
-        await whole.management.apply(manifest)
-
-    async def say_why() -> bool:
-        said = [
-            one
-            for machine in await whole.instances()
-            for one in (machine.status.conditions if machine.status else [])
-        ]
-        return any(one.reason == "Refused" and "not a key" in one.message for one in said)
-
-    await until(say_why)
-    await whole.remove_pool()
-
-
 async def test_the_autoscaler_finds_sizes_and_capacity(whole: Whole) -> None:
     prefix = "cluster.x-k8s.io/cluster-api-autoscaler-node-group"
     sizes = {f"{prefix}-min-size": "2", f"{prefix}-max-size": "5"}
@@ -291,6 +250,21 @@ async def test_the_autoscaler_finds_sizes_and_capacity(whole: Whole) -> None:
     status = (await whole.infrastructure()).status
     assert status is not None
     assert status.capacity == {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    await whole.remove_pool()
+
+
+async def test_a_pool_follows_whoever_manages_its_replicas(whole: Whole) -> None:
+    manifests = pool_manifests(whole.name, whole.namespace, replicas=1)
+    managed = {"cluster.x-k8s.io/replicas-managed-by": "somebody"}
+    manifests[-1]["metadata"]["annotations"] = managed
+    for manifest in manifests:
+        await whole.management.apply(manifest)
+    for replicas in (1, 3, 2):
+        await whole.scale(replicas)
+        await until(lambda replicas=replicas: whole.is_whole(replicas, VERSION))
+    pool = await whole.pool()
+    assert pool.metadata.annotations.items() >= managed.items()
+    assert pool.spec.replicas == 2
     await whole.remove_pool()
 
 
