@@ -1,4 +1,7 @@
-"""The provider is killed over and over while it makes, changes and removes a control plane."""
+"""The control plane provider is killed over and over while it makes, changes and removes one.
+
+`CAPELIN_TEST_KILLS=200 CAPELIN_TEST_SEED=7` kills it more often, and elsewhere.
+"""
 
 import asyncio
 import hashlib
@@ -28,10 +31,11 @@ from capelin.embedded.processes.kernel import marked
 from capelin.testing.load import Load
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
+from capelin_control_plane.provider import provider
 
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
-KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "18"))
-"""How many there are at least; 100 take a few minutes."""
+KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "100"))
+"""How many there are at least."""
 SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))
 ETCD = 3 if SEED % 2 == 0 else 1
 """With three members, one loses its data on the way."""
@@ -217,10 +221,16 @@ async def shoal(
     api_server: ApiServer,
     client: Client,
     namespace: str,
-    provider_crds: None,  # noqa: ARG001 - it is enough that they are there
+    install_crds: Callable[..., None],
     tmp_path: Path,
 ) -> AsyncGenerator[Shoal]:
     """A control plane to be, and the provider that will make it."""
+    install_crds(
+        "clusters.cluster.x-k8s.io",
+        "machines.cluster.x-k8s.io",
+        "machinepools.cluster.x-k8s.io",
+        *provider().crds,
+    )
     state = tmp_path / "control-planes"
     arguments = [
         f"--kubeconfig={api_server.kubeconfig}",
