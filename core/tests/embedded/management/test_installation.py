@@ -1,7 +1,6 @@
 """Manifests on a real API server."""
 
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -9,21 +8,7 @@ from capelin.client import Client, Config, Invalid
 from capelin.embedded.management.installation import install
 from capelin.embedded.management.manifests import INVENTORY, installed, inventory
 
-
-def definition(group: str) -> dict[str, Any]:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"things.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"kind": "Thing", "plural": "things"},
-            "versions": [version],
-        },
-    }
+from .kinds import definition
 
 
 async def test_objects_of_a_new_kind_can_be_sent_right_after_it(kubeconfig: Path) -> None:

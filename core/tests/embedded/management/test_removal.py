@@ -4,30 +4,17 @@ import asyncio
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from capelin.api.views.core import ConfigMap, Namespace, Secret
-from capelin.client import Client, Config
+from capelin.client import ApiError, Client, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management.existing import DEFINITIONS
 from capelin.embedded.management.foundation import Foundation
 from capelin.embedded.management.installation import install
-from capelin.embedded.management.manifests import MARK
+from capelin.embedded.management.manifests import MANAGER, MARK
 from capelin.embedded.management.removal import remove_marked
 
-
-def definition(group: str) -> dict[str, Any]:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"things.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"kind": "Thing", "plural": "things"},
-            "versions": [version],
-        },
-    }
+from .kinds import definition
 
 
 def owned_by(owner: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -47,7 +34,7 @@ async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiSer
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
     group, other = "mine.example.com", f"{uuid4().hex}.example.com"
     base = Foundation(config.server, "127.0.0.1", mark="demo.1")
-    async with Client(config) as client:
+    async with Client(config, manager=MANAGER) as client:
         await install(client, [definition(other)])
         await client.apply(Namespace.of("before"))
         namespaces = [
@@ -70,6 +57,9 @@ async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiSer
         stored = await client.get(await client.resource_of(thing), "a", "default")
         await client.apply(owned_by(stored))
         await client.apply(Secret.of("theirs", "default"))
+        # As kubectl get -o yaml, a new name and kubectl apply do it.
+        metadata = {"name": "copy", "namespace": "before", "labels": {MARK: "demo.1"}}
+        await client.apply({**inside, "metadata": metadata}, manager="kubectl")
 
         async with asyncio.timeout(30):
             await remove_marked(client, "demo.1")
@@ -82,5 +72,40 @@ async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiSer
         assert before.metadata.deletion_timestamp is None
         assert MARK not in before.metadata.labels
         assert await client.find(ConfigMap, "inside", "before") is None
+        assert await client.find(ConfigMap, "copy", "before") is not None
         new = await client.find(Namespace, "new")
         assert new is None or new.metadata.deletion_timestamp is not None
+
+
+async def test_a_broken_kind_of_others_is_not_in_the_way(own_api_server: ApiServer) -> None:
+    config = Config.from_kubeconfig(own_api_server.kubeconfig)
+    base = Foundation(config.server, "127.0.0.1", mark="demo.1")
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "ours"},
+    }
+    broken = definition("example.com", "v2")
+    broken["spec"]["conversion"] = {
+        "strategy": "Webhook",
+        "webhook": {
+            "conversionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:1"},
+        },
+    }
+    thing = {
+        "apiVersion": "example.com/v1",
+        "kind": "Thing",
+        "metadata": {"name": "a", "namespace": "default"},
+    }
+    async with Client(config, manager=MANAGER) as client:
+        await install(client, [broken])
+        await client.apply(thing)
+        with pytest.raises(ApiError, match="conversion webhook"):
+            await client.list(await client.resource_of({**thing, "apiVersion": "example.com/v2"}))
+        await install(client, await base.to_install(client, [role]))
+        resource = await client.resource_of(role)
+
+        await remove_marked(client, "demo.1")
+
+        assert await client.find(resource, "ours") is None

@@ -10,6 +10,7 @@ from typing import Final
 from capelin.client import Client, Config
 from capelin.embedded.addresses import is_free
 from capelin.embedded.management.environment import Environment, Existing, Settings, Target
+from capelin.embedded.management.manifests import MANAGER
 from capelin.embedded.management.plan import EVERYWHERE, passed_on
 from capelin.embedded.management.problems import (
     BadInputError,
@@ -196,6 +197,6 @@ async def remove(environment: Environment, *, there: bool = True) -> None:
         await kill_all(folder)
     if there and (existing := found_in(environment)) is not None:
         config = Config.from_kubeconfig(environment.kubeconfig)
-        async with Client(config, manager="capelin") as client:
+        async with Client(config, manager=MANAGER) as client:
             await remove_marked(client, existing.mark)
     await asyncio.to_thread(shutil.rmtree, environment.folder)

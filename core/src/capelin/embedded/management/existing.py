@@ -15,7 +15,7 @@ from capelin.embedded.addresses import own_addresses, source_towards
 from capelin.embedded.management.callback import callable_from
 from capelin.embedded.management.environment import Environment, Existing
 from capelin.embedded.management.installation import live
-from capelin.embedded.management.manifests import INVENTORY, kept, mark_of
+from capelin.embedded.management.manifests import INVENTORY, MANAGER, kept, mark_of
 from capelin.embedded.management.plan import Component
 from capelin.embedded.management.problems import BadInputError, ProblemError
 
@@ -66,7 +66,7 @@ async def examine(config: Config, environment: Environment, before: Existing | N
     """
     url = config.server.address
     options = Options(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
-    async with Client(config, manager="capelin", options=options) as client:
+    async with Client(config, manager=MANAGER, options=options) as client:
         try:
             await _check_rights(client, url)
             version = check_version((await client.request("GET", "/version"))["gitVersion"], url)
@@ -103,7 +103,7 @@ async def check_vacant(found: Found, components: Iterable[Component]) -> None:
         # Namespaces of others are used, and left to them.
         if each["kind"] != "Namespace"
     ]
-    async with Client(found.config, manager="capelin") as client:
+    async with Client(found.config, manager=MANAGER) as client:
         there = await live(client, [INVENTORY, *manifests])
     check_nobody_elses(there, found.existing.mark, found.config.server.address)
 

@@ -15,6 +15,9 @@ PROVIDER_LABEL: Final = "cluster.x-k8s.io/provider"
 MARK: Final = "capelin.cluster.x-k8s.io/environment"
 """The label on what an environment put into an API server that is not its own."""
 
+MANAGER: Final = "capelin"
+"""Who an environment is to an API server as the owner of what it put there."""
+
 _REPLACED: Final = frozenset({"Deployment", "Service", "Certificate", "Issuer"})
 _WEBHOOKS: Final = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
 _CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
 from capelin.api.views.core import ConfigMap, Secret
-from capelin.client import Client, NotFound, NotServed, Unavailable
+from capelin.client import ApiError, Client, NotFound, NotServed, Unavailable
 from capelin.embedded.management.existing import DEFINITIONS, WEBHOOKS
-from capelin.embedded.management.manifests import MARK
+from capelin.embedded.management.manifests import MANAGER, MARK
 
 _POLL_SECONDS: Final = 0.2
 # No environment makes one, and API servers complain when they are asked for any.
@@ -16,22 +16,38 @@ _OUTMODED: Final = frozenset({"Endpoints"})
 
 
 async def remove_marked(client: Client, mark: str) -> None:
-    """Remove everything that carries an environment's label, and what it made of it.
+    """Remove everything that an environment put there under its label, and what it made of it.
 
     Whoever acted on these objects is gone, so nothing waits for a finalizer of theirs. Namespaces
-    take their time, and nobody waits for them.
+    take their time, and nobody waits for them. What is done already when somebody stops it need
+    not be done again.
     """
     # First whoever is asked before anything changes, for nobody answers any more.
     for resource in WEBHOOKS:
         await _delete(client, resource, mark)
-    definitions = (await client.list(DEFINITIONS, labels={MARK: mark})).items
+    definitions = await _put_there(client, DEFINITIONS, mark)
     await _delete_owned(client, {each["spec"]["group"] for each in definitions})
     await _delete(client, DEFINITIONS, mark)
-    while left := (await client.list(DEFINITIONS, labels={MARK: mark})).items:
+    while left := await _put_there(client, DEFINITIONS, mark):
         await asyncio.gather(*(_let_go(client, each) for each in left))
         await asyncio.sleep(_POLL_SECONDS)
+    others = {each["spec"]["group"] for each in (await client.list(DEFINITIONS)).items}
     async for resource in _deletable(client):
-        await _delete(client, resource, mark)
+        try:
+            await _delete(client, resource, mark)
+        except NotServed:
+            # One of ours that was spoken of for a moment longer than it was there.
+            continue
+        except ApiError:
+            # Kinds of others may be broken, and have nothing to do with us then.
+            if resource.group not in others:
+                raise
+
+
+def is_written_by_us(obj: Unstructured) -> bool:
+    """Whether an object is ours: its label goes along when it is copied, who wrote it does not."""
+    entries = obj["metadata"].get("managedFields", [])
+    return any(each.get("manager") == MANAGER for each in entries)
 
 
 def owned(objects: Iterable[Any], groups: set[str]) -> list[Any]:
@@ -44,10 +60,17 @@ def owned(objects: Iterable[Any], groups: set[str]) -> list[Any]:
     ]
 
 
+async def _put_there(client: Client, resource: Resource, mark: str) -> list[Unstructured]:
+    listing = await client.list(resource, labels={MARK: mark})
+    return [each for each in listing.items if is_written_by_us(each)]
+
+
 async def _delete(client: Client, resource: Resource, mark: str) -> None:
-    for each in (await client.list(resource, labels={MARK: mark})).items:
+    for each in await _put_there(client, resource, mark):
         metadata = each["metadata"]
-        await client.delete(resource, metadata["name"], metadata.get("namespace"))
+        await client.delete(
+            resource, metadata["name"], metadata.get("namespace"), uid=metadata["uid"]
+        )
 
 
 async def _delete_owned(client: Client, groups: set[str]) -> None:

@@ -22,7 +22,7 @@ from capelin.embedded.management.environment import Environment, Settings
 from capelin.embedded.management.foundation import Foundation, foundation
 from capelin.embedded.management.installation import install
 from capelin.embedded.management.manager import Listening, Manager
-from capelin.embedded.management.manifests import INVENTORY
+from capelin.embedded.management.manifests import INVENTORY, MANAGER
 from capelin.embedded.management.plan import EVERYWHERE, Component, choose_ports, ports_of
 from capelin.embedded.management.problems import MissingError
 from capelin.embedded.management.status import STEPS, Journal, StepName
@@ -81,7 +81,7 @@ class Supervision:
         config = Config.from_kubeconfig(self._environment.kubeconfig)
         async with (
             Supervisor(self._environment.processes) as supervisor,
-            Client(config, manager="capelin") as client,
+            Client(config, manager=MANAGER) as client,
             asyncio.TaskGroup() as tasks,
         ):
             # Managers are started when they find in the API server what they need. Those that an
