@@ -2,6 +2,7 @@
 
 import fcntl
 import multiprocessing
+import shutil
 import stat
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -106,6 +107,18 @@ def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environmen
         other.close()
         ours.close()
         theirs.close()
+
+
+def test_an_environment_that_nothing_came_of_leaves_nothing(environment: Environment) -> None:
+    with pytest.raises(RuntimeError), environment.being_changed("up"):
+        raise RuntimeError
+    assert not environment.folder.exists()
+    with environment.being_changed("up"):
+        environment.write_settings(SETTINGS)
+    assert environment.settings() == SETTINGS
+    with environment.being_changed("down"):
+        shutil.rmtree(environment.folder)
+    assert not environment.folder.exists()
 
 
 def test_a_lock_on_a_file_that_was_removed_meanwhile_is_no_lock(

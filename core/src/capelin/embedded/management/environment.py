@@ -4,7 +4,7 @@ import fcntl
 import os
 import re
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -17,6 +17,7 @@ from capelin.embedded.processes import private_folder, write_private
 
 DEFAULT_NAME: Final = "default"
 
+_LOCK: Final = "lock"
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?")
 
 
@@ -153,11 +154,13 @@ class Environment:
     def being_changed(self, verb: str) -> Generator[None]:
         """Hold the environment, so that nobody else starts or removes it meanwhile.
 
+        Where nothing comes of it, no folder is left.
+
         Raises:
             BusyError: at once, if somebody else does so already.
         """
         private_folder(self.folder)
-        with held(self.folder / "lock", verb) as holder:
+        with held(self.folder / _LOCK, verb) as holder:
             if holder is not None:
                 raise BusyError(
                     f"Environment {self.name} is being changed by another command.",
@@ -165,7 +168,17 @@ class Environment:
                     "Wait until it is done, or watch it with "
                     f"capelin status --name {self.name} --watch.",
                 )
-            yield
+            try:
+                yield
+            finally:
+                self._forget_if_nothing_came_of_it()
+
+    def _forget_if_nothing_came_of_it(self) -> None:
+        if [each.name for each in self.folder.glob("*")] == [_LOCK]:
+            (self.folder / _LOCK).unlink()
+            # Somebody else may hold a lock of its own in it already.
+            with suppress(OSError):
+                self.folder.rmdir()
 
 
 @contextmanager
@@ -176,7 +189,11 @@ def held(path: Path, note: str) -> Generator[str | None]:
     """
     descriptor = _open_locked(path)
     if descriptor is None:
-        yield path.read_text(encoding="utf-8").strip() or "command"
+        note_of_holder = ""
+        # It may be done by now, and have removed the folder.
+        with suppress(FileNotFoundError):
+            note_of_holder = path.read_text(encoding="utf-8").strip()
+        yield note_of_holder or "command"
         return
     try:
         os.truncate(descriptor, 0)
@@ -188,17 +205,21 @@ def held(path: Path, note: str) -> Generator[str | None]:
 
 def _open_locked(path: Path) -> int | None:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            private_folder(path.parent)
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
         # Whoever held it before may have removed the folder: then this lock is on nothing.
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
         os.close(descriptor)
-        private_folder(path.parent)
 
 
 def home(variables: Mapping[str, str] = os.environ) -> Path:
