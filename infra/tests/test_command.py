@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from capelin.client import Config, Server, Unreachable
 from capelin.embedded.binaries import NotObtainableError
+from capelin.embedded.management.environment import Environment, Existing, Settings
 from capelin.embedded.management.problems import BusyError, NotUpError, TooSlowError
 from capelin_infra.cli.running import explained
 
@@ -91,6 +92,38 @@ def test_an_existing_api_server_that_does_not_answer_is_refused(tmp_path: Path) 
         "  See that it runs, and that kubectl get nodes works with the same kubeconfig.",
     ]
     assert list(home.iterdir()) == []
+
+
+def test_nobody_loses_sight_of_what_stays_in_an_existing_api_server(tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "capelin" / "default")
+    environment.make_folders()
+    environment.kubeconfig.write_bytes(Config(Server("https://127.64.0.9:1")).flattened())
+    known = Existing(cluster="uid", version="v1.34.4", address="127.0.0.1", mark="default.1")
+    environment.write_settings(Settings(kubernetes_version="v1.34.4", existing=known))
+    hesitant = capelin("down", home=tmp_path)
+    assert hesitant.returncode == 1
+    assert "cannot be used now: API server at https://127.64.0.9:1 does not" in hesitant.stdout
+    assert capelin("down", "--yes", home=tmp_path).stdout.splitlines()[-1] == (
+        "Whatever was put into an existing API server stays there, "
+        "labelled capelin.cluster.x-k8s.io/environment=default.1."
+    )
+    assert not environment.folder.exists()
+
+
+def test_settings_that_cannot_be_read_are_no_reason_to_forget_an_api_server(
+    tmp_path: Path,
+) -> None:
+    environment = Environment(tmp_path / "capelin" / "default")
+    environment.make_folders()
+    environment.settings_file.touch()
+    hesitant = capelin("down", home=tmp_path)
+    assert hesitant.returncode == 1
+    assert "The settings of environment default cannot be read." in hesitant.stdout
+    assert environment.folder.exists()
+    ended = capelin("down", "--yes", home=tmp_path)
+    assert ended.returncode == 0
+    assert "labelled capelin.cluster.x-k8s.io/environment." in ended.stdout
+    assert not environment.folder.exists()
 
 
 def test_a_process_ends_with_the_code_and_says_why(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from capelin.api.views.core import Namespace
 from capelin.client import Client, ClientError, Config, Options
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment, all_named, named
-from capelin.embedded.management.problems import MissingError, NotUpError
+from capelin.embedded.management.problems import MissingError, NotUpError, ProblemError
 
 _ANSWER_SECONDS: Final = 10.0
 
@@ -58,10 +58,16 @@ async def clusters_of(environment: Environment) -> list[Cluster]:
             return []
 
 
-async def silence_of(environment: Environment) -> str | None:
-    """Why an API server that an environment lives in cannot be used; nothing where it can."""
-    found = control.found_in(environment)
-    if found is None:
+async def obstacle_of(environment: Environment) -> str | None:
+    """Why what an environment put into an existing API server stays there; nothing if it need not.
+
+    One with unreadable settings may have an API server of its own: nobody knows.
+    """
+    try:
+        settings = environment.settings()
+    except ProblemError as error:
+        return error.what
+    if settings is None or settings.existing is None:
         return None
     options = Options(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
     try:
@@ -69,5 +75,11 @@ async def silence_of(environment: Environment) -> str | None:
         async with Client(config, options=options) as client:
             cluster = (await client.get(Namespace, "kube-system")).uid
     except ClientError as error:
-        return str(error)
-    return None if cluster == found.cluster else "another cluster answers there now"
+        said = str(error).removesuffix(".")
+    else:
+        if cluster == settings.existing.cluster:
+            return None
+        said = f"another cluster answers at {config.server.address}"
+    return (
+        f"The API server that environment {environment.name} lives in cannot be used now: {said}."
+    )

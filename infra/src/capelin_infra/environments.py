@@ -18,13 +18,14 @@ from capelin.embedded.management.environment import (
     named,
 )
 from capelin.embedded.management.existing import Found, check_vacant, configuration, examine
+from capelin.embedded.management.manifests import MARK
 from capelin.embedded.management.problems import BadInputError, MissingError, TooSlowError
 from capelin.embedded.management.providers import upstream
 from capelin.embedded.management.status import Status
 from capelin.embedded.processes import private_folder, write_private
 from rich.console import Console
 
-from capelin_infra.connection import client_of, clusters_of, existing, silence_of
+from capelin_infra.connection import client_of, clusters_of, existing, obstacle_of
 from capelin_infra.demo import bring_up_demo, demo_manifests
 from capelin_infra.lifecycle import the_cluster
 from capelin_infra.progress import Checklist, Line
@@ -118,24 +119,29 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
     if not environments:
         console.print("There is no environment.")
     for environment in environments:
-        silent = await silence_of(environment)
-        if (question := await _question(environment, silent)) and not agreed(question):
+        obstacle = await obstacle_of(environment)
+        if (question := await _question(environment, obstacle)) and not agreed(question):
             console.print(f"Environment {environment.name} stays.")
             continue
+        found = control.found_in(environment)
         with (
             environment.being_changed("down"),
             Checklist(console).shown() as checklist,
             checklist.step(f"environment {environment.name} removed"),
         ):
-            await control.remove(environment, there=silent is None)
+            await control.remove(environment, there=obstacle is None)
+        if obstacle is not None:
+            label = MARK if found is None else f"{MARK}={found.mark}"
+            text = f"Whatever was put into an existing API server stays there, labelled {label}."
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-async def _question(environment: Environment, silent: str | None) -> str | None:
+async def _question(environment: Environment, obstacle: str | None) -> str | None:
     """What to ask before an environment is removed, if anything."""
-    if silent is not None:
+    if obstacle is not None:
         return (
-            f"Environment {environment.name} lives in an API server that cannot be used now: "
-            f"{silent}. Remove it here, and leave there what was put into it?"
+            f"{obstacle} Remove the environment here, and leave in an existing API server "
+            "whatever was put into it?"
         )
     clusters = await clusters_of(environment)
     names = ", ".join(cluster.name for cluster in clusters)
