@@ -80,6 +80,23 @@ def test_a_url_keeps_its_prefix() -> None:
     assert address.authority == "[::1]:9443"
     assert address.path("/c") == "/a/b/c"
     assert address_of_url("https://example.com").path("/c") == "/c"
+    assert address_of_url("https://example.com//a%20b").path("/c") == "/a%20b/c"
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("hooks", "/hooks/c"),
+        ("//hooks", "/hooks/c"),
+        ("@example.com:1", "/@example.com:1/c"),
+        ("/a?b#c d", "/a%3Fb%23c%20d/c"),
+        ("../..", "/c"),
+    ],
+)
+def test_a_path_stays_one_whatever_is_in_it(path: str, asked: str) -> None:
+    service = ServiceReference(namespace="guards", name="gate", path=path)
+    address = address_of(ExtensionClientConfig(service=service))
+    assert (address.authority, address.path("/c")) == ("gate.guards.svc", asked)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +110,13 @@ def test_a_url_keeps_its_prefix() -> None:
         (ExtensionClientConfig(service=ServiceReference(name="a")), "a name and a namespace"),
         (ExtensionClientConfig(url="http://a"), "has to begin with https://"),
         (ExtensionClientConfig(url="https://a:b"), "is no URL"),
+        (ExtensionClientConfig(url="https://a..b"), "is no URL"),
+        (ExtensionClientConfig(url=f"https://{'a' * 64}.b"), "is no URL"),
+        (ExtensionClientConfig(url="https://a\\b"), "is no URL"),
         (ExtensionClientConfig(url="https://user:secret@a"), "neither user nor query"),
+        (ExtensionClientConfig(url="https://user:secret@a:b"), "'a:b' is no URL"),
+        (ExtensionClientConfig(url="http://user:secret@a"), "'a' has to begin with https://"),
+        (ExtensionClientConfig(url="http://a?token=secret"), "'http://a' has to begin"),
         (ExtensionClientConfig(url="https://a?b=c"), "neither user nor query"),
     ],
 )

@@ -1,11 +1,17 @@
 """Where an extension is: from what an ExtensionConfig says to a URL and whom to trust there."""
 
 import posixpath
+import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from capelin.api.views.capi import ExtensionClientConfig, ServiceReference
 from capelin.runtime.calling.errors import AddressError
+
+_LITERAL = "/:@!$&'()*+,;="
+"""What stands for itself in a path, beside letters, digits and the like (RFC 3986)."""
+
+_MAY_BE_SECRET = re.compile(r"^.*@|[?#].*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +64,36 @@ def address_of_url(url: str, ca: bytes | None = None) -> Address:
     Raises:
         AddressError: it is not one that Cluster API would take.
     """
+    shown = _MAY_BE_SECRET.sub("", url)
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        parts, port = _split(url)
     except ValueError:
-        raise AddressError(f"{url!r} is no URL; write it as https://host:port/prefix") from None
+        raise AddressError(f"{shown!r} is no URL; write it as https://host:port/prefix") from None
     if parts.scheme != "https" or not parts.hostname:
-        raise AddressError(f"{url!r} has to begin with https:// and a host: calls need TLS")
+        raise AddressError(f"{shown!r} has to begin with https:// and a host: calls need TLS")
     if parts.username is not None or parts.query or parts.fragment:
         raise AddressError(
             "the URL of an extension has neither user nor query nor fragment; remove them"
         )
-    return Address(parts.hostname, port, parts.path or "/", ca)
+    return Address(parts.hostname, port, _prefix(parts.path, literal=_LITERAL + "%"), ca)
+
+
+def _split(url: str) -> tuple[SplitResult, int | None]:
+    parts = urlsplit(url)
+    # What cannot be a name would be looked up all the same, and fail there in a way of its own.
+    (parts.hostname or "").encode("idna")
+    if "\\" in parts.netloc:
+        raise ValueError(url)
+    return parts, parts.port
 
 
 def _of_service(service: ServiceReference, ca: bytes | None) -> Address:
     if not service.name or not service.namespace:
         raise AddressError("clientConfig.service needs a name and a namespace")
     host = f"{service.name}.{service.namespace}.svc"
-    return Address(host, service.port, service.path or "/", ca)
+    return Address(host, service.port, _prefix(service.path or ""), ca)
+
+
+def _prefix(path: str, *, literal: str = _LITERAL) -> str:
+    """A path that begins with one slash, and has nothing in it that would end it."""
+    return "/" + quote(path.lstrip("/"), safe=literal)
