@@ -201,6 +201,17 @@ async def test_a_process_that_comes_back_has_its_nodes_leases_at_once(
     await eventually(is_held_by_another)
 
 
+async def test_what_could_not_be_written_is_tried_again(shoal: Shoal) -> None:
+    in_the_way = shoal.folder / "stages.yaml"
+    in_the_way.mkdir(parents=True, mode=0o700)
+    machine = shoal.machine("a")
+    with pytest.raises(OSError, match=r"stages\.yaml"):
+        await shoal.ensure(machine)
+    in_the_way.rmdir()
+    await shoal.ensure(machine)
+    await shoal.until_it_runs()
+
+
 async def test_another_kubeconfig_makes_another_process(shoal: Shoal) -> None:
     machine = shoal.machine("a")
     await shoal.ensure(machine)

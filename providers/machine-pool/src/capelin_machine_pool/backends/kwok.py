@@ -127,32 +127,12 @@ class Kwok:
         program = await self._binaries.path("kwok")
         folder = private_folder(self._folder(cluster))
         await self.let_go(cluster)
-        stack = AsyncExitStack()
-        supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
-        self._running[cluster] = _Running(digest, stack)
-        write_private(folder / "kubeconfig", kubeconfig)
-        write_private(folder / "stages.yaml", stages)
-        address = address_of(f"kwok/{cluster}")
-        port = _port(folder, address)
-        supervisor.declare(
-            Declared(
-                name=_NAME,
-                command=Command(
-                    (
-                        *(sys.executable, "-m", keeper.__name__, str(folder / "kubeconfig")),
-                        str(program),
-                        f"--kubeconfig={folder / 'kubeconfig'}",
-                        f"--config={folder / 'stages.yaml'}",
-                        f"--manage-nodes-with-label-selector={keeper.KEPT_ALIVE}=fake",
-                        f"--node-lease-duration-seconds={_LEASE_SECONDS}",
-                        f"--server-address={address}:{port}",
-                    ),
-                    # Both files are read once, at the start: others make it another command.
-                    {"CAPELIN_FILES_SHA256": digest, "HOME": str(folder)},
-                ),
-                ready=partial(listening, address, port),
-            )
-        )
+        async with AsyncExitStack() as stack:
+            supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
+            write_private(folder / "kubeconfig", kubeconfig)
+            write_private(folder / "stages.yaml", stages)
+            supervisor.declare(_declared(folder, cluster, program, digest))
+            self._running[cluster] = _Running(digest, stack.pop_all())
 
     def _folder(self, cluster: Key) -> Path:
         # A namespace has no dot in it, so no two clusters share a folder.
@@ -161,6 +141,28 @@ class Kwok:
 
 def _processes(folder: Path) -> Path:
     return folder / "run"
+
+
+def _declared(folder: Path, cluster: Key, program: Path, digest: str) -> Declared:
+    address = address_of(f"kwok/{cluster}")
+    port = _port(folder, address)
+    return Declared(
+        name=_NAME,
+        command=Command(
+            (
+                *(sys.executable, "-m", keeper.__name__, str(folder / "kubeconfig")),
+                str(program),
+                f"--kubeconfig={folder / 'kubeconfig'}",
+                f"--config={folder / 'stages.yaml'}",
+                f"--manage-nodes-with-label-selector={keeper.KEPT_ALIVE}=fake",
+                f"--node-lease-duration-seconds={_LEASE_SECONDS}",
+                f"--server-address={address}:{port}",
+            ),
+            # Both files are read once, at the start: others make it another command.
+            {"CAPELIN_FILES_SHA256": digest, "HOME": str(folder)},
+        ),
+        ready=partial(listening, address, port),
+    )
 
 
 def _port(folder: Path, address: str) -> int:
