@@ -3,6 +3,7 @@
 from capelin.client import Client
 from capelin.embedded.management.callback import callable_from
 from capelin.embedded.management.existing import WEBHOOKS
+from capelin.embedded.management.manifests import MARK
 
 NOBODY = "255.255.255.255"
 
@@ -23,4 +24,33 @@ async def test_an_api_server_that_cannot_call_says_why(client: Client) -> None:
     called = await callable_from(client, [NOBODY], "mark")
     assert called.addresses == frozenset()
     assert f"dial tcp {NOBODY}" in called.complaint
+    assert await left(client) == []
+
+
+async def test_what_somebody_who_was_killed_left_is_no_obstacle_and_goes(client: Client) -> None:
+    dead = {
+        "name": "left.capelin.cluster.x-k8s.io",
+        "clientConfig": {"url": "https://127.0.0.1:1"},
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["configmaps"],
+            }
+        ],
+        "objectSelector": {"matchLabels": {MARK: "capelin-callback-1"}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    await client.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "capelin-callback-demo", "labels": {MARK: "demo.1"}},
+            "webhooks": [dead],
+        }
+    )
+    called = await callable_from(client, ["127.0.0.1"], "demo.2")
+    assert called.addresses == {"127.0.0.1"}
     assert await left(client) == []

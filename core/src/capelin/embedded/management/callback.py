@@ -50,19 +50,21 @@ async def callable_from(client: Client, addresses: Sequence[str], mark: str) -> 
     It is asked to accept an object that it then does not keep, and a webhook for that object alone
     is put into it meanwhile.
     """
-    name = f"capelin-callback-{uuid4().hex[:8]}"
+    # Always the same for an environment: what an `up` that was killed left is replaced, and goes.
+    name = f"capelin-callback-{mark.partition('.')[0]}"
+    probe = f"capelin-callback-{uuid4().hex[:8]}"
     async with _listening(addresses) as listener:
-        hooks = [listener.webhook(number, name) for number in range(len(addresses))]
-        await client.create(
-            {
-                "apiVersion": "admissionregistration.k8s.io/v1",
-                "kind": _CONFIGURATIONS.kind,
-                "metadata": {"name": name, "labels": {MARK: mark}},
-                "webhooks": hooks,
-            }
-        )
+        hooks = [listener.webhook(number, probe) for number in range(len(addresses))]
         try:
-            complaint = await _ask(client, name, listener)
+            await client.apply(
+                {
+                    "apiVersion": "admissionregistration.k8s.io/v1",
+                    "kind": _CONFIGURATIONS.kind,
+                    "metadata": {"name": name, "labels": {MARK: mark}},
+                    "webhooks": hooks,
+                }
+            )
+            complaint = await _ask(client, probe, listener)
         finally:
             await client.delete(_CONFIGURATIONS, name)
     return Called(frozenset(addresses[number] for number in listener.called), complaint)
