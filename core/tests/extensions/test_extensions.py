@@ -12,8 +12,7 @@ from uuid import uuid4
 import pytest
 from aiohttp import web
 from capelin.api import ObjectMeta
-from capelin.api.views.core import CustomResourceDefinition
-from capelin.client import Client, Config, Impersonation, Invalid, NotFound
+from capelin.client import Client, Config, Impersonation, Invalid
 from capelin.controller import Manager, Options
 from capelin.extensions import Extension, Extensions, manifests
 from capelin.extensions.api import ClientConfig, GroupVersionHook, Handler, Service, Spec
@@ -128,11 +127,11 @@ async def test_nobody_there_somebody_else_and_nowhere(server: Server) -> None:
 
 
 @pytest.fixture(scope="module")
-async def client(kubeconfig: Path) -> AsyncGenerator[Client]:
+async def client(kubeconfig: Path, install_crds: Callable[..., None]) -> AsyncGenerator[Client]:
     """An administrator, where the kind is served and its controller may work."""
+    crd, role = manifests()
+    install_crds(crd)
     async with Client(Config.from_kubeconfig(kubeconfig), manager="user") as made:
-        crd, role = manifests()
-        await made.apply(crd, resource=CustomResourceDefinition.resource)
         await made.apply(role)
         group = "rbac.authorization.k8s.io"
         binding = {
@@ -143,15 +142,6 @@ async def client(kubeconfig: Path) -> AsyncGenerator[Client]:
             "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
         }
         await made.apply(binding)
-
-        async def is_served() -> bool:
-            try:
-                await made.list(Extension)
-            except NotFound:
-                return False
-            return True
-
-        await until(is_served)
         yield made
 
 
@@ -184,6 +174,10 @@ async def is_said(client: Client, name: str, reason: str, *handlers: str) -> boo
     return (status.conditions[0].reason, known) == (reason, handlers)
 
 
+async def is_gone(client: Client, name: str) -> bool:
+    return await client.find(Extension, name) is None
+
+
 async def test_what_an_extension_answers_stands_in_its_status(
     client: Client, kubeconfig: Path, tmp_path: Path
 ) -> None:
@@ -214,11 +208,7 @@ async def test_what_an_extension_answers_stands_in_its_status(
             await client.patch(Extension, name, None, bundle)
             await until(lambda: is_said(client, name, "Discovered", *names))
             await client.delete(Extension, name)
-
-            async def is_gone() -> bool:
-                return await client.find(Extension, name) is None
-
-            await until(is_gone)
+            await until(lambda: is_gone(client, name))
 
 
 async def test_an_extension_is_asked_again_from_time_to_time(
@@ -240,6 +230,66 @@ async def test_an_extension_is_asked_again_from_time_to_time(
         }
         await until(lambda: is_said(client, name, "Discovered", f"two.{name}"))
         await client.delete(Extension, name)
+
+
+async def test_who_answers_otherwise_each_time_is_not_asked_for_that(
+    client: Client, kubeconfig: Path, server: Server
+) -> None:
+    """The status that changes is an event, and no reason to ask."""
+    name, times = f"fickle-{uuid4().hex[:8]}", 0
+
+    async def fickle(_: web.BaseRequest) -> web.StreamResponse:
+        nonlocal times
+        times += 1
+        return answer(status="Success", handlers=[{"name": f"h{times}", "requestHook": HOOK}])
+
+    server.says[DISCOVERY] = fickle
+    await client.create(extension(name, server.url, WIRE_CA.certificate_pem))
+    async with running(kubeconfig, timedelta(minutes=10)):
+        await until(lambda: is_said(client, name, "Discovered", f"h1.{name}"))
+        # Whatever follows the first answer comes before what follows these.
+        await client.patch(Extension, name, None, {"spec": {"settings": {"strict": "true"}}})
+        await until(lambda: is_said(client, name, "Discovered", f"h2.{name}"))
+        await client.delete(Extension, name)
+        await until(lambda: is_gone(client, name))
+        await client.create(extension(name, server.url, WIRE_CA.certificate_pem))
+        await until(lambda: is_said(client, name, "Discovered", f"h3.{name}"))
+        await client.delete(Extension, name)
+    assert times == 3
+
+
+async def test_an_extension_at_rest_is_not_written(
+    client: Client, kubeconfig: Path, server: Server
+) -> None:
+    name, times = f"steady-{uuid4().hex[:8]}", 0
+
+    async def counting(_: web.BaseRequest) -> web.StreamResponse:
+        nonlocal times
+        times += 1
+        handlers = [{"name": one, "requestHook": HOOK} for one in ("b", "a")]
+        return answer(status="Success", handlers=handlers if times % 2 else handlers[::-1])
+
+    server.says[DISCOVERY] = counting
+    await client.create(extension(name, server.url, WIRE_CA.certificate_pem))
+    async with running(kubeconfig, timedelta(seconds=0.2)):
+        await until(lambda: is_said(client, name, "Discovered", f"a.{name}", f"b.{name}"))
+        before, asked = await client.get(Extension, name), times
+
+        async def asked_again() -> bool:
+            return times >= asked + 3
+
+        await until(asked_again)
+        after = await client.get(Extension, name)
+        assert after.metadata.resource_version == before.metadata.resource_version
+        await client.delete(Extension, name)
+
+
+async def test_what_is_no_base64_is_refused(client: Client) -> None:
+    for wrong in ("A", "AAA", "=", "AA="):
+        where = ClientConfig.model_construct(url="https://one", ca_bundle=wrong)
+        spec = Spec.model_construct(client_config=where)
+        with pytest.raises(Invalid, match="caBundle"):
+            await client.create(Extension.of("wrong", spec=spec))
 
 
 async def test_an_address_is_either_a_url_or_a_service(client: Client) -> None:

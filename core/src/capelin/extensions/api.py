@@ -6,12 +6,11 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field
 
 from capelin.api import Column, Conditions, Definition, Model, Object, kind, rule
-from capelin.api.fields import DNSLabel, Int64, Port, map_list
+from capelin.api.fields import DNSLabel, Int64, LabelValue, Port, map_list
 from capelin.api.views.capi import ExtensionConfig
 
 Text = Annotated[str, MinLen(1), MaxLen(512)]
-LabelText = Annotated[str, MaxLen(63)]
-
+BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 MOST_HANDLERS = 512
 """More than that is a mistake of the extension."""
 
@@ -21,7 +20,7 @@ class Service(Model):
 
     namespace: DNSLabel
     name: DNSLabel
-    path: Annotated[str, MinLen(1), MaxLen(512)] | None = None
+    path: Text | None = None
     """What all of its paths begin with."""
     port: Port | None = None
     """443 when nothing is said."""
@@ -30,10 +29,10 @@ class Service(Model):
 class ClientConfig(Model):
     """How an extension is reached: by URL or by Service."""
 
-    url: Annotated[str, MinLen(1), MaxLen(512)] | None = None
+    url: Text | None = None
     """`https://host:port/prefix`."""
     service: Service | None = None
-    ca_bundle: Annotated[str, MaxLen(2**19), Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$")] | None = None
+    ca_bundle: Annotated[str, MaxLen(2**19), Field(pattern=BASE64)] | None = None
     """Whom to trust, as PEM in base64; the system's roots when nothing is said."""
 
     rules = (rule("has(self.url) != has(self.service)", "say either url or service"),)
@@ -44,13 +43,13 @@ class Requirement(Model):
 
     key: Annotated[str, MinLen(1), MaxLen(317)]
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: Annotated[list[LabelText], MaxLen(64)] = []
+    values: Annotated[list[LabelValue], MaxLen(64)] = []
 
 
 class Selector(Model):
     """Which namespaces, by their labels."""
 
-    match_labels: Annotated[dict[str, LabelText], MaxLen(64)] = {}
+    match_labels: Annotated[dict[str, LabelValue], MaxLen(64)] = {}
     match_expressions: Annotated[list[Requirement], MaxLen(64)] = []
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from time import monotonic
 
-from capelin.contract.conditions import Aspect, find, update
-from capelin.controller import After, Context, Done, For, Reconciler, Result, patience
+from capelin.contract.conditions import Aspect, update
+from capelin.controller import After, Context, For, Key, Reconciler, Result, patience
 from capelin.extensions.api import MOST_HANDLERS, Extension, Handler, Status
 from capelin.runtime.calling import (
     AddressError,
@@ -17,17 +18,7 @@ from capelin.runtime.calling import (
 )
 
 DISCOVERED = "Discovered"
-"""The condition: whether the handlers in the status are what the extension says now. Its reason
-when they are is the same word; the reasons when they are not follow."""
-
-ADDRESS_INVALID = "AddressInvalid"
-"""`spec.clientConfig` leads nowhere."""
-
-HANDLERS_INVALID = "HandlersInvalid"
-"""The extension has a handler that cannot be taken, which spoils them all."""
-
-REFUSED = "Refused"
-"""The extension answered, and not with success."""
+"""The condition, and its reason while the handlers in the status are what is said now."""
 
 NO_ANSWER: dict[Trouble, str] = {
     "unreachable": "Unreachable",
@@ -37,9 +28,7 @@ NO_ANSWER: dict[Trouble, str] = {
     "status": "UnexpectedStatus",
     "unreadable": "Unreadable",
 }
-"""Why there was no answer: nobody listens; the certificate is not from `caBundle` or for another
-host; nothing came in time; the answer leads elsewhere, is no success of HTTP, or no JSON of its
-hook."""
+"""Its reasons where there was no answer; `docs/extensions.md` tells people what they mean."""
 
 PERIOD = timedelta(minutes=10)
 """How often an extension is asked again, though nothing has changed."""
@@ -52,20 +41,27 @@ class Extensions(Reconciler[Extension]):
 
     def __init__(self, period: timedelta = PERIOD) -> None:
         self._period = period
+        self._asked: dict[str, tuple[tuple[str, int], float]] = {}
 
     async def reconcile(self, extension: Extension, at: Context, /) -> Result:
-        """Ask, and say what came of it."""
-        if extension.metadata.deletion_timestamp is not None:
-            return Done()
-        found = await discover(extension)
-        now = at.now()
+        """Ask when it is time, and say what came of it."""
+        version = extension.uid, extension.metadata.generation
+        asked, until = self._asked.get(extension.name, (None, 0.0))
+        # What we write is an event, too: who answers otherwise each time would be asked for ever.
+        if asked == version and (rest := until - monotonic()) > 0:
+            return After(rest)
+        found, now = await discover(extension), at.now()
         status = status_of(extension, found, now)
         await at.publish(extension, status)
-        if not isinstance(found, CallingError):
-            return After(self._period.total_seconds())
-        discovered = find(status.conditions, DISCOVERED)
-        since = now if discovered is None else discovered.last_transition_time
-        return patience(now - since, most=self._period.total_seconds())
+        pause = After(self._period.total_seconds())
+        if isinstance(found, CallingError):
+            pause = patience(now - status.conditions[0].last_transition_time, most=pause.seconds)
+        self._asked[extension.name] = version, monotonic() + pause.seconds
+        return pause
+
+    async def gone(self, key: Key, _: Context, /) -> None:
+        """Forget when it was asked."""
+        self._asked.pop(key.name, None)
 
 
 async def discover(extension: Extension) -> list[Handler] | CallingError:
@@ -78,8 +74,7 @@ async def discover(extension: Extension) -> list[Handler] | CallingError:
             return error
     handlers = config.status.handlers
     if len(handlers) > MOST_HANDLERS:
-        problem = f"there are {len(handlers)}, and at most {MOST_HANDLERS} can be"
-        return DiscoveryError(extension.name, [problem])
+        return DiscoveryError(extension.name, [f"{len(handlers)} are more than {MOST_HANDLERS}"])
     return [Handler.read(handler.dump()) for handler in handlers]
 
 
@@ -91,11 +86,9 @@ def status_of(extension: Extension, found: list[Handler] | CallingError, now: da
     """What to say of an extension: its handlers, or those last known and why no others are."""
     before = extension.status or Status()
     if isinstance(found, CallingError):
-        said = Aspect(DISCOVERED, "False", reason_of(found), str(found))
-        handlers = before.handlers
+        said, handlers = Aspect(DISCOVERED, "False", reason_of(found), str(found)), before.handlers
     else:
-        said = Aspect(DISCOVERED, "True", DISCOVERED)
-        handlers = sorted(found, key=lambda handler: handler.name)
+        said, handlers = Aspect(DISCOVERED, "True", DISCOVERED), sorted(found, key=lambda h: h.name)
     generation = extension.metadata.generation
     conditions = update(before.conditions, [said], now=now, generation=generation)
     return Status(observed_generation=generation, handlers=handlers, conditions=conditions)
@@ -105,10 +98,10 @@ def reason_of(error: CallingError) -> str:
     """The word for programs."""
     match error:
         case AddressError():
-            return ADDRESS_INVALID
+            return "AddressInvalid"
         case NoAnswerError(trouble=trouble):
             return NO_ANSWER[trouble]
         case DiscoveryError():
-            return HANDLERS_INVALID
+            return "HandlersInvalid"
         case _:
-            return REFUSED
+            return "Refused"
