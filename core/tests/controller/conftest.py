@@ -10,9 +10,8 @@ from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 import pytest
-from capelin.api import BaseObject, crd
-from capelin.api.views.core import CustomResourceDefinition, Namespace
-from capelin.client import Client, Config, NotFound
+from capelin.api.views.core import Namespace
+from capelin.client import Client, Config
 from capelin.client import Options as ClientOptions
 from capelin.controller import Manager, Options, Reconciler, logs
 
@@ -31,9 +30,6 @@ class Running(Protocol):
     def __call__(
         self, *reconcilers: Reconciler[Any], **options: Any
     ) -> AbstractAsyncContextManager[Manager]: ...
-
-
-Install = Callable[[type[BaseObject]], Awaitable[None]]
 
 
 @pytest.fixture(scope="session")
@@ -88,26 +84,6 @@ def eventually() -> Eventually:
                 await asyncio.sleep(pause)
 
     return wait
-
-
-@pytest.fixture(scope="session")
-def install(client: Client, eventually: Eventually) -> Install:
-    """Installs the CRD of a kind and waits until the API server serves it."""
-
-    async def put(kind: type[BaseObject]) -> None:
-        definition = CustomResourceDefinition.resource
-        await client.apply(crd(kind), resource=definition)
-
-        async def served() -> bool:
-            try:
-                await client.list(kind)
-            except NotFound:
-                return False
-            return True
-
-        await eventually(served)
-
-    return put
 
 
 @pytest.fixture

@@ -72,8 +72,8 @@ class Seen(Reconciler[Shoal]):
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def installed(install: Any) -> None:
-    await install(Shoal)
+def installed(install_crds: Callable[..., None]) -> None:
+    install_crds(Shoal)
 
 
 async def make(

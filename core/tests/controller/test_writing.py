@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -33,8 +33,8 @@ class Reef(Object[Spec, Status]):
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def installed(install: Any) -> None:
-    await install(Reef)
+def installed(install_crds: Callable[..., None]) -> None:
+    install_crds(Reef)
 
 
 @pytest.fixture
