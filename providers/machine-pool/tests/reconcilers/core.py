@@ -25,6 +25,12 @@ OLD, NEW = "v1.33.13", "v1.34.4"
 CORES_FINALIZER = "machine.cluster.x-k8s.io/core"
 
 
+def looking(client: Client) -> Context:
+    """What a reconciler is given when it looks at an object."""
+    recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
+    return Context(client, logging.getLogger(__name__), recorder)
+
+
 @dataclass
 class Cloud:
     """A backend that keeps its instances whatever becomes of the provider: by name, a version."""
@@ -181,8 +187,7 @@ class World:
 
     async def provider_steps(self, client: Client) -> None:
         """One look of a provider that has just started at everything there is."""
-        recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
-        at = Context(client, logging.getLogger(__name__), recorder)
+        at = looking(client)
         if pool := await self.pool():
             await Pools().reconcile(pool, at)
         backend: Backend = self.cloud

@@ -1,17 +1,16 @@
 """What is around a cluster's machines, from its making to its end."""
 
-import logging
-from datetime import UTC, datetime
 from typing import Any
 
 from capelin.api.views.capi import Cluster
 from capelin.client import Client
 from capelin.contract.conditions import find
 from capelin.contract.owners import reference_to
-from capelin.controller import Context, Done
-from capelin.controller.events import Recorder
+from capelin.controller import Done
 from capelin_machine_pool.api import CapelinCluster
 from capelin_machine_pool.reconcilers import Clusters
+
+from .core import looking
 
 
 async def make(client: Client, namespace: str, **metadata: Any) -> None:
@@ -44,10 +43,8 @@ async def make(client: Client, namespace: str, **metadata: Any) -> None:
 
 async def looked_after(client: Client, namespace: str) -> CapelinCluster:
     """The infrastructure after one look of the provider."""
-    recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
-    at = Context(client, logging.getLogger(__name__), recorder)
     infrastructure = await client.get(CapelinCluster, "demo", namespace)
-    assert await Clusters().reconcile(infrastructure, at) == Done()
+    assert await Clusters().reconcile(infrastructure, looking(client)) == Done()
     return await client.get(CapelinCluster, "demo", namespace)
 
 

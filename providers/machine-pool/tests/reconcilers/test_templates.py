@@ -1,13 +1,11 @@
 """What a template says of machines that are not there yet."""
 
-import logging
-from datetime import UTC, datetime
-
 from capelin.client import Client
-from capelin.controller import Context, Done
-from capelin.controller.events import Recorder
+from capelin.controller import Done
 from capelin_machine_pool.api import CapelinMachineTemplate
 from capelin_machine_pool.reconcilers import Templates
+
+from .core import looking
 
 
 async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer(
@@ -25,13 +23,11 @@ async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer
         },
         resource=CapelinMachineTemplate.resource,
     )
-    recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
-    at = Context(client, logging.getLogger(__name__), recorder)
     template = await client.get(CapelinMachineTemplate, "small", namespace)
-    assert await Templates().reconcile(template, at) == Done()
+    assert await Templates().reconcile(template, looking(client)) == Done()
     said = await client.get(CapelinMachineTemplate, "small", namespace)
     assert said.status is not None
     assert said.status.capacity == {"cpu": "2", "memory": "8Gi"}
-    await Templates().reconcile(said, at)
+    await Templates().reconcile(said, looking(client))
     again = await client.get(CapelinMachineTemplate, "small", namespace)
     assert again.metadata.resource_version == said.metadata.resource_version
