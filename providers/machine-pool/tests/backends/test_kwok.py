@@ -20,8 +20,10 @@ from capelin_machine_pool.desired import WantedMachine
 pytestmark = pytest.mark.needs_programs("kwok")
 
 CLUSTER = "demo"
-RENEWED_AFTER = 30.0
-"""Seconds after which KWOK renews a lease: a quarter of its two minutes."""
+RENEWED_AFTER = 20.0
+"""Seconds after which KWOK renews a lease: a quarter of its eighty."""
+KUBERNETES_WAITS = 50.0
+"""Seconds without a renewal after which a Node is unready."""
 
 
 class Shoal:
@@ -127,6 +129,10 @@ async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client:
         return lease is not None and lease.spec.renew_time is not None
 
     await eventually(has_lease)
+    lease = await client.get(Lease, node.name, "kube-node-lease")
+    assert lease.spec.lease_duration_seconds == 4 * RENEWED_AFTER
+    # One that failed is tried again when the next is due, up to a twenty-fifth later each time.
+    assert 2 * 1.04 * RENEWED_AFTER < KUBERNETES_WAITS
 
 
 async def test_a_machine_that_dies_renews_its_lease_no_more(shoal: Shoal, client: Client) -> None:
