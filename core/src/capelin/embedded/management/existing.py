@@ -143,8 +143,8 @@ def check_nobody_elses(objects: Iterable[Unstructured], mark: str, url: str) -> 
         raise BadInputError(
             f"Another Capelin environment, called {name}, uses the API server at {url}.",
             f"Its label is on {what}{more} ({other}).",
-            f"Take it down where it was started, with capelin down --name {name}, "
-            "or choose another API server.",
+            f"Take it down where it was started, with capelin down --name {name}; if it is gone, "
+            "remove all that has this label; or choose another API server.",
         )
     raise BadInputError(
         f"The API server at {url} has a Cluster API already.",
@@ -157,12 +157,12 @@ def check_nobody_elses(objects: Iterable[Unstructured], mark: str, url: str) -> 
 def belongs_to_cluster_api(obj: Unstructured) -> bool:
     """Whether a CRD defines a kind of Cluster API or a provider, or a webhook is called for one."""
     if obj["kind"] == DEFINITIONS.kind:
-        return _is_ours(obj["spec"]["group"])
+        return _is_cluster_apis(obj["spec"]["group"])
     rules = [rule for hook in obj.get("webhooks", []) for rule in hook.get("rules", [])]
-    return any(_is_ours(group) for rule in rules for group in rule.get("apiGroups", []))
+    return any(_is_cluster_apis(group) for rule in rules for group in rule.get("apiGroups", []))
 
 
-def _is_ours(group: str) -> bool:
+def _is_cluster_apis(group: str) -> bool:
     return group == _GROUP or group.endswith(f".{_GROUP}")
 
 
