@@ -131,7 +131,7 @@ def is_settled(school: Unstructured) -> bool:
 
 @asynccontextmanager
 async def filled_sea(
-    kubeconfig: Path, namespace: str, folder: Path, eventually: Any
+    kubeconfig: Path, namespace: str, folder: Path, eventually: Any, many: int = MANY
 ) -> AsyncGenerator[Sea]:
     config = Config.from_kubeconfig(kubeconfig)
     async with Client(config, options=Options(qps=0, connections=20)) as client:
@@ -139,7 +139,7 @@ async def filled_sea(
         await client.apply(definition, resource=CustomResourceDefinition.resource)
         await eventually(lambda: is_established(client))
         sea = Sea(client, kubeconfig, namespace, folder)
-        await asyncio.gather(*(sea.create(number) for number in range(MANY)))
+        await asyncio.gather(*(sea.create(number) for number in range(many)))
         yield sea
         for manager in sea.managers:
             if manager.returncode is None:
@@ -158,6 +158,15 @@ async def sea(
     kubeconfig: Path, namespace: str, tmp_path: Path, eventually: Any
 ) -> AsyncIterator[Sea]:
     async with filled_sea(kubeconfig, namespace, tmp_path, eventually) as made:
+        yield made
+
+
+@pytest.fixture
+async def pond(
+    kubeconfig: Path, namespace: str, tmp_path: Path, eventually: Any
+) -> AsyncIterator[Sea]:
+    """A sea with few schools, where how many there are decides nothing."""
+    async with filled_sea(kubeconfig, namespace, tmp_path, eventually, many=10) as made:
         yield made
 
 
@@ -202,12 +211,7 @@ async def test_another_manager_takes_over_when_the_leader_is_killed(
     assert max(ended) < min(run.began for run in second.runs())
 
 
-async def test_a_manager_at_rest_writes_nothing_and_stays_small(
-    sea: Sea, eventually: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Who measures coverage needs memory, too.
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-    monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
+async def test_a_manager_at_rest_writes_nothing_and_stays_small(sea: Sea, eventually: Any) -> None:
     manager, journal = await sea.start("only")
     await eventually(sea.all_settled, within=120, pause=0.5)
     await eventually(lambda: is_quiet(journal), within=120)
@@ -229,26 +233,26 @@ def resident_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-async def test_sigterm_ends_a_manager_and_gives_the_lease_back(sea: Sea, eventually: Any) -> None:
-    manager, journal = await sea.start("only", "--leader-elect", "--log-format=json")
+async def test_sigterm_ends_a_manager_and_gives_the_lease_back(pond: Sea, eventually: Any) -> None:
+    manager, journal = await pond.start("only", "--leader-elect", "--log-format=json")
     await eventually(lambda: journal.lines() > 0, within=120)
     manager.terminate()
     assert await manager.wait() == 0
-    lease = await sea.client.get(Lease, "capelin-schools", sea.namespace)
+    lease = await pond.client.get(Lease, "capelin-schools", pond.namespace)
     assert lease.spec.holder_identity == ""
     assert not any(run.ended == float("inf") for run in journal.runs()), "all came to their end"
-    said = [json.loads(line) for line in (sea.folder / "only.log").read_text().splitlines()]
+    said = [json.loads(line) for line in (pond.folder / "only.log").read_text().splitlines()]
     assert said[-1]["message"] == "Stopping on SIGTERM"
 
 
-async def test_losing_the_lease_ends_the_process(sea: Sea, eventually: Any) -> None:
-    manager, journal = await sea.start("only", "--leader-elect")
+async def test_losing_the_lease_ends_the_process(pond: Sea, eventually: Any) -> None:
+    manager, journal = await pond.start("only", "--leader-elect")
     await eventually(lambda: journal.lines() > 0, within=120)
     thief = {"spec": {"holderIdentity": "a thief"}}
-    await sea.client.patch(Lease, "capelin-schools", sea.namespace, thief)
+    await pond.client.patch(Lease, "capelin-schools", pond.namespace, thief)
     async with asyncio.timeout(60):
         assert await manager.wait() == 1
-    assert "could not renew the lease" in (sea.folder / "only.log").read_text()
+    assert "could not renew the lease" in (pond.folder / "only.log").read_text()
 
 
 def test_the_example_is_short() -> None:
