@@ -12,7 +12,7 @@ from capelin.embedded.management.problems import MissingError, NotUpError, Probl
 _ANSWER_SECONDS: Final = 10.0
 
 
-def existing(name: str) -> Environment:
+def the_environment(name: str) -> Environment:
     """The environment of a name.
 
     Raises:

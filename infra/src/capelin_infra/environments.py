@@ -25,7 +25,7 @@ from capelin.embedded.management.status import Status
 from capelin.embedded.processes import private_folder, write_private
 from rich.console import Console
 
-from capelin_infra.connection import client_of, clusters_of, existing, obstacle_of
+from capelin_infra.connection import client_of, clusters_of, obstacle_of, the_environment
 from capelin_infra.demo import bring_up_demo, demo_manifests
 from capelin_infra.lifecycle import the_cluster
 from capelin_infra.progress import Checklist, Line
@@ -115,7 +115,7 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
         MissingError: if there is no such environment.
     """
     console = Console()
-    environments = all_named() if name is None else [existing(name)]
+    environments = all_named() if name is None else [the_environment(name)]
     if not environments:
         console.print("There is no environment.")
     for environment in environments:
@@ -156,7 +156,7 @@ async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
     Raises:
         MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
     """
-    environment = existing(name)
+    environment = the_environment(name)
     if cluster is None:
         return environment.kubeconfig
     async with client_of(environment) as client:

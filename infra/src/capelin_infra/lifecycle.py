@@ -23,7 +23,7 @@ from capelin_infra.clusters import (
     topology_version,
     upgrade,
 )
-from capelin_infra.connection import client_of, existing
+from capelin_infra.connection import client_of, the_environment
 from capelin_infra.progress import Checklist
 
 _LOOK_SECONDS: Final = 0.5
@@ -36,7 +36,7 @@ async def create_cluster(
 ) -> None:
     """Create a Cluster and wait until it is ready."""
     check_name(shape.name)
-    place = existing(environment)
+    place = the_environment(environment)
     settings = place.settings()
     async with client_of(place) as client:
         cluster_class = await _class(client, shape)
@@ -63,7 +63,7 @@ async def delete_cluster(
     environment: str, namespace: str, name: str, *, dry_run: bool, within: float | None
 ) -> None:
     """Delete a Cluster and wait until it is gone."""
-    async with client_of(existing(environment)) as client:
+    async with client_of(the_environment(environment)) as client:
         cluster = await the_cluster(client, name, namespace)
         if dry_run:
             _print({"delete": f"Cluster {cluster.namespace}/{cluster.name}"})
@@ -90,7 +90,7 @@ async def upgrade_cluster(
     within: float | None,
 ) -> None:
     """Upgrade a Cluster and wait until all of it runs the version."""
-    async with client_of(existing(environment)) as client:
+    async with client_of(the_environment(environment)) as client:
         cluster = await the_cluster(client, name, namespace)
         check_upgrade(topology_version(cluster), version)
         await _patch(client, cluster, upgrade(version), dry_run=dry_run)
@@ -109,7 +109,7 @@ async def scale_cluster(
     within: float | None,
 ) -> None:
     """Change a Cluster's numbers and wait until it has them."""
-    async with client_of(existing(environment)) as client:
+    async with client_of(the_environment(environment)) as client:
         cluster = await the_cluster(client, name, namespace)
         topology_version(cluster)
         await _patch(client, cluster, scaling(cluster, counts), dry_run=dry_run)

@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from capelin_infra.connection import client_of, existing
+from capelin_infra.connection import client_of, the_environment
 from capelin_infra.tree import Node, Parts, Shown, State, tree
 
 _LOOK_SECONDS: Final = 1.0
@@ -96,7 +96,7 @@ async def show(
 
 async def look(name: str | None) -> list[Overview]:
     """One environment, or all of them, as they are now."""
-    environments = all_named() if name is None else [existing(name)]
+    environments = all_named() if name is None else [the_environment(name)]
     return list(await asyncio.gather(*map(_look_at, environments)))
 
 

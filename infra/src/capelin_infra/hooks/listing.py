@@ -9,7 +9,7 @@ from capelin.runtime.calling.discovery import SaidHandler
 from rich.console import Console
 from rich.table import Table
 
-from capelin_infra.connection import client_of, existing
+from capelin_infra.connection import client_of, the_environment
 
 
 def handler_table(handlers: Iterable[SaidHandler]) -> Table:
@@ -28,7 +28,7 @@ def handler_table(handlers: Iterable[SaidHandler]) -> Table:
 
 async def show(environment: str, *, json: bool) -> None:
     """Print what the environment's ExtensionConfigs say."""
-    async with client_of(existing(environment)) as client:
+    async with client_of(the_environment(environment)) as client:
         configs = await _configs(client)
     if json:
         print(jsonlib.dumps([one.dump() for one in configs], indent=2))  # noqa: T201

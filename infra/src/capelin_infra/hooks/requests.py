@@ -13,7 +13,7 @@ from capelin.embedded.management.problems import BadInputError, MissingError
 from capelin.runtime import AnyHook, CatalogError
 from capelin.runtime.requests import Scene, example_scene, request_for, scene_of
 
-from capelin_infra.connection import client_of, existing
+from capelin_infra.connection import client_of, the_environment
 
 _EXAMPLE = ("example", "conformance")
 
@@ -37,7 +37,7 @@ class Wanted:
                 return example_scene(*_EXAMPLE)
             return example_scene(*_EXAMPLE, to_version=self.to_version)
         namespace, _, name = self.cluster.rpartition("/")
-        async with client_of(existing(environment)) as client:
+        async with client_of(the_environment(environment)) as client:
             try:
                 return await scene_of(
                     client, name, namespace or "default", to_version=self.to_version

@@ -18,7 +18,7 @@ from capelin.runtime.calling import (
 )
 from pydantic import ValidationError
 
-from capelin_infra.connection import client_of, existing
+from capelin_infra.connection import client_of, the_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Target:
         return Address(found.host, found.port, found.prefix, found.ca, self.through)
 
     async def _of_name(self) -> ExtensionConfig:
-        async with client_of(existing(self.environment)) as client:
+        async with client_of(the_environment(self.environment)) as client:
             try:
                 return await client.get(ExtensionConfig, self.which)
             except NotFound:
