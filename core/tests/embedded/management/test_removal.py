@@ -5,6 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from capelin.api import ObjectMeta, OwnerReference
 from capelin.api.views.core import ConfigMap, Namespace, Secret
 from capelin.client import ApiError, Client, Config
 from capelin.embedded.apiserver import ApiServer
@@ -12,7 +13,7 @@ from capelin.embedded.management.existing import DEFINITIONS
 from capelin.embedded.management.foundation import Foundation
 from capelin.embedded.management.installation import install
 from capelin.embedded.management.manifests import MANAGER, MARK
-from capelin.embedded.management.removal import remove_marked
+from capelin.embedded.management.removal import owned, remove_marked
 
 from .kinds import definition
 
@@ -28,6 +29,28 @@ def owned_by(owner: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"metadata": {"name": "key", "namespace": "default", "ownerReferences": [reference]}} | (
         {"apiVersion": "v1", "kind": "Secret"} | more
     )
+
+
+def test_what_people_wrote_is_not_ours_though_kinds_of_ours_own_it() -> None:
+    groups = {"cluster.x-k8s.io", "addons.cluster.x-k8s.io"}
+
+    def of(*owners: tuple[str, str]) -> Secret:
+        references = [
+            OwnerReference(api_version=f"{group}/v1", kind=kind, name="a", uid="1")
+            for group, kind in owners
+        ]
+        return Secret(metadata=ObjectMeta(name="a", owner_references=references))
+
+    cluster = ("cluster.x-k8s.io", "Cluster")
+    resource_set = ("addons.cluster.x-k8s.io", "ClusterResourceSet")
+    ours = of(cluster)
+    theirs = [
+        of(),
+        of(resource_set),
+        of(cluster, resource_set),
+        of(cluster, ("apps", "Deployment")),
+    ]
+    assert owned([ours, *theirs], groups) == [ours]
 
 
 async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiServer) -> None:

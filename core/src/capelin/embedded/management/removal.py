@@ -11,6 +11,8 @@ from capelin.embedded.management.existing import DEFINITIONS, WEBHOOKS
 from capelin.embedded.management.manifests import MANAGER, MARK
 
 _POLL_SECONDS: Final = 0.2
+# A ClusterResourceSet makes itself the owner of what people wrote for it to send to clusters.
+_ADOPTERS: Final = frozenset({"addons.cluster.x-k8s.io"})
 # No environment makes one, and API servers complain when they are asked for any.
 _OUTMODED: Final = frozenset({"Endpoints"})
 
@@ -51,12 +53,13 @@ def is_written_by_us(obj: Unstructured) -> bool:
 
 
 def owned(objects: Iterable[Any], groups: set[str]) -> list[Any]:
-    """Those of the objects that belong to nothing but objects of kinds in these API groups."""
+    """Those of the objects that were made for nothing but objects of kinds in these API groups."""
+    makers = groups - _ADOPTERS
     return [
         each
         for each in objects
         if (owners := each.metadata.owner_references)
-        and all(owner.api_version.partition("/")[0] in groups for owner in owners)
+        and all(owner.api_version.partition("/")[0] in makers for owner in owners)
     ]
 
 
