@@ -59,7 +59,8 @@ def up(
     kubeconfig: Annotated[
         Path | None,
         typer.Option(
-            help="What leads to the existing API server; else what kubectl would take.",
+            help="A kubeconfig that leads to the existing API server; else the one that the "
+            "environment has, or else what kubectl would take.",
             show_default=False,
         ),
     ] = None,
