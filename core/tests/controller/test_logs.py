@@ -94,6 +94,15 @@ def test_more_is_said_when_asked_for(start: Start, verbosity: int, heard: str) -
     assert " ".join(said) == heard
 
 
+def test_a_stream_of_kopf_s_that_cannot_be_closed_is_no_news(start: Start) -> None:
+    stream = start("text", 0)
+    said = "an error occurred during closing of asynchronous generator <async_generator object {}>"
+    for generator in ("infinite_watch at 0x1", "pages at 0x2"):
+        logging.getLogger("asyncio").error(said.format(generator))
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith("pages at 0x2>")
+
+
 SECRETIVE: list[tuple[str, Any]] = [
     ("an object", secret()),
     ("an object as JSON", secret().dump()),

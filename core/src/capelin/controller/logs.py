@@ -59,6 +59,7 @@ def configure(
     """Send all logging of this process to one place, and choose how much of it there is."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    handler.addFilter(_is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbosity else logging.INFO)
@@ -67,6 +68,16 @@ def configure(
     # It warns about what is not used here: signals, peering, resources it does not know yet.
     logging.getLogger("kopf").setLevel(logging.DEBUG if verbosity > 1 else logging.ERROR)
     return handler
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # kopf leaves its stream of events to the loop, which at its end may fail to close it: nothing
+    # that anybody could mend, or has to.
+    said = str(record.msg)
+    return record.name != "asyncio" or not (
+        said.startswith("an error occurred during closing of asynchronous generator")
+        and "infinite_watch" in said
+    )
 
 
 class _Lines(logging.Formatter):
