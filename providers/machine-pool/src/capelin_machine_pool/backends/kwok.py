@@ -29,9 +29,9 @@ from capelin_machine_pool.backends import keeper
 
 _NAME = "kwok"
 _LEASE_SECONDS = 80
-"""KWOK renews a lease after a quarter of it, and tries no sooner again where that failed; Kubernetes
-waits 50 s. So one renewal may fail, or the process be replaced. Kubelets renew theirs every ten
-seconds; for a thousand Nodes, that alone is half a core's work."""
+"""KWOK renews a lease after a quarter of it, and where that failed tries no sooner again. As
+Kubernetes waits 50 s, one renewal may fail, or the process be replaced. Kubelets renew theirs
+every ten seconds; for a thousand Nodes, that alone is half a core's work."""
 
 _BECOMES_READY: dict[str, Any] = {
     "apiVersion": "kwok.x-k8s.io/v1alpha1",
