@@ -87,7 +87,7 @@ def tests(session: nox.Session, package: str) -> None:
     data.mkdir()
     session.env["COVERAGE_FILE"] = str(data / "data")
     measured = f"--source={IMPORTS[package]}"
-    session.run("coverage", "run", measured, "-m", "pytest", "-n4", folder, *session.posargs)
+    session.run("coverage", "run", measured, "-m", "pytest", "-n4", "--dist=worksteal", folder, *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 
