@@ -87,8 +87,8 @@ def tests(session: nox.Session, package: str) -> None:
     data.mkdir()
     session.env["COVERAGE_FILE"] = str(data / "data")
     measured = f"--source={IMPORTS[package]}"
-    pytest = ("pytest", "-n4", "--dist=worksteal", folder)
-    session.run("coverage", "run", measured, "-m", *pytest, *session.posargs)
+    parallel = ("-n4", "--dist=worksteal")
+    session.run("coverage", "run", measured, "-m", "pytest", *parallel, folder, *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 
