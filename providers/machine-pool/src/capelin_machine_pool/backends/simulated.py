@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from capelin.api import Unstructured
-from capelin.api.views.core import Node
+from capelin.api.views.core import Lease, Node
 from capelin.client import AlreadyExists, Client, NotFound
 from capelin.controller import Key
 from capelin.embedded.binaries import Binaries
 
 from capelin_machine_pool.api import Address
 from capelin_machine_pool.backends import Instance
-from capelin_machine_pool.backends.keeper import KEPT_ALIVE
+from capelin_machine_pool.backends.keeper import KEPT_ALIVE, LEASES
 from capelin_machine_pool.backends.kwok import Kwok
 from capelin_machine_pool.desired import WantedMachine
 
@@ -171,6 +171,9 @@ async def _make_node(workload: Client, manifest: Unstructured) -> None:
 async def _keep_node(workload: Client, name: str, *, alive: bool) -> None:
     labels = {KEPT_ALIVE: "fake" if alive else None}
     try:
+        if alive:
+            # KWOK was seen to leave a Node unready whose lease it had let run out itself.
+            await workload.delete(Lease, name, LEASES)
         await workload.patch(Node, name, None, {"metadata": {"labels": labels}})
     except NotFound:
         # Deleted just now: the next look finds it lost.
