@@ -9,7 +9,7 @@ from capelin.api.views.core import ConfigMap, CustomResourceDefinition, Secret
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.existing import WEBHOOKS
+from capelin.embedded.management.manifests import WEBHOOKS
 
 from .homes import Home, eventually, mentioned, processes
 

@@ -2,8 +2,7 @@
 
 from capelin.client import Client
 from capelin.embedded.management.callback import callable_from
-from capelin.embedded.management.existing import WEBHOOKS
-from capelin.embedded.management.manifests import MARK
+from capelin.embedded.management.manifests import MARK, WEBHOOKS
 
 NOBODY = "255.255.255.255"
 

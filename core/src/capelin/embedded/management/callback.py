@@ -14,20 +14,14 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from capelin.api import Resource, Unstructured
+from capelin.api import Unstructured
 from capelin.client import ApiError, Client
 from capelin.embedded.addresses import free_port
-from capelin.embedded.management.manifests import MARK
+from capelin.embedded.management.manifests import MARK, WEBHOOKS
 from capelin.embedded.management.plan import EVERYWHERE
 from capelin.pki import KeyPair, issue, new_ca
 
-_CONFIGURATIONS: Final = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "ValidatingWebhookConfiguration",
-    "validatingwebhookconfigurations",
-    namespaced=False,
-)
+_, _CONFIGURATIONS = WEBHOOKS
 # An API server notices a new configuration within a second or two.
 _SECONDS: Final = 15.0
 _CALL_SECONDS: Final = 3
@@ -58,7 +52,7 @@ async def callable_from(client: Client, addresses: Sequence[str], mark: str) -> 
         try:
             await client.apply(
                 {
-                    "apiVersion": "admissionregistration.k8s.io/v1",
+                    "apiVersion": _CONFIGURATIONS.api_version,
                     "kind": _CONFIGURATIONS.kind,
                     "metadata": {"name": name, "labels": {MARK: mark}},
                     "webhooks": hooks,

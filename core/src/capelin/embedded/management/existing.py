@@ -8,14 +8,14 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from capelin.api import Resource, Unstructured
+from capelin.api import Unstructured
 from capelin.api.views.core import CustomResourceDefinition, Namespace
 from capelin.client import Client, ClientError, Config, ConfigError, Options
 from capelin.embedded.addresses import own_addresses, source_towards
 from capelin.embedded.management.callback import callable_from
 from capelin.embedded.management.environment import Environment, Existing
 from capelin.embedded.management.installation import live
-from capelin.embedded.management.manifests import INVENTORY, MANAGER, kept, mark_of
+from capelin.embedded.management.manifests import INVENTORY, MANAGER, WEBHOOKS, kept, mark_of
 from capelin.embedded.management.plan import Component
 from capelin.embedded.management.problems import BadInputError, ProblemError
 
@@ -23,10 +23,6 @@ SUPPORTED: Final = ((1, 33), (1, 36))
 """The oldest and the newest version of Kubernetes that Cluster API's core is meant to run on."""
 
 DEFINITIONS: Final = CustomResourceDefinition.resource
-WEBHOOKS: Final = tuple(
-    Resource("admissionregistration.k8s.io", "v1", kind, f"{kind.lower()}s", namespaced=False)
-    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-)
 _GROUP: Final = "cluster.x-k8s.io"
 _ANSWER_SECONDS: Final = 10.0
 _EVERYTHING: Final = {"group": "*", "resource": "*", "verb": "*"}
@@ -53,7 +49,7 @@ def configuration(environment: Environment, kubeconfig: Path | None, context: st
     except ConfigError as error:
         raise BadInputError(
             "There is no existing API server to use.",
-            f"{_sentence(error)}",
+            _sentence(error),
             "Name one with --kubeconfig FILE, and where that has several, --context NAME.",
         ) from error
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from capelin.api import Unstructured
+from capelin.api import Resource, Unstructured
 
 CLUSTERCTL_LABEL: Final = "clusterctl.cluster.x-k8s.io"
 """Without it on a CRD, clusterctl neither describes nor moves objects of the kind."""
@@ -18,8 +18,13 @@ MARK: Final = "capelin.cluster.x-k8s.io/environment"
 MANAGER: Final = "capelin"
 """Who an environment is to an API server as the owner of what it put there."""
 
+WEBHOOKS: Final = tuple(
+    Resource("admissionregistration.k8s.io", "v1", kind, f"{kind.lower()}s", namespaced=False)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+)
+
 _REPLACED: Final = frozenset({"Deployment", "Service", "Certificate", "Issuer"})
-_WEBHOOKS: Final = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
+_WEBHOOK_KINDS: Final = frozenset(each.kind for each in WEBHOOKS)
 _CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"
 
 
@@ -173,7 +178,7 @@ def inventory(*, name: str, kind: str, label: str, version: str, namespace: str)
 def rank(manifest: Unstructured) -> int:
     """When to send a manifest: what others need first, and what may stop others last."""
     order = ("CustomResourceDefinition", "Namespace", "ServiceAccount")
-    if manifest["kind"] in _WEBHOOKS:
+    if manifest["kind"] in _WEBHOOK_KINDS:
         return len(order) + 1
     return order.index(manifest["kind"]) if manifest["kind"] in order else len(order)
 
@@ -196,7 +201,7 @@ def _reached_at(manifest: Unstructured, listener: Listener | None) -> Unstructur
             path = ("spec", "conversion", "webhook")
         case "ExtensionConfig":
             path = ("spec",)
-        case kind if kind in _WEBHOOKS:
+        case kind if kind in _WEBHOOK_KINDS:
             hooks = [_called(each, (), listener) for each in manifest["webhooks"]]
             return {**manifest, "webhooks": hooks}
         case _:

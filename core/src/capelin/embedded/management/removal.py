@@ -7,8 +7,8 @@ from typing import Any, Final
 from capelin.api import Resource, Unstructured
 from capelin.api.views.core import ConfigMap, Secret
 from capelin.client import ApiError, Client, NotFound, NotServed, Unavailable
-from capelin.embedded.management.existing import DEFINITIONS, WEBHOOKS
-from capelin.embedded.management.manifests import MANAGER, MARK
+from capelin.embedded.management.existing import DEFINITIONS
+from capelin.embedded.management.manifests import MANAGER, MARK, WEBHOOKS
 
 _POLL_SECONDS: Final = 0.2
 # A ClusterResourceSet makes itself the owner of what people wrote for it to send to clusters.
