@@ -1,0 +1,112 @@
+"""A manager that runs for a block, however the block or the manager ends."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from capelin.api.views.core import ConfigMap
+from capelin.client import Client, Config
+from capelin.controller import Context, Done, For, Manager, Reconciler, Result
+from capelin.controller.options import Address
+from capelin.controller.probes import ListenError
+from capelin.testing.managers import running
+from capelin.testing.waiting import until
+
+SOMEWHERE = Address("127.0.0.1", 0)
+
+
+class Stamps(Reconciler[ConfigMap]):
+    """Puts its stamp on config maps."""
+
+    watches = (For(ConfigMap),)
+
+    async def reconcile(self, found: ConfigMap, at: Context, /) -> Result:
+        await at.own_metadata(found, labels={"stamped": "yes"})
+        return Done()
+
+
+@pytest.fixture
+def config(kubeconfig: Path) -> Config:
+    return Config.from_kubeconfig(kubeconfig)
+
+
+async def test_reconcilers_work_while_the_block_lasts(
+    config: Config, client: Client, namespace: str
+) -> None:
+    await client.create(ConfigMap.of("a", namespace))
+    async with running(Stamps(), config=config, namespace=namespace) as manager:
+        await until(
+            lambda: client.get(ConfigMap, "a", namespace),
+            lambda found: found.metadata.labels.get("stamped") == "yes",
+        )
+        assert manager.probes.bound == {}
+
+
+async def test_a_manager_has_the_name_and_the_options_that_it_is_given(config: Config) -> None:
+    async with running(
+        Stamps(), config=config, name="stamper", namespace="default", health_address=SOMEWHERE
+    ) as manager:
+        assert manager.name == "stamper"
+        await until(lambda: "--health-address" in manager.probes.bound)
+
+
+async def test_a_block_that_fails_says_why_and_ends_the_manager(
+    config: Config, namespace: str
+) -> None:
+    before = asyncio.all_tasks()
+
+    async def fail() -> None:
+        async with running(Stamps(), config=config, namespace=namespace):
+            assert asyncio.all_tasks() > before
+            raise KeyError("a fish")
+
+    with pytest.raises(KeyError, match="a fish"):
+        await fail()
+    assert asyncio.all_tasks() <= before
+
+
+async def test_a_block_may_end_its_manager_and_go_on(config: Config, namespace: str) -> None:
+    before = asyncio.all_tasks()
+    async with running(Stamps(), config=config, namespace=namespace) as manager:
+        manager.stop()
+        await until(asyncio.all_tasks, lambda tasks: tasks <= before)
+        await asyncio.sleep(0)
+
+
+async def test_a_manager_that_ends_by_itself_ends_the_block_and_says_why(
+    config: Config, namespace: str
+) -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    async with running(
+        Stamps(), config=config, namespace=namespace, health_address=SOMEWHERE
+    ) as other:
+        taken = (await until(lambda: other.probes.bound))["--health-address"]
+        with pytest.raises(ListenError, match="give another address"):
+            async with running(Stamps(), config=config, health_address=taken):
+                await asyncio.Event().wait()
+        assert me.cancelling() == 0
+
+
+async def test_a_block_and_a_manager_may_end_in_one_moment(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is cancelled afterwards."""
+    over = asyncio.get_running_loop().create_future()
+
+    async def run(_: Manager) -> None:
+        await over
+        raise KeyError("a fish")
+
+    monkeypatch.setattr(Manager, "run", run)
+
+    async def end_with_it() -> None:
+        async with running(Stamps(), config=config):
+            await asyncio.sleep(0)
+            over.set_result(None)
+            await over
+            await asyncio.sleep(0)
+
+    with pytest.raises(KeyError, match="a fish"):
+        await end_with_it()
+    await asyncio.sleep(0)

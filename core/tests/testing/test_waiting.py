@@ -1,0 +1,173 @@
+"""Waiting, and what is read when it was in vain."""
+
+import asyncio
+from functools import partial
+from itertools import repeat
+from typing import Annotated
+
+import pytest
+from annotated_types import Ge
+from capelin.api import Model, Object, kind
+from capelin.api.views.core import Secret
+from capelin.testing.waiting import pause_after, until, wait_until
+
+
+class Spec(Model):
+    size: Annotated[int, Ge(0)] = 1
+
+
+@kind(group="waiting.capelin.dev", version="v1alpha1")
+class Shoal(Object[Spec, Spec]):
+    """Some fish."""
+
+
+class Tide:
+    """Rises a little whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.level = 0
+
+    def look(self) -> int:
+        self.level += 1
+        return self.level
+
+    async def ask(self) -> Shoal:
+        await asyncio.sleep(0)
+        return Shoal.of("a", spec=Spec(size=self.look()))
+
+    def third(self) -> str | None:
+        return "three" if self.look() == 3 else None
+
+
+async def test_what_was_seen_in_the_end_is_given() -> None:
+    assert await until(Tide().look, lambda level: level == 3) == 3
+    shoal = await until(Tide().ask, lambda shoal: shoal.spec.size == 3)
+    assert shoal.spec.size == 3
+    assert (await until(Tide().third)).upper() == "THREE"
+    assert wait_until(Tide().third).upper() == "THREE"
+
+
+async def test_without_a_question_whatever_is_true_will_do() -> None:
+    tide = Tide()
+
+    async def is_high() -> bool:
+        return tide.look() >= 3
+
+    await until(is_high)
+    assert tide.level == 3
+    await until(lambda: tide.look() >= 5)
+    wait_until(lambda: tide.look() >= 7)
+    assert tide.level == 7
+
+
+async def test_others_go_on_meanwhile() -> None:
+    tide = Tide()
+    asyncio.get_running_loop().call_later(0.02, tide.look)
+    await until(lambda: tide.level)
+
+
+SOON = 0.05
+
+
+async def is_deep(tide: Tide) -> bool:
+    return tide.look() < 0
+
+
+async def test_a_failure_tells_what_was_asked_and_what_was_seen_last() -> None:
+    tide = Tide()
+    with pytest.raises(AssertionError) as failure:
+        await until(
+            tide.ask,
+            lambda shoal: shoal.spec.size > 10**9,
+            within=SOON,
+        )
+    said = str(failure.value)
+    assert said.startswith("not so within 0.05 s:\n    lambda shoal: shoal.spec.size > 10**9")
+    assert "await" not in said
+    assert said.partition("seen last:\n")[2] == (
+        "    {\n"
+        "        'apiVersion': 'waiting.capelin.dev/v1alpha1',\n"
+        "        'kind': 'Shoal',\n"
+        "        'metadata': {'name': 'a'},\n"
+        f"        'spec': {{'size': {tide.level}}}\n"
+        "    }"
+    )
+
+
+async def test_a_question_that_was_written_elsewhere_is_told_whole() -> None:
+    async def is_high() -> bool:
+        return tide.look() >= 10**9
+
+    tide = Tide()
+    told = """not so within 0.05 s:
+    async def is_high() -> bool:
+        return tide.look() >= 10**9
+seen last:
+    False"""
+    with pytest.raises(AssertionError) as failure:
+        await until(is_high, within=SOON)
+    assert str(failure.value) == told
+
+
+def test_in_a_test_that_is_no_coroutine_the_same_is_told() -> None:
+    found: list[int] = []
+
+    def is_found() -> list[int]:
+        return found
+
+    with pytest.raises(AssertionError) as failure:
+        wait_until(is_found, within=SOON)
+    assert str(failure.value) == (
+        "not so within 0.05 s:\n    def is_found() -> list[int]:\n        return found\n"
+        "seen last:\n    []"
+    )
+
+
+async def test_what_has_no_source_is_named() -> None:
+    nothing = repeat(0)
+    with pytest.raises(AssertionError, match=r"method-wrapper '__next__' of itertools\.repeat"):
+        await until(nothing.__next__, within=SOON)
+    with pytest.raises(AssertionError, match=r"functools\.partial\(<function is_deep"):
+        await until(partial(is_deep, Tide()), within=SOON)
+
+
+async def test_secrets_and_who_wrote_what_are_not_told() -> None:
+    secret = Secret.of("s", "sea", data={"password": b"hunter2"})
+    secret.metadata.managed_fields = [{"manager": "kubectl"}]
+    secrets = [secret, secret]
+    with pytest.raises(AssertionError) as failure:
+        await until(lambda: secrets, lambda _: False, within=SOON)
+    assert str(failure.value).count("'name': 's'") == 2
+    assert "password" not in str(failure.value)
+    assert "kubectl" not in str(failure.value)
+
+
+async def test_a_look_that_does_not_end_is_ended() -> None:
+    with pytest.raises(AssertionError, match="nothing: the first look has not come to an end"):
+        await until(asyncio.Event().wait, within=SOON)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("of its own"), AssertionError("mine"), KeyError()])
+async def test_an_error_ends_the_wait_at_once(error: Exception) -> None:
+    def fail() -> bool:
+        raise error
+
+    async def fail_later() -> bool:
+        return fail()
+
+    with pytest.raises(type(error)) as failure:
+        await until(fail)
+    assert failure.value is error
+    with pytest.raises(type(error)) as failure:
+        await until(fail_later)
+    assert failure.value is error
+    with pytest.raises(type(error)) as failure:
+        wait_until(fail)
+    assert failure.value is error
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0, 0.01), (0.1, 0.4), (7, 0.5)])
+def test_looking_takes_a_fifth_of_the_time_and_no_look_is_long_in_coming(
+    took: float, pause: float
+) -> None:
+    assert pause_after(took) == pause
