@@ -47,6 +47,9 @@ KUBE_CONTROLLER_MANAGER = "kube-controller-manager"
 
 _NAMES = (ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER)
 
+_MORE_MEMORY_LESS_TIME = {"GOGC": "200"}
+"""Under load, the usual 100 takes a quarter more processor time, and at rest 20 MiB less memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -219,6 +222,7 @@ def _declared(
             name=KUBE_APISERVER,
             command=Command(
                 (str(paths[KUBE_APISERVER]), *api_server.arguments),
+                _MORE_MEMORY_LESS_TIME,
                 limits=Limits(timer_slack=TIMER_SLACK),
             ),
             after=(ETCD,),
