@@ -129,6 +129,39 @@ async def test_a_list_has_all_pages_and_the_version_to_go_on_from(
         assert (await anext(events)).object.name == "f"
 
 
+async def test_each_object_comes_once_and_only_a_page_is_asked_for_at_a_time(
+    server: Scripted,
+) -> None:
+    def page(*names: str, token: str = "") -> dict[str, Any]:
+        items = [{"metadata": {"name": name}} for name in names]
+        return {"metadata": {"resourceVersion": "7", "continue": token}, "items": items}
+
+    server.then(server.reply(200, page("a", "b", token="more")), server.reply(200, page("c")))
+    async with server.client() as client, aclosing(client.each(ConfigMap, "here")) as found:
+        assert [(await anext(found)).name, (await anext(found)).name] == ["a", "b"]
+        assert len(server.requests) == 1
+        assert [one.name async for one in found] == ["c"]
+    assert [request.target.partition("?")[2] for request in server.requests] == [
+        "limit=100",
+        "limit=100&continue=more",
+    ]
+
+
+async def test_each_object_of_a_real_server_may_be_plain_json(
+    client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_FEW", 1)
+    for name in "abc":
+        made = ConfigMap.of(name, namespace)
+        made.metadata.labels = {"app": "other" if name == "b" else "mine"}
+        await client.create(made)
+    found = [one async for one in client.each(MAPS, namespace, labels={"app": "mine"})]
+    assert [(one["kind"], one["metadata"]["name"]) for one in found] == [
+        ("ConfigMap", "a"),
+        ("ConfigMap", "c"),
+    ]
+
+
 async def test_a_list_whose_next_page_is_forgotten_is_read_at_once(server: Scripted) -> None:
     def page(*names: str, token: str = "") -> dict[str, Any]:
         metadata = {"resourceVersion": "7", "continue": token}

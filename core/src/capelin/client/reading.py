@@ -7,7 +7,7 @@ from capelin.api import BaseObject, Resource, Unstructured
 from capelin.client.connection import Connection
 from capelin.client.errors import Expired, NotFound
 from capelin.client.paths import Selector, path_of, selection
-from capelin.client.shapes import Listing, Shape, shape_of
+from capelin.client.shapes import Listing, Page, Shape, shape_of
 from capelin.client.transport import Call
 from capelin.client.watch import Event, follow, mirror
 
@@ -15,6 +15,8 @@ T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 _PAGE = 500
+_FEW = 100
+"""How many objects there are at once while they are read one after the other."""
 
 
 class Reading(Connection):
@@ -89,20 +91,69 @@ class Reading(Connection):
         path = path_of(shape.resource, namespace)
         parameters = selection(labels, fields)
         try:
-            return await self._pages(shape, path, {**parameters, "limit": str(_PAGE)})
+            return await self._all(shape, path, {**parameters, "limit": str(_PAGE)})
         except Expired:
             # Between two pages the server forgot the moment of the first: all at once, then.
-            return await self._pages(shape, path, parameters)
+            return await self._all(shape, path, parameters)
 
-    async def _pages(self, shape: Shape[T], path: str, parameters: Mapping[str, str]) -> Listing[T]:
+    @overload
+    def each(
+        self,
+        kind: type[ObjectT],
+        namespace: str | None = ...,
+        *,
+        labels: Selector | None = ...,
+        fields: Selector | None = ...,
+    ) -> AsyncGenerator[ObjectT]: ...
+    @overload
+    def each(
+        self,
+        kind: Resource,
+        namespace: str | None = ...,
+        *,
+        labels: Selector | None = ...,
+        fields: Selector | None = ...,
+    ) -> AsyncGenerator[Unstructured]: ...
+    async def each(
+        self,
+        kind: type[BaseObject] | Resource,
+        namespace: str | None = None,
+        *,
+        labels: Selector | None = None,
+        fields: Selector | None = None,
+    ) -> AsyncGenerator[Any]:
+        """Read all objects of a kind, one after the other: of many, keep only what you need.
+
+        A Machine takes 44 KiB of memory, a thousand of them more than the rest of a provider.
+
+        Raises:
+            Expired: you took so long that the server forgot the moment of the first: begin again.
+        """
+        shape: Shape[Any] = shape_of(kind)
+        path = path_of(shape.resource, namespace)
+        parameters = {**selection(labels, fields), "limit": str(_FEW)}
+        async for page in self._pages(shape, path, parameters):
+            for one in page.items:
+                yield one
+
+    async def _all(self, shape: Shape[T], path: str, parameters: Mapping[str, str]) -> Listing[T]:
         items: list[T] = []
+        version = ""
+        async for page in self._pages(shape, path, parameters):
+            items.extend(page.items)
+            version = page.resource_version
+        return Listing(items, version)
+
+    async def _pages(
+        self, shape: Shape[T], path: str, parameters: Mapping[str, str]
+    ) -> AsyncGenerator[Page[T]]:
         asked = dict(parameters)
         while True:
             reply = await self._transport.send(Call("GET", path, asked, repeatable=True))
             page = shape.page(reply.body)
-            items.extend(page.items)
+            yield page
             if not page.next:
-                return Listing(items, page.resource_version)
+                return
             asked = {**parameters, "continue": page.next}
 
     @overload

@@ -1,6 +1,7 @@
 """What is seen of machines, from their two sides: ours and their Machines."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from capelin.api.views.capi import Machine
@@ -15,23 +16,39 @@ from capelin_machine_pool.plan import Member
 _SOON_GONE = timedelta(minutes=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The Machine of a machine, as far as it matters which one goes."""
+
+    going_since: datetime | None
+    node_ready: bool
+    goes_first: bool
+
+
+def owner(machine: Machine) -> Owner:
+    """What matters of a Machine."""
+    return Owner(
+        going_since=machine.metadata.deletion_timestamp,
+        node_ready=is_true(machine.status.conditions, "NodeReady"),
+        goes_first=is_to_go_first(machine),
+    )
+
+
 def member(
-    machine: CapelinMachine, owners: Mapping[str, Machine], revision: str, now: datetime
+    machine: CapelinMachine, owners: Mapping[str, Owner], revision: str, now: datetime
 ) -> Member:
     """A machine, as far as it matters which one goes."""
-    owner = owners.get(machine.name)
-    going = owner is not None and owner.metadata.deletion_timestamp is not None
+    its = owners.get(machine.name)
+    going = its is not None and its.going_since is not None
     return Member(
         name=machine.name,
         current=is_of(machine, revision),
         # Pods do not run on a machine, but on a node that is ready.
-        ready=say.is_ready(machine)
-        and owner is not None
-        and is_true(owner.status.conditions, "NodeReady"),
+        ready=say.is_ready(machine) and its is not None and its.node_ready,
         created=machine.metadata.creation_timestamp or now,
         deleting=machine.metadata.deletion_timestamp is not None or going,
-        removable=owner is not None,
-        goes_first=owner is not None and is_to_go_first(owner),
+        removable=its is not None,
+        goes_first=its is not None and its.goes_first,
         lost=say.is_lost(machine),
     )
 
@@ -41,9 +58,9 @@ def is_going(machine: CapelinMachine) -> bool:
     return machine.metadata.deletion_timestamp is not None or say.is_lost(machine)
 
 
-def leaving(owners: Iterable[Machine], now: datetime) -> int:
+def leaving(owners: Iterable[Owner], now: datetime) -> int:
     """How many Machines are on their way out, without those that have to wait for their pods."""
-    since = (owner.metadata.deletion_timestamp for owner in owners)
+    since = (owner.going_since for owner in owners)
     return sum(moment is not None and now - moment < _SOON_GONE for moment in since)
 
 

@@ -32,7 +32,7 @@ from capelin.controller import (
 from capelin_machine_pool import status as say
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, PoolStatus
 from capelin_machine_pool.desired import FINALIZER, is_of, machine_name, pool_machine, revision_of
-from capelin_machine_pool.observe import is_going, leaving, member
+from capelin_machine_pool.observe import Owner, is_going, leaving, member, owner
 from capelin_machine_pool.plan import limits, next_changes
 from capelin_machine_pool.reconcilers.machines import MANAGER
 from capelin_machine_pool.reconcilers.pace import Pace
@@ -131,7 +131,7 @@ class Pools(Reconciler[CapelinMachinePool]):
         wanted = limits(replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy)
         if up_to_date == len(machines) == replicas and not any(map(is_going, machines)):
             return After(_LOOK_AGAIN)
-        owners = await _machines_of(at.client, pool, labels)
+        owners = await _owners_of(at.client, pool, labels)
         members = [member(machine, owners, revision, at.now()) for machine in machines]
         may_leave = max(0, _LEAVING_AT_ONCE - leaving(owners.values(), at.now()))
         changes = next_changes(members, wanted, may_leave=may_leave)
@@ -216,12 +216,14 @@ def _waits_for(cluster: Cluster, machine_pool: MachinePool) -> Aspect | None:
     return None
 
 
-async def _machines_of(
+async def _owners_of(
     client: Client, pool: CapelinMachinePool, labels: Mapping[str, str]
-) -> dict[str, Machine]:
+) -> dict[str, Owner]:
     """The Machines of a pool by the names of what they stand for."""
-    found = (await client.list(Machine, pool.namespace, labels=labels)).items
-    return {named_by(one.spec.infrastructure_ref, CapelinMachine) or "": one for one in found}
+    return {
+        named_by(machine.spec.infrastructure_ref, CapelinMachine) or "": owner(machine)
+        async for machine in client.each(Machine, pool.namespace, labels=labels)
+    }
 
 
 async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any]:
