@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,11 +78,3 @@ def mentioned(folder: Path) -> list[str]:
             if any(str(folder).encode() in text for text in texts):
                 found.append(texts[0].decode().replace("\0", " "))
     return found
-
-
-async def eventually(happened: Callable[[], Awaitable[bool]], within: float = 120.0) -> None:
-    async with asyncio.timeout(within):
-        while True:
-            if await happened():
-                return
-            await asyncio.sleep(0.1)

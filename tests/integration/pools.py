@@ -1,8 +1,6 @@
 """A cluster of Capelin's own providers, object by object, and what tests ask of it."""
 
-import asyncio
-import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,29 +10,13 @@ from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import Namespace, Node
 from capelin.client import Client, WorkloadClients
 from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.testing.waiting import until
 from capelin_infra.lifecycle import until_ready
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
 VERSION = KNOWN_KUBERNETES[-1]
 OLDER = KNOWN_KUBERNETES[0]
 POOL = "workers"
-
-Happened = Callable[[], Awaitable[object] | object]
-
-
-async def until(happened: Happened, within: float = 120.0) -> None:
-    """Wait until something is so; else say what that is."""
-    try:
-        async with asyncio.timeout(within):
-            while True:
-                found = happened()
-                if await found if inspect.isawaitable(found) else found:
-                    return
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(
-            f"not so within {within:g} s:\n{inspect.getsource(happened)}"
-        ) from None
 
 
 def reference(group: str, kind: str, name: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from capelin.api.views.capi import (
 from capelin.api.views.core import Namespace, Secret
 from capelin.client import Client
 from capelin.contract.owners import is_controlled_by
+from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER
 from capelin_infra.clusters import DEMO_CLASS, Shape, new_cluster, upgrade
@@ -25,7 +26,7 @@ from capelin_infra.demo import demo_manifests
 from capelin_infra.lifecycle import until_ready
 from capelin_machine_pool.api import CapelinCluster
 
-from .pools import OLDER, VERSION, Whole, condition, reference, until, whole_cluster
+from .pools import OLDER, VERSION, Whole, condition, reference, whole_cluster
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -207,6 +208,6 @@ async def test_a_cluster_class_upgrades_workers_after_the_control_plane(classy: 
             seen.append(now)
         return now == (VERSION, VERSION)
 
-    await until(are_upgraded, 180)
+    await until(are_upgraded, within=180)
     assert seen == [(OLDER, OLDER), (OLDER, VERSION), (VERSION, VERSION)]
     await until_ready(classy, CLASSY, CLASSY, 180, said.append)

@@ -13,8 +13,9 @@ from capelin.api.views.core import ConfigMap
 from capelin.client import Client, Config
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment
+from capelin.testing.waiting import until
 
-from .homes import Home, eventually, mentioned, processes
+from .homes import Home, mentioned, processes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -104,7 +105,7 @@ async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -
             said = control.status(environment)
             return now not in {None, before[name]} and said is not None and said.is_up
 
-        await eventually(is_back)
+        await until(is_back)
 
     os.kill(before["supervisor"], signal.SIGKILL)
     survivors = processes(environment)
@@ -149,7 +150,7 @@ async def test_a_second_up_is_told_that_the_first_is_at_work(home: Home) -> None
     async def has_begun() -> bool:
         return home.environment().settings() is not None
 
-    await eventually(has_begun)
+    await until(has_begun)
     second = await home.capelin("up", "--management-only")
     assert second.code == 5
     assert "capelin up is at work on it" in second.err
@@ -163,7 +164,7 @@ async def test_ctrl_c_leaves_what_up_continues_and_down_cleans(home: Home) -> No
     async def has_processes() -> bool:
         return "etcd" in processes(home.environment())
 
-    await eventually(has_processes)
+    await until(has_processes)
     first.send_signal(signal.SIGINT)
     _, err = await first.communicate()
     assert first.returncode == 130

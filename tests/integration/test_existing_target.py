@@ -10,8 +10,9 @@ from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management.environment import Environment
 from capelin.embedded.management.manifests import WEBHOOKS
+from capelin.testing.waiting import until
 
-from .homes import Home, eventually, mentioned, processes
+from .homes import Home, mentioned, processes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -100,7 +101,7 @@ async def test_an_environment_outlives_its_api_server_and_can_still_be_removed(
     async def is_up() -> bool:
         return '"state": "up"' in (await home.capelin("status", "-o", "json")).out
 
-    await eventually(is_up)
+    await until(is_up)
     await own_api_server.stop()
     ended = await home.capelin("down", "--yes")
     assert ended.code == 0, ended.err

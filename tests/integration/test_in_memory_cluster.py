@@ -11,9 +11,10 @@ from capelin.client import Client, Config, WorkloadClients
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management.components import parse
 from capelin.testing.management import ManagementCluster
+from capelin.testing.waiting import until
 from capelin_infra.lifecycle import until_ready
 
-from .pools import POOL, Whole, condition, pool_manifests, until
+from .pools import POOL, Whole, condition, pool_manifests
 
 pytestmark = pytest.mark.timeout(900)
 

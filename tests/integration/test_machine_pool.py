@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
+from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 
-from .pools import OLDER, VERSION, Whole, pool_manifests, until, whole_cluster
+from .pools import OLDER, VERSION, Whole, pool_manifests, whole_cluster
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -53,7 +54,7 @@ async def test_scaling_and_upgrading_as_cluster_api_tries_it(whole: Whole) -> No
         await asyncio.sleep(15)
         return before == await versions(whole)
 
-    await until(is_settled, SETTLED_WITHIN)
+    await until(is_settled, within=SETTLED_WITHIN)
     settled = await versions(whole)
     await asyncio.sleep(QUIET_SECONDS)
     assert await versions(whole) == settled

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from capelin.client import Client, Config
 from capelin.testing.management import ManagementCluster
+from capelin.testing.waiting import until
 
-from .pools import VERSION, Whole, condition, pool_manifests, until, whole_cluster
+from .pools import VERSION, Whole, condition, pool_manifests, whole_cluster
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -22,8 +22,9 @@ from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment
 from capelin.embedded.processes import Process
+from capelin.testing.waiting import until
 
-from .pools import OLDER, VERSION, Whole, is_ready, pool_manifests, until, whole_cluster
+from .pools import OLDER, VERSION, Whole, is_ready, pool_manifests, whole_cluster
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -173,23 +174,23 @@ async def try_with_kills(
     async with killed(provider, random):
         for manifest in quick(whole, {"rollingUpdate": rolling}):
             await whole.management.apply(manifest)
-        await until(lambda: whole.is_whole(MACHINES, OLDER), 240)
+        await until(lambda: whole.is_whole(MACHINES, OLDER), within=240)
         observer.least = MACHINES - UNAVAILABLE
         await whole.upgrade(VERSION)
-        await until(lambda: has(whole, VERSION), 120)
+        await until(lambda: has(whole, VERSION))
         await whole.upgrade(OLDER)
-        await until(lambda: whole.is_whole(MACHINES, OLDER), 240)
+        await until(lambda: whole.is_whole(MACHINES, OLDER), within=240)
         await whole.upgrade(VERSION)
-        await until(lambda: has(whole, VERSION), 120)
+        await until(lambda: has(whole, VERSION))
         observer.least = MACHINES // 2 - UNAVAILABLE
         await whole.scale(MACHINES // 2)
-        await until(lambda: whole.is_whole(MACHINES // 2, VERSION), 240)
-    await until(lambda: whole.is_whole(MACHINES // 2, VERSION), 60)
+        await until(lambda: whole.is_whole(MACHINES // 2, VERSION), within=240)
+    await until(lambda: whole.is_whole(MACHINES // 2, VERSION), within=60)
     assert provider.kwok(whole) is not None
     observer.least = 0
     async with killed(provider, random):
         await whole.management.delete(MachinePool, "workers", whole.namespace)
-        await until(lambda: is_gone(whole, provider), 240)
+        await until(lambda: is_gone(whole, provider), within=240)
 
 
 def quick(whole: Whole, spec: dict[str, object]) -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ from capelin.api.views.capi import Cluster, Machine, MachineDeployment, MachineH
 from capelin.api.views.core import Node, Pod
 from capelin.client import Client, Config
 from capelin.testing.management import ManagementCluster
+from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 
 from .pools import (
@@ -22,7 +23,6 @@ from .pools import (
     is_ready,
     pool_manifests,
     reference,
-    until,
     whole_cluster,
 )
 

@@ -15,10 +15,11 @@ from capelin.embedded.management.components import programs
 from capelin.embedded.management.environment import Environment
 from capelin.embedded.processes import Process, kill_all, private_folder
 from capelin.testing.load import Load
+from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.lifecycle import until_ready
 
-from .pools import Whole, cluster_manifests, condition, pool_manifests, until
+from .pools import Whole, cluster_manifests, condition, pool_manifests
 
 pytestmark = pytest.mark.timeout(900)
 

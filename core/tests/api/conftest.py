@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from capelin.api import BaseObject, crd
+from capelin.testing.waiting import wait_until
 
-from .wire import Answer, Wire, until
+from .wire import Answer, Wire
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 Install = Callable[..., Answer]
@@ -30,7 +31,7 @@ def install(wire: Wire) -> Iterator[Install]:
         answer = wire.apply(path, definition)
         assert answer.status in {200, 201}, answer.message
         installed.append(path)
-        until(lambda: wire.send("GET", versions[-1].resource.path()).status == 200)
+        wait_until(lambda: wire.send("GET", versions[-1].resource.path()).status == 200)
         return answer
 
     yield install

@@ -7,10 +7,11 @@ from typing import Annotated
 import pytest
 from annotated_types import MaxLen
 from capelin.api import Model, Template, crd, immutable_templates, kind
+from capelin.testing.waiting import wait_until
 from inline_snapshot import snapshot
 
 from .conftest import Install
-from .wire import Answer, Wire, until
+from .wire import Answer, Wire
 
 GROUP = f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.templates.capelin.test"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -97,7 +98,7 @@ def policed(wire: Wire, install: Install) -> Iterator[Wire]:
         "spec": {"template": {"spec": {"size": "small"}}},
     }
     assert wire.send("POST", COLLECTION, template).status == 201
-    until(lambda: resized(wire, dry_run=True).status != 200)
+    wait_until(lambda: resized(wire, dry_run=True).status != 200)
     yield wire
     for policy in policies:
         wire.send("DELETE", policy)

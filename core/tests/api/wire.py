@@ -6,7 +6,6 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,3 @@ class Wire:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def until(done: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)

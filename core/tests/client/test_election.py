@@ -9,10 +9,9 @@ import pytest
 from capelin.api.views.core import Lease, LeaseSpec
 from capelin.client import Client, LeaderElection, LeadershipLost, Timing
 from capelin.client.election import Observed, claim, may_lead, observed, release
+from capelin.testing.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from core.tests.client.conftest import Scripted
 
 THEN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -96,15 +95,6 @@ def elections(client: Client, namespace: str, *names: str) -> list[LeaderElectio
     return [
         LeaderElection(client, "election", namespace, identity=name, timing=QUICK) for name in names
     ]
-
-
-async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            result = condition()
-            if result if isinstance(result, bool) else await result:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def forever() -> None:
@@ -223,11 +213,7 @@ async def test_a_leader_that_lost_its_lease_object_makes_it_anew(
     task = asyncio.create_task(election.run(forever))
     await until(lambda: election.is_leader)
     await client.delete(Lease, "election", namespace)
-
-    async def is_back() -> bool:
-        return await client.find(Lease, "election", namespace) is not None
-
-    await until(is_back)
+    await until(lambda: client.find(Lease, "election", namespace))
     assert election.is_leader
     await cancel(task)
 

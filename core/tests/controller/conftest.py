@@ -1,10 +1,10 @@
-"""Managers that run in this process against the real API server, and patience with them."""
+"""Managers that run in this process against the real API server."""
 
-import asyncio
 import io
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from uuid import uuid4
@@ -13,15 +13,8 @@ import pytest
 from capelin.api.views.core import Namespace
 from capelin.client import Client, Config
 from capelin.client import Options as ClientOptions
-from capelin.controller import Manager, Options, Reconciler, logs
-
-Check = Callable[[], Awaitable[bool] | bool]
-
-
-class Eventually(Protocol):
-    """Waits until something is true."""
-
-    async def __call__(self, check: Check, within: float = ..., pause: float = ...) -> None: ...
+from capelin.controller import Manager, Reconciler, logs
+from capelin.testing import managers
 
 
 class Running(Protocol):
@@ -71,40 +64,7 @@ def start() -> Generator[Callable[[Literal["text", "json"], int], io.StringIO]]:
         logging.getLogger(name).setLevel(level)
 
 
-@pytest.fixture(scope="session")
-def eventually() -> Eventually:
-    """See `Eventually`."""
-
-    async def wait(check: Check, within: float = 30, pause: float = 0.02) -> None:
-        async with asyncio.timeout(within):
-            while True:
-                answer = check()
-                if answer if isinstance(answer, bool) else await answer:
-                    return
-                await asyncio.sleep(pause)
-
-    return wait
-
-
 @pytest.fixture
 def running(config: Config, namespace: str) -> Running:
-    """See `Running`: in the test's namespace, listening nowhere, if not told otherwise."""
-
-    @asynccontextmanager
-    async def run(*reconcilers: Reconciler[Any], **options: Any) -> AsyncGenerator[Manager]:
-        usual: dict[str, Any] = {
-            "namespace": namespace,
-            "metrics_address": None,
-            "health_address": None,
-            "grace_period": 5,
-        }
-        chosen = Options(**(usual | options))
-        manager = Manager("capelin-test", reconcilers, chosen, config)
-        task = asyncio.create_task(manager.run())
-        try:
-            yield manager
-        finally:
-            manager.stop()
-            await task
-
-    return run
+    """See `Running`: in the test's namespace, if not told otherwise."""
+    return partial(managers.running, config=config, namespace=namespace)

@@ -29,6 +29,7 @@ from capelin.controller import (
 )
 from capelin.controller.probes import ListenError
 from capelin.controller.watching import WatchLostError
+from capelin.testing.waiting import until
 
 
 class Spec(Model):
@@ -88,41 +89,41 @@ async def resize(client: Client, namespace: str, name: str, size: int) -> None:
 
 
 async def test_what_was_there_what_comes_and_what_changes_is_reconciled(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     await make(client, namespace, "old", 1)
     seen = Seen()
     async with running(seen):
-        await eventually(lambda: ("old", 1) in seen.sizes)
+        await until(lambda: ("old", 1) in seen.sizes)
         await make(client, namespace, "new", 2)
-        await eventually(lambda: ("new", 2) in seen.sizes)
+        await until(lambda: ("new", 2) in seen.sizes)
         await resize(client, namespace, "old", 3)
-        await eventually(lambda: ("old", 3) in seen.sizes)
+        await until(lambda: ("old", 3) in seen.sizes)
 
 
 async def test_other_namespaces_are_left_alone(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     await make(client, "default", f"stranger-{namespace}")
     await make(client, namespace, "ours")
     seen = Seen()
     async with running(seen):
-        await eventually(lambda: seen.times("ours") == 1)
+        await until(lambda: seen.times("ours") == 1)
     assert seen.sizes == [("ours", 1)]
 
 
 async def test_without_a_namespace_all_of_them_are_watched(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     await make(client, "default", f"everywhere-{namespace}")
     await make(client, namespace, "here")
     seen = Seen()
     async with running(seen, namespace=None):
-        await eventually(lambda: {"here", f"everywhere-{namespace}"} <= {n for n, _ in seen.sizes})
+        await until(lambda: {"here", f"everywhere-{namespace}"} <= {n for n, _ in seen.sizes})
 
 
 async def test_a_watch_filter_leaves_the_rest_to_other_managers(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     label = "cluster.x-k8s.io/watch-filter"
     for name, value in (("blue", "blue"), ("red", "red")):
@@ -130,28 +131,26 @@ async def test_a_watch_filter_leaves_the_rest_to_other_managers(
     await make(client, namespace, "plain")
     seen = Seen()
     async with running(seen, watch_filter="blue") as manager:
-        await eventually(lambda: seen.times("blue") == 1)
+        await until(lambda: seen.times("blue") == 1)
         assert sample(manager, "workqueue_adds_total") == 1, "the API server filters"
         # As if something that it owns had changed.
         seen.wake(Key(namespace, "red"))
         labelled = {"metadata": {"labels": {label: "blue"}}}
         await client.patch(Shoal, "plain", namespace, labelled)
-        await eventually(lambda: seen.times("plain") == 1)
+        await until(lambda: seen.times("plain") == 1)
     assert {name for name, _ in seen.sizes} == {"blue", "plain"}
 
 
 async def test_what_does_not_change_is_looked_at_once_a_sync_period(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     seen = Seen()
     await make(client, namespace, "a")
     async with running(seen, sync_period=1):
-        await eventually(lambda: seen.times("a") == 3)
+        await until(lambda: seen.times("a") == 3)
 
 
-async def test_events_are_counted_to_the_end(
-    client: Client, namespace: str, running: Any, eventually: Any
-) -> None:
+async def test_events_are_counted_to_the_end(client: Client, namespace: str, running: Any) -> None:
     async def tell_three_times(shoal: Shoal, at: Context) -> None:
         for _ in range(3):
             at.event(shoal, "Normal", "Counted", "counted the fish")
@@ -159,14 +158,14 @@ async def test_events_are_counted_to_the_end(
     seen = Seen(tell_three_times)
     await make(client, namespace, "a")
     async with running(seen):
-        await eventually(lambda: seen.times("a") == 1)
+        await until(lambda: seen.times("a") == 1)
     (told,) = (await client.list(Event, namespace)).items
     assert told.series is not None
     assert told.series.count == 3
 
 
 async def test_a_failure_is_tried_again_until_it_is_none(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     async def fail_three_times(shoal: Shoal, _: Context) -> None:
         if seen.times(shoal.name) <= 3:
@@ -175,7 +174,7 @@ async def test_a_failure_is_tried_again_until_it_is_none(
     seen = Seen(fail_three_times)
     await make(client, namespace, "a")
     async with running(seen) as manager:
-        await eventually(lambda: sample(manager, "reconcile_total", result="success") == 1)
+        await until(lambda: sample(manager, "reconcile_total", result="success") == 1)
         assert sample(manager, "reconcile_errors_total") == 3
         assert seen.times("a") == 4
 
@@ -199,39 +198,39 @@ async def owned(client: Client, shoal: Shoal, name: str) -> ConfigMap:
 
 
 async def test_what_is_owned_and_what_is_watched_reaches_those_that_it_concerns(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     shoal = await make(client, namespace, "a")
     await make(client, namespace, "size-7")
     seen = Keeper()
     async with running(seen):
-        await eventually(lambda: seen.times("a") == 1)
+        await until(lambda: seen.times("a") == 1)
         await owned(client, shoal, "map")
-        await eventually(lambda: seen.times("a") == 2)
+        await until(lambda: seen.times("a") == 2)
         await client.delete(ConfigMap, "map", namespace)
-        await eventually(lambda: seen.times("a") == 3)
+        await until(lambda: seen.times("a") == 3)
         secret = Secret.of("s", namespace, data={"password": b"hunter2"})
         secret.metadata.labels = {"of": "a"}
         await client.create(secret)
-        await eventually(lambda: seen.times("a") == 4)
+        await until(lambda: seen.times("a") == 4)
         before = seen.times("size-7")
         await make(client, namespace, "b", 7)
-        await eventually(lambda: seen.times("size-7") == before + 1)
+        await until(lambda: seen.times("size-7") == before + 1)
 
 
 async def test_a_mapper_that_fails_loses_nothing(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     seen = Keeper()
     await make(client, namespace, "a")
     async with running(seen):
-        await eventually(lambda: seen.times("a") == 1)
+        await until(lambda: seen.times("a") == 1)
         await client.create(Secret.of("without-label", namespace))
-        await eventually(lambda: seen.times("a") == 2)
+        await until(lambda: seen.times("a") == 2)
 
 
 async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
-    client: Client, namespace: str, running: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    client: Client, namespace: str, running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies: list[dict[str, Any]] = []
 
@@ -247,16 +246,16 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
         watches = (For(Shoal), Owns(Secret))
 
     async with running(Holder()):
-        await eventually(lambda: len(bodies) >= 2)
+        await until(lambda: len(bodies) >= 2)
         await client.create(Secret.of("later", namespace, data={"password": b"hunter2"}))
         await make(client, namespace, "b")
-        await eventually(lambda: len(bodies) >= 4)
+        await until(lambda: len(bodies) >= 4)
     assert {key for body in bodies for key in body} == {"apiVersion", "kind", "metadata"}
     assert "aHVudGVyMg==" not in str(bodies)
 
 
 async def test_a_secret_never_shows_however_much_is_logged(
-    client: Client, namespace: str, running: Any, eventually: Any, start: Any
+    client: Client, namespace: str, running: Any, start: Any
 ) -> None:
     stream = start("text", 2)
 
@@ -281,7 +280,7 @@ async def test_a_secret_never_shows_however_much_is_logged(
     await client.create(Secret.of("s", namespace, data={"password": b"hunter2"}))
     await make(client, namespace, "a")
     async with running(seen):
-        await eventually(lambda: seen.times("a") == 2)
+        await until(lambda: seen.times("a") == 2)
     assert f"Found Secret {namespace}/s" in stream.getvalue()
     assert "is invoked" in stream.getvalue(), "even kopf's own lines are there"
     assert "hunter2" not in stream.getvalue()
@@ -289,7 +288,7 @@ async def test_a_secret_never_shows_however_much_is_logged(
 
 
 async def test_a_manager_may_do_no_more_than_it_declares_and_that_is_enough(
-    client: Client, config: Config, namespace: str, eventually: Any, elected: dict[str, Any]
+    client: Client, config: Config, namespace: str, running: Any, elected: dict[str, Any]
 ) -> None:
     async def do_everything(shoal: Shoal, at: Context) -> None:
         if shoal.metadata.deletion_timestamp is not None:
@@ -309,20 +308,15 @@ async def test_a_manager_may_do_no_more_than_it_declares_and_that_is_enough(
     me = f"system:serviceaccount:{namespace}:manager"
     await grant(client, namespace, me, [*rbac([seen]), *lease_rules("capelin-test")])
     limited = replace(config, user=replace(config.user, impersonate=Impersonation(me)))
-    quiet: dict[str, Any] = {"metrics_address": None, "health_address": None, "grace_period": 1}
-    options = Options(namespace=namespace, **quiet, **elected)
-    manager = Manager("capelin-test", [seen], options, limited)
-    task = asyncio.create_task(manager.run())
-    await make(client, namespace, "a")
-    await eventually(lambda: is_counted(client, namespace))
-    await client.delete(Shoal, "a", namespace)
-    await eventually(lambda: is_gone(client, namespace))
-    assert sample(manager, "reconcile_errors_total") == 0
-    async with Client(limited) as stranger:
-        with pytest.raises(Forbidden):
-            await stranger.list(Shoal)
-    manager.stop()
-    await task
+    async with running(seen, config=limited, **elected) as manager:
+        await make(client, namespace, "a")
+        await until(lambda: is_counted(client, namespace))
+        await client.delete(Shoal, "a", namespace)
+        await until(lambda: is_gone(client, namespace))
+        assert sample(manager, "reconcile_errors_total") == 0
+        async with Client(limited) as stranger:
+            with pytest.raises(Forbidden):
+                await stranger.list(Shoal)
 
 
 async def grant(client: Client, namespace: str, who: str, rules: list[dict[str, Any]]) -> None:
@@ -352,19 +346,19 @@ async def is_gone(client: Client, namespace: str) -> bool:
 
 
 async def test_something_outside_of_the_cluster_can_ask_for_a_reconcile(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     seen = Seen()
     seen.wake(Key(namespace, "a"))
     await make(client, namespace, "a")
     async with running(seen):
-        await eventually(lambda: seen.times("a") == 1)
+        await until(lambda: seen.times("a") == 1)
         seen.wake(Key(namespace, "a"))
-        await eventually(lambda: seen.times("a") == 2)
+        await until(lambda: seen.times("a") == 2)
 
 
 async def test_an_object_is_never_reconciled_twice_at_once_and_others_are(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     now: list[str] = []
     most: list[int] = []
@@ -385,13 +379,13 @@ async def test_an_object_is_never_reconciled_twice_at_once_and_others_are(
             # Faster than a reconcile.
             for size in range(2, 6):
                 await resize(client, namespace, name, size)
-        await eventually(lambda: all((name, 5) in seen.sizes for name in names))
+        await until(lambda: all((name, 5) in seen.sizes for name in names))
         assert sample(manager, "reconcile_errors_total") == 0
     assert max(most) == 3
 
 
 async def test_a_manager_at_rest_sends_nothing(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     async def publish(shoal: Shoal, at: Context) -> None:
         await at.add_finalizer(shoal, "manager.test/shoal")
@@ -400,20 +394,20 @@ async def test_a_manager_at_rest_sends_nothing(
     seen = Seen(publish)
     await make(client, namespace, "a")
     async with running(seen) as manager:
-        await eventually(lambda: seen.times("a") >= 2)
-        await eventually(lambda: sample(manager, "active_workers") == 0)
+        await until(lambda: seen.times("a") >= 2)
+        await until(lambda: sample(manager, "active_workers") == 0)
         written = sample(manager, "requests_total", method="PATCH")
         version = (await client.get(Shoal, "a", namespace)).metadata.resource_version
         times = seen.times("a")
         seen.wake(Key(namespace, "a"))
-        await eventually(lambda: seen.times("a") > times)
-        await eventually(lambda: sample(manager, "active_workers") == 0)
+        await until(lambda: seen.times("a") > times)
+        await until(lambda: sample(manager, "active_workers") == 0)
         assert sample(manager, "requests_total", method="PATCH") == written == 2
     assert (await client.get(Shoal, "a", namespace)).metadata.resource_version == version
 
 
 async def test_running_reconciles_may_end_and_new_ones_do_not_begin(
-    client: Client, namespace: str, running: Any, eventually: Any
+    client: Client, namespace: str, running: Any
 ) -> None:
     ended: list[str] = []
 
@@ -425,13 +419,13 @@ async def test_running_reconciles_may_end_and_new_ones_do_not_begin(
     for name in ("a", "b"):
         await make(client, namespace, name)
     async with running(seen, concurrency=1):
-        await eventually(lambda: len(seen.sizes) == 1)
+        await until(lambda: len(seen.sizes) == 1)
     assert ended == [name for name, _ in seen.sizes]
     assert len(ended) == 1
 
 
 async def test_a_reconcile_that_does_not_end_in_time_is_made_to(
-    client: Client, namespace: str, running: Any, eventually: Any, caplog: pytest.LogCaptureFixture
+    client: Client, namespace: str, running: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     cancelled: list[str] = []
 
@@ -444,13 +438,13 @@ async def test_a_reconcile_that_does_not_end_in_time_is_made_to(
     seen = Seen(for_ever)
     await make(client, namespace, "a")
     async with running(seen, grace_period=0.05):
-        await eventually(lambda: len(seen.sizes) == 1)
+        await until(lambda: len(seen.sizes) == 1)
     assert cancelled == ["a"]
     assert f"shoal {namespace}/a did not end within 0.05 s" in caplog.text
 
 
 async def test_a_manager_waits_for_its_kinds_and_ends_when_they_go(
-    client: Client, config: Config, namespace: str, eventually: Any
+    client: Client, config: Config, namespace: str
 ) -> None:
     class Whales(Reconciler[Whale]):
         watches = (For(Whale),)
@@ -466,11 +460,11 @@ async def test_a_manager_waits_for_its_kinds_and_ends_when_they_go(
     manager = Manager("capelin-whales", [whales], options, config)
     task = asyncio.create_task(manager.run())
     missing = "Waiting for whales in manager.test/v1 to be installed"
-    await eventually(lambda: answers(manager, "/readyz", 503, missing))
+    await until(lambda: answers(manager, "/readyz", 503, missing))
     await client.apply(crd(Whale), resource=CustomResourceDefinition.resource)
-    await eventually(lambda: answers(manager, "/readyz", 200, "ok"))
+    await until(lambda: answers(manager, "/readyz", 200, "ok"))
     await client.create(Whale.of("w", namespace, spec=Spec()))
-    await eventually(lambda: whales.seen == 1)
+    await until(lambda: whales.seen == 1)
     await client.delete(CustomResourceDefinition, "whales.manager.test")
     with pytest.raises(WatchLostError, match="the watch of whales has ended"):
         async with asyncio.timeout(60):
@@ -488,26 +482,24 @@ async def answers(manager: Manager, path: str, status: int, text: str) -> bool:
         return (response.status, text in await response.text()) == (status, True)
 
 
-async def test_pages_tell_how_the_manager_is(
-    client: Client, namespace: str, running: Any, eventually: Any
-) -> None:
+async def test_pages_tell_how_the_manager_is(client: Client, namespace: str, running: Any) -> None:
     seen = Seen()
     await make(client, namespace, "a")
     somewhere = Address("127.0.0.1", 0)
     async with running(seen, metrics_address=somewhere, health_address=somewhere) as manager:
-        await eventually(lambda: seen.times("a") == 1)
+        await until(lambda: seen.times("a") == 1)
         assert await answers(manager, "/healthz", 200, "ok")
         assert await answers(manager, "/readyz", 200, "ok")
         line = 'controller_runtime_reconcile_total{controller="shoal",result="success"} 1.0'
-        await eventually(lambda: answers(manager, "/metrics", 200, line))
+        await until(lambda: answers(manager, "/metrics", 200, line))
 
 
 async def test_a_taken_address_is_told_with_the_flag_that_changes_it(
-    config: Config, running: Any, eventually: Any
+    config: Config, running: Any
 ) -> None:
     somewhere = Address("127.0.0.1", 0)
     async with running(Seen(), metrics_address=somewhere) as manager:
-        await eventually(lambda: "--metrics-address" in manager.probes.bound)
+        await until(lambda: "--metrics-address" in manager.probes.bound)
         taken = manager.probes.bound["--metrics-address"]
         other = Manager("other", [Seen()], Options(metrics_address=taken), config)
         with pytest.raises(ListenError, match="give another address with --metrics-address"):
@@ -529,25 +521,25 @@ async def elected(namespace: str) -> dict[str, Any]:
 
 
 async def test_one_of_two_managers_works_and_the_other_takes_over_when_it_stops(
-    client: Client, namespace: str, running: Any, eventually: Any, elected: dict[str, Any]
+    client: Client, namespace: str, running: Any, elected: dict[str, Any]
 ) -> None:
     first, second = Seen(), Seen()
     await make(client, namespace, "a")
     async with running(first, **elected) as leader:
-        await eventually(lambda: first.times("a") == 1)
+        await until(lambda: first.times("a") == 1)
         assert sample(leader, "master_status") == 1
         somewhere = Address("127.0.0.1", 0)
         async with running(second, health_address=somewhere, **elected) as other:
-            await eventually(lambda: answers(other, "/readyz", 200, "ok"))
+            await until(lambda: answers(other, "/readyz", 200, "ok"))
             assert sample(other, "master_status") == 0
             assert not second.sizes
             leader.stop()
-            await eventually(lambda: second.times("a") == 1)
+            await until(lambda: second.times("a") == 1)
             assert sample(other, "master_status") == 1
 
 
 async def test_without_the_lease_everything_is_cancelled_at_once(
-    client: Client, config: Config, namespace: str, eventually: Any, elected: dict[str, Any]
+    client: Client, config: Config, namespace: str, elected: dict[str, Any]
 ) -> None:
     cancelled: list[str] = []
 
@@ -562,7 +554,7 @@ async def test_without_the_lease_everything_is_cancelled_at_once(
     await make(client, namespace, "a")
     options = Options(namespace=namespace, grace_period=60, **nowhere, **elected)
     task = asyncio.create_task(Manager("capelin-test", [seen], options, config).run())
-    await eventually(lambda: seen.times("a") == 1)
+    await until(lambda: seen.times("a") == 1)
     thief = {"spec": {"holderIdentity": "a thief"}}
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/capelin-test"
     await client.request("PATCH", lease, body=thief, content_type="application/merge-patch+json")

@@ -10,13 +10,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from capelin.api import Resource, Unstructured, crd
 from capelin.api.views.core import CustomResourceDefinition, Lease
 from capelin.client import Client, Config, Options
 from capelin.embedded.apiserver import ApiServer
+from capelin.testing.waiting import until
 
 HERE = Path(__file__).parent
 SCHOOLS = Resource("example.capelin.io", "v1alpha1", "School", "schools")
@@ -131,13 +132,13 @@ def is_settled(school: Unstructured) -> bool:
 
 @asynccontextmanager
 async def filled_sea(
-    kubeconfig: Path, namespace: str, folder: Path, eventually: Any, many: int = MANY
+    kubeconfig: Path, namespace: str, folder: Path, many: int = MANY
 ) -> AsyncGenerator[Sea]:
     config = Config.from_kubeconfig(kubeconfig)
     async with Client(config, options=Options(qps=0, connections=20)) as client:
         definition = crd(runpy.run_path(str(HERE / "example.py"))["School"])
         await client.apply(definition, resource=CustomResourceDefinition.resource)
-        await eventually(lambda: is_established(client))
+        await until(lambda: is_established(client))
         sea = Sea(client, kubeconfig, namespace, folder)
         await asyncio.gather(*(sea.create(number) for number in range(many)))
         yield sea
@@ -154,67 +155,61 @@ async def is_established(client: Client) -> bool:
 
 
 @pytest.fixture
-async def sea(
-    kubeconfig: Path, namespace: str, tmp_path: Path, eventually: Any
-) -> AsyncIterator[Sea]:
-    async with filled_sea(kubeconfig, namespace, tmp_path, eventually) as made:
+async def sea(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIterator[Sea]:
+    async with filled_sea(kubeconfig, namespace, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-async def pond(
-    kubeconfig: Path, namespace: str, tmp_path: Path, eventually: Any
-) -> AsyncIterator[Sea]:
+async def pond(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIterator[Sea]:
     """A sea with few schools, where how many there are decides nothing."""
-    async with filled_sea(kubeconfig, namespace, tmp_path, eventually, many=10) as made:
+    async with filled_sea(kubeconfig, namespace, tmp_path, many=10) as made:
         yield made
 
 
 async def test_no_object_is_forgotten_when_the_api_server_is_killed_and_comes_back(
-    own_api_server: ApiServer, tmp_path: Path, eventually: Any
+    own_api_server: ApiServer, tmp_path: Path
 ) -> None:
-    async with filled_sea(own_api_server.kubeconfig, "default", tmp_path, eventually) as sea:
+    async with filled_sea(own_api_server.kubeconfig, "default", tmp_path) as sea:
         manager, journal = await sea.start("only")
-        await eventually(lambda: journal.lines() >= MANY // 2, within=120)
+        await until(lambda: journal.lines() >= MANY // 2)
         running = own_api_server.process("kube-apiserver")
         assert running is not None
         os.kill(running.pid, signal.SIGKILL)
-        await eventually(lambda: own_api_server.process("kube-apiserver") is None)
+        await until(lambda: own_api_server.process("kube-apiserver") is None)
         assert len(journal.names()) < MANY
         await own_api_server.start()
         await asyncio.gather(*(sea.resize(number) for number in CHANGED))
         await asyncio.gather(*(sea.delete(number) for number in DELETED))
         left = MANY - len(DELETED)
-        await eventually(lambda: sea.all_settled(left), within=120, pause=0.5)
+        await until(lambda: sea.all_settled(left))
         assert manager.returncode is None
         manager.terminate()
         assert await manager.wait() == 0
         assert journal.names() == {name(number) for number in range(MANY)}
 
 
-async def test_another_manager_takes_over_when_the_leader_is_killed(
-    sea: Sea, eventually: Any
-) -> None:
+async def test_another_manager_takes_over_when_the_leader_is_killed(sea: Sea) -> None:
     leader, first = await sea.start("first", "--leader-elect")
-    await eventually(lambda: first.lines() >= 1, within=120)
+    await until(lambda: first.lines() >= 1)
     heir, second = await sea.start("second", "--leader-elect")
-    await eventually(lambda: first.lines() >= MANY // 2, within=120)
+    await until(lambda: first.lines() >= MANY // 2)
     leader.kill()
     await leader.wait()
     assert not second.lines()
     assert len(first.names()) < MANY
     await asyncio.gather(*(sea.resize(number) for number in CHANGED))
-    await eventually(sea.all_settled, within=120, pause=0.5)
+    await until(sea.all_settled)
     heir.terminate()
     assert await heir.wait() == 0
     ended = [run.ended for run in first.runs() if run.ended < float("inf")]
     assert max(ended) < min(run.began for run in second.runs())
 
 
-async def test_a_manager_at_rest_writes_nothing_and_stays_small(sea: Sea, eventually: Any) -> None:
+async def test_a_manager_at_rest_writes_nothing_and_stays_small(sea: Sea) -> None:
     manager, journal = await sea.start("only")
-    await eventually(sea.all_settled, within=120, pause=0.5)
-    await eventually(lambda: is_quiet(journal), within=120)
+    await until(sea.all_settled)
+    await until(lambda: is_quiet(journal))
     before, lines = await sea.versions(), journal.lines()
     await asyncio.sleep(5)
     assert (await sea.versions(), journal.lines()) == (before, lines)
@@ -233,9 +228,9 @@ def resident_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-async def test_sigterm_ends_a_manager_and_gives_the_lease_back(pond: Sea, eventually: Any) -> None:
+async def test_sigterm_ends_a_manager_and_gives_the_lease_back(pond: Sea) -> None:
     manager, journal = await pond.start("only", "--leader-elect", "--log-format=json")
-    await eventually(lambda: journal.lines() > 0, within=120)
+    await until(lambda: journal.lines() > 0)
     manager.terminate()
     assert await manager.wait() == 0
     lease = await pond.client.get(Lease, "capelin-schools", pond.namespace)
@@ -245,9 +240,9 @@ async def test_sigterm_ends_a_manager_and_gives_the_lease_back(pond: Sea, eventu
     assert said[-1]["message"] == "Stopping on SIGTERM"
 
 
-async def test_losing_the_lease_ends_the_process(pond: Sea, eventually: Any) -> None:
+async def test_losing_the_lease_ends_the_process(pond: Sea) -> None:
     manager, journal = await pond.start("only", "--leader-elect")
-    await eventually(lambda: journal.lines() > 0, within=120)
+    await until(lambda: journal.lines() > 0)
     thief = {"spec": {"holderIdentity": "a thief"}}
     await pond.client.patch(Lease, "capelin-schools", pond.namespace, thief)
     async with asyncio.timeout(60):

@@ -15,6 +15,7 @@ from capelin.controller.metrics import Metrics
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.runner import Runner
 from capelin.controller.watches import Labels
+from capelin.testing.waiting import until
 
 A, B = Key("sea", "a"), Key("sea", "b")
 LATER = 1e6
@@ -52,11 +53,6 @@ class Angler(Reconciler[Fish]):
 
     async def gone(self, key: Key, _: Context, /) -> None:
         self.missed.append(key)
-
-
-async def until(check: Callable[[], bool]) -> None:
-    while not check():  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0)
 
 
 class Setup:

@@ -17,6 +17,7 @@ from capelin.client import Config, Server, User
 from capelin.controller import For, Key, Owns, Watch
 from capelin.controller.metrics import Metrics
 from capelin.controller.watching import Subscription, Watching, WatchLostError
+from capelin.testing.waiting import until
 
 
 @kind(group="watching.test", version="v1")
@@ -157,16 +158,16 @@ async def run(made: Watching) -> AsyncGenerator[asyncio.Task[None]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_is_there_and_what_changes_is_told(api: Api, eventually: Any) -> None:
+async def test_what_is_there_and_what_changes_is_told(api: Api) -> None:
     asked = Asked()
     api.items[CRABS] = ["a", "b"]
     api.items[MAPS] = ["m"]
     async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
-        await eventually(lambda: sorted(asked.keys) == ["a", "b", "of-m"])
+        await until(lambda: sorted(asked.keys) == ["a", "b", "of-m"])
         api.lines[CRABS].put_nowait(changed("a"))
-        await eventually(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m"])
+        await until(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m"])
         api.lines[MAPS].put_nowait({**changed("m"), "type": "DELETED"})
-        await eventually(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m", "of-m"])
+        await until(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m", "of-m"])
     assert (asked.all, asked.retries) == (0, 0)
 
 
@@ -191,51 +192,47 @@ async def test_only_metadata_is_asked_for_and_only_what_the_labels_choose(api: A
     assert not any("labelSelector" in request.query for request in maps)
 
 
-async def test_two_that_choose_differently_share_one_watch_of_everything(
-    api: Api, eventually: Any
-) -> None:
+async def test_two_that_choose_differently_share_one_watch_of_everything(api: Api) -> None:
     asked = Asked()
     api.items[CRABS] = ["a"]
     watches = For(Crab, labels={"a": "1"}), Owns(Crab, labels={"b": None})
     async with run(watching(api, asked, *watches)):
         api.lines[CRABS].put_nowait(changed("a", labels={"b": "2"}))
-        await eventually(lambda: asked.keys == ["of-a"])
+        await until(lambda: asked.keys == ["of-a"])
     assert not any("labelSelector" in request.query for request in api.requests)
     assert api.count(CRABS, watch=False) == 1
 
 
-async def test_after_a_gap_whoever_owned_what_may_be_gone_is_told(
-    api: Api, eventually: Any
-) -> None:
+async def test_after_a_gap_whoever_owned_what_may_be_gone_is_told(api: Api) -> None:
     asked = Asked()
     api.items[MAPS] = ["m"]
     async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
-        await eventually(lambda: asked.keys == ["of-m"])
+        await until(lambda: asked.keys == ["of-m"])
         api.items[MAPS] = []
         api.lines[MAPS].put_nowait(GONE)
-        await eventually(lambda: asked.all == 1)
+        await until(lambda: asked.all == 1)
         api.lines[CRABS].put_nowait(GONE)
-        await eventually(lambda: api.count(CRABS, watch=True) == 2)
+        await until(lambda: api.count(CRABS, watch=True) == 2)
     assert asked.all == 1, "what is gone itself needs no reconcile"
 
 
-async def test_a_watch_that_ends_is_resumed_without_a_list(api: Api, eventually: Any) -> None:
+async def test_a_watch_that_ends_is_resumed_without_a_list(api: Api) -> None:
     asked = Asked()
     async with run(watching(api, asked, For(Crab))):
         api.lines[CRABS].put_nowait(None)
         api.lines[CRABS].put_nowait(changed("a"))
-        await eventually(lambda: asked.keys == ["a"])
+        await until(lambda: asked.keys == ["a"])
     assert api.count(CRABS, watch=False) == 1
     assert (asked.all, asked.retries) == (0, 0)
 
 
-async def test_the_end_of_an_outage_is_told(api: Api, eventually: Any) -> None:
+async def test_the_end_of_an_outage_is_told(api: Api) -> None:
     asked = Asked()
     async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
         api.refuse = [503, 500]
         api.lines[CRABS].put_nowait(None)
-        await eventually(lambda: api.count(CRABS, watch=True) == 4)
-        await eventually(lambda: asked.retries == 1)
+        await until(lambda: api.count(CRABS, watch=True) == 4)
+        await until(lambda: asked.retries == 1)
     assert asked.retries == 1
 
 
@@ -268,7 +265,7 @@ async def test_a_watch_that_kopf_loses_without_a_word_is_missed(api: Api) -> Non
                 await task
 
 
-async def test_a_replaced_token_is_used(api: Api, tmp_path: Path, eventually: Any) -> None:
+async def test_a_replaced_token_is_used(api: Api, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
     api.tokens = {"Bearer old"}
@@ -279,10 +276,10 @@ async def test_a_replaced_token_is_used(api: Api, tmp_path: Path, eventually: An
         api.lines[CRABS].put_nowait(None)
         api.lines[CRABS].put_nowait(changed("a"))
         # Sooner than files are read anew by themselves.
-        await eventually(lambda: asked.keys == ["a"], within=5)
+        await until(lambda: asked.keys == ["a"], within=5)
 
 
-async def test_signals_stay_with_whoever_had_them(api: Api, eventually: Any) -> None:
+async def test_signals_stay_with_whoever_had_them(api: Api) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     asked = Asked()
     caught: list[int] = []
@@ -290,11 +287,11 @@ async def test_signals_stay_with_whoever_had_them(api: Api, eventually: Any) -> 
     try:
         async with run(watching(api, asked, For(Crab))):
             os.kill(os.getpid(), signal.SIGTERM)
-            await eventually(lambda: caught == [signal.SIGTERM])
+            await until(lambda: caught == [signal.SIGTERM])
             # The second would not come, had kopf heard the signal.
             for name in ("a", "b"):
                 api.lines[CRABS].put_nowait(changed(name))
-                await eventually(lambda name=name: name in asked.keys)
+                await until(lambda name=name: name in asked.keys)
     finally:
         signal.signal(signal.SIGTERM, before[1])
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before

@@ -14,6 +14,7 @@ from capelin.client import Client, Config, NotFound, Options
 from capelin.contract.owners import reference_to
 from capelin.controller import Context
 from capelin.controller.events import Recorder
+from capelin.testing.waiting import until
 
 FINALIZER = "writing.test/reef"
 
@@ -225,7 +226,7 @@ async def test_an_event_that_kubernetes_has_dropped_is_told_anew(
 
 
 async def test_events_are_written_in_the_background_and_failures_harm_nobody(
-    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder, eventually: Any
+    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder
 ) -> None:
     lost = Reef(metadata=ObjectMeta(name="b", namespace="no-such-namespace"), spec=Spec())
     writing = asyncio.create_task(recorder.run())
@@ -235,7 +236,7 @@ async def test_events_are_written_in_the_background_and_failures_harm_nobody(
     async def heard() -> bool:
         return [event.reason for event in await events(client, namespace)] == ["Heard"]
 
-    await eventually(heard)
+    await until(heard)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing

@@ -1,9 +1,8 @@
 """The controller of `Extension`, on a real API server and with real extensions."""
 
-import asyncio
 import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,13 +12,15 @@ import pytest
 from aiohttp import web
 from capelin.api import ObjectMeta
 from capelin.client import Client, Config, Impersonation, Invalid
-from capelin.controller import Manager, Options
+from capelin.controller import Manager
 from capelin.extensions import Extension, Extensions, manifests
 from capelin.extensions.api import ClientConfig, GroupVersionHook, Handler, Service, Spec
 from capelin.extensions.controller import discover, reason_of, status_of
 from capelin.pki import new_ca
 from capelin.runtime.calling import AddressError, CallingError, NoAnswerError, Registry
 from capelin.runtime.v1alpha1 import BeforeClusterUpgrade
+from capelin.testing.managers import running
+from capelin.testing.waiting import until
 
 from core.tests.runtime.calling.wire import CA as WIRE_CA
 from core.tests.runtime.calling.wire import Server, answer, credentials, listening, server_context
@@ -145,25 +146,11 @@ async def client(kubeconfig: Path, install_crds: Callable[..., None]) -> AsyncGe
         yield made
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await true():  # noqa: ASYNC110 - the API server is asked
-            await asyncio.sleep(0.05)
-
-
-@asynccontextmanager
-async def running(kubeconfig: Path, period: timedelta) -> AsyncGenerator[Manager]:
+def discovering(kubeconfig: Path, period: timedelta) -> AbstractAsyncContextManager[Manager]:
     """The controller, with no more rights than its role gives."""
     config = Config.from_kubeconfig(kubeconfig)
     limited = replace(config, user=replace(config.user, impersonate=Impersonation(USER)))
-    options = Options(metrics_address=None, health_address=None, grace_period=5)
-    manager = Manager("capelin-extensions", [Extensions(period)], options, limited)
-    task = asyncio.create_task(manager.run())
-    try:
-        yield manager
-    finally:
-        manager.stop()
-        await task
+    return running(Extensions(period), config=limited, name="capelin-extensions")
 
 
 async def is_said(client: Client, name: str, reason: str, *handlers: str) -> bool:
@@ -186,7 +173,7 @@ async def test_what_an_extension_answers_stands_in_its_status(
     write(folder, certificate())
     other = base64.b64encode(new_ca("other", now=NOW).certificate_pem).decode()
     with serving(folder) as served:
-        async with running(kubeconfig, timedelta(minutes=10)):
+        async with discovering(kubeconfig, timedelta(minutes=10)):
             url = f"https://127.0.0.1:{served.port}"
             made = await client.create(extension(name, url, SERVED_CA.certificate_pem))
 
@@ -220,7 +207,7 @@ async def test_an_extension_is_asked_again_from_time_to_time(
         "handlers": [{"name": "one", "requestHook": HOOK}],
     }
     await client.create(extension(name, server.url, WIRE_CA.certificate_pem))
-    async with running(kubeconfig, timedelta(seconds=0.2)):
+    async with discovering(kubeconfig, timedelta(seconds=0.2)):
         await until(lambda: is_said(client, name, "Discovered", f"one.{name}"))
         server.says[DISCOVERY] = failing
         await until(lambda: is_said(client, name, "Refused", f"one.{name}"))
@@ -245,7 +232,7 @@ async def test_who_answers_otherwise_each_time_is_not_asked_for_that(
 
     server.says[DISCOVERY] = fickle
     await client.create(extension(name, server.url, WIRE_CA.certificate_pem))
-    async with running(kubeconfig, timedelta(minutes=10)):
+    async with discovering(kubeconfig, timedelta(minutes=10)):
         await until(lambda: is_said(client, name, "Discovered", f"h1.{name}"))
         # Whatever follows the first answer comes before what follows these.
         await client.patch(Extension, name, None, {"spec": {"settings": {"strict": "true"}}})
@@ -271,14 +258,10 @@ async def test_an_extension_at_rest_is_not_written(
 
     server.says[DISCOVERY] = counting
     await client.create(extension(name, server.url, WIRE_CA.certificate_pem))
-    async with running(kubeconfig, timedelta(seconds=0.2)):
+    async with discovering(kubeconfig, timedelta(seconds=0.2)):
         await until(lambda: is_said(client, name, "Discovered", f"a.{name}", f"b.{name}"))
         before, asked = await client.get(Extension, name), times
-
-        async def asked_again() -> bool:
-            return times >= asked + 3
-
-        await until(asked_again)
+        await until(lambda: times >= asked + 3)
         after = await client.get(Extension, name)
         assert after.metadata.resource_version == before.metadata.resource_version
         await client.delete(Extension, name)

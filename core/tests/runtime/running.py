@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
 from capelin.pki import KeyPair, issue, new_ca
+from capelin.testing.waiting import wait_until
 from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -38,14 +39,6 @@ def write(folder: Path, pair: KeyPair) -> KeyPair:
     return pair
 
 
-def until(true: Callable[[], object]) -> None:
-    """Wait for something to become true, at most for as long as a busy machine may take."""
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.01)
-
-
 class Served:
     """A running server."""
 
@@ -56,11 +49,9 @@ class Served:
             assert process.poll() is None, "".join(log)
             return re.search(r"https port (\d+), probes on http port (\d+)", "".join(log))
 
-        until(ports)
-        found = ports()
-        assert found
+        found = wait_until(ports)
         self.port, self.probes = int(found[1]), int(found[2])
-        until(lambda: self.page("/readyz")[0] == 200)
+        wait_until(lambda: self.page("/readyz")[0] == 200)
         self.ready = time.monotonic()
 
     def connect(self, shown: Path | None = None) -> http.client.HTTPSConnection:

@@ -20,8 +20,9 @@ from capelin.runtime.v1alpha1 import (
     GeneratePatches,
     ValidateTopology,
 )
+from capelin.testing.waiting import wait_until
 
-from .running import CA, PATIENCE, Served, certificate, serving, until, write
+from .running import CA, PATIENCE, Served, certificate, serving, write
 
 SEEDS = (1, 2, 3)
 CASES = 250
@@ -207,7 +208,7 @@ def lasting(server: Served) -> Generator[None]:
     yield
     path, request = REQUESTS[-1]
     assert server.ask(path, json.dumps(request).encode())["status"] == "Success"
-    until(lambda: files() <= open_files)
+    wait_until(lambda: files() <= open_files)
     # The largest requests leave some room behind for the next ones.
     assert memory() - resident < 24 * 1024
     assert "Traceback" not in "".join(server.log)

@@ -18,9 +18,10 @@ from capelin.runtime.v1alpha1 import (
     Discovery,
     ValidateTopology,
 )
+from capelin.testing.waiting import wait_until
 from cryptography import x509
 
-from .running import CA, PATIENCE, PROGRAM, Served, ask, certificate, serial, serving, until, write
+from .running import CA, PATIENCE, PROGRAM, Served, ask, certificate, serial, serving, write
 
 PID = BeforeClusterCreate.id.path("pid")
 SLOW = BeforeClusterUpgrade.id.path("slow")
@@ -117,7 +118,7 @@ def test_a_call_ends_when_its_client_hangs_up(server: Served) -> None:
     connection = server.connect()
     connection.request("POST", ENDLESS, CLUSTER)
     connection.close()
-    until(lambda: server.calls("endless", "abandoned") == before + 1)
+    wait_until(lambda: server.calls("endless", "abandoned") == before + 1)
 
 
 NONSENSE = (
@@ -193,7 +194,7 @@ def test_a_renewed_certificate_is_served_and_nobody_is_cut_off(tmp_path: Path) -
             finally:
                 connection.close()
 
-        until(lambda: shown() == numbers[1])
+        wait_until(lambda: shown() == numbers[1])
         assert serial(old) == numbers[0]
         assert ask(old, PID, CLUSTER)["status"] == "Success"
         old.close()
@@ -230,7 +231,7 @@ def test_a_call_that_has_begun_is_finished(folder: Path, workers: int) -> None:
     with serving(folder, f"--workers={workers}") as server:
         connection = server.connect()
         connection.request("POST", SLOW, UPGRADE)
-        until(lambda: "begun\n" in server.out)
+        wait_until(lambda: "begun\n" in server.out)
         server.process.send_signal(signal.SIGTERM)
         answer = connection.getresponse()
         assert json.loads(answer.read())["message"] == "done"
@@ -242,7 +243,7 @@ def test_a_call_that_has_begun_is_finished(folder: Path, workers: int) -> None:
 def test_a_server_goes_on_for_a_while_until_nobody_calls_any_more(folder: Path) -> None:
     with serving(folder, CAPELIN_DRAIN_SECONDS="60") as server:
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: server.page("/readyz")[0] == 503)
+        wait_until(lambda: server.page("/readyz")[0] == 503)
         connection = server.connect()
         connection.request("POST", PID, CLUSTER)
         answer = connection.getresponse()
@@ -261,17 +262,17 @@ def test_several_processes_share_the_work_and_are_replaced_when_they_die(folder:
             pids.add(server.ask(PID, CLUSTER)["message"])
             return len(pids) == 2
 
-        until(both)
+        wait_until(both)
         assert str(server.process.pid) not in pids
         calls = server.calls("pid", "success")
         # A process that ends as soon as it has started is not replaced.
-        until(lambda: time.monotonic() > server.ready + 1)
+        wait_until(lambda: time.monotonic() > server.ready + 1)
         victim = int(pids.pop())
         os.kill(victim, signal.SIGKILL)
-        until(lambda: "starting it anew" in "".join(server.log))
-        until(both)
+        wait_until(lambda: "starting it anew" in "".join(server.log))
+        wait_until(both)
         # A call is counted after it was answered.
-        until(lambda: server.calls("pid", "success") > calls)
+        wait_until(lambda: server.calls("pid", "success") > calls)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 0
 
@@ -288,7 +289,7 @@ def test_processes_end_with_the_one_that_started_them(folder: Path) -> None:
         pid = int(server.ask(PID, CLUSTER)["message"])
         server.process.kill()
         server.process.wait(PATIENCE)
-        until(lambda: has_ended(pid))
+        wait_until(lambda: has_ended(pid))
 
 
 def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Path) -> None:
@@ -311,13 +312,13 @@ def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Pa
         )
     pid = int(started.stdout.splitlines()[0])
     try:
-        until(lambda: "serving 5 handlers" in log.read_text())
+        wait_until(lambda: "serving 5 handlers" in log.read_text())
         served = time.monotonic()
-        until(lambda: time.monotonic() > served + 1.5)
+        wait_until(lambda: time.monotonic() > served + 1.5)
         assert not has_ended(pid)
     finally:
         os.kill(pid, signal.SIGTERM)
-    until(lambda: has_ended(pid))
+    wait_until(lambda: has_ended(pid))
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from capelin.embedded.apiserver import Settings
 from capelin.embedded.processes import kill_all
+from capelin.testing.waiting import wait_until
 
 SUITE = """
 import os, pathlib, pytest
@@ -83,15 +84,6 @@ def listening(address: str) -> list[int]:
     ]
 
 
-def until(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    while not happens():
-        try:
-            output, _ = process.communicate(timeout=0.05)
-        except subprocess.TimeoutExpired:
-            continue
-        raise AssertionError(output)
-
-
 def test_all_workers_share_one_server_and_the_last_one_removes_it(run: Run) -> None:
     process = run.start("-n2")
     output, _ = process.communicate()
@@ -104,7 +96,12 @@ def test_all_workers_share_one_server_and_the_last_one_removes_it(run: Run) -> N
 
 def test_what_a_killed_run_leaves_behind_the_next_one_removes(run: Run) -> None:
     killed = run.start(HANGS="yes")
-    until(run.servers, killed)
+
+    def a_test_has_begun() -> bool:
+        assert killed.poll() is None, killed.communicate()[0]
+        return bool(run.servers())
+
+    wait_until(a_test_has_begun)
     killed.kill()
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL

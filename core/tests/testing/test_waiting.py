@@ -166,7 +166,7 @@ async def test_an_error_ends_the_wait_at_once(error: Exception) -> None:
     assert failure.value is error
 
 
-@pytest.mark.parametrize(("took", "pause"), [(0, 0.01), (0.1, 0.4), (7, 0.5)])
+@pytest.mark.parametrize(("took", "pause"), [(0, 0.005), (0.1, 0.4), (7, 0.5)])
 def test_looking_takes_a_fifth_of_the_time_and_no_look_is_long_in_coming(
     took: float, pause: float
 ) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,9 @@ from capelin.client import Client, Config
 from capelin.contract.conditions import Aspect
 from capelin.contract.owners import reference_to
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL
-from capelin.controller import Key, Manager, Options
+from capelin.controller import Key, Manager
+from capelin.testing.managers import running
+from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backends import Observed, Part, Problem, Site
 from capelin_control_plane.certificates import Authorities
@@ -121,29 +123,9 @@ class Place:
     async def gone(self) -> bool:
         return await self.client.find(CapelinControlPlane, "one", self.namespace) is None
 
-    @asynccontextmanager
-    async def managed(self, **options: Any) -> AsyncGenerator[None]:
-        usual: dict[str, Any] = {
-            "namespace": self.namespace,
-            "metrics_address": None,
-            "health_address": None,
-            "grace_period": 5,
-        }
-        manager = Manager(
-            "capelin-test", [ControlPlanes(self.backend)], Options(**usual | options), self.config
-        )
-        running = asyncio.create_task(manager.run())
-        try:
-            yield
-        finally:
-            manager.stop()
-            await running
-
-
-async def until(happened: Check) -> None:
-    async with asyncio.timeout(30):
-        while not await happened():  # noqa: ASYNC110 - what is waited for happens elsewhere
-            await asyncio.sleep(0.05)
+    def managed(self, **options: Any) -> AbstractAsyncContextManager[Manager]:
+        reconciler = ControlPlanes(self.backend)
+        return running(reconciler, config=self.config, namespace=self.namespace, **options)
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def wait_until(look: Callable[[], T | None], *, within: float = PATIENCE) -> T:
 
 def pause_after(took: float) -> float:
     """The seconds after a look: looking may take a fifth of the time of those who are awaited."""
-    return min(max(0.01, 4 * took), 0.5)
+    return min(max(0.005, 4 * took), 0.5)
 
 
 def _not_so(asked: Callable[..., object], seen: object, within: float) -> AssertionError:

@@ -6,7 +6,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.components import OwnedFlagError
 from capelin.embedded.processes import NotReadyError, Supervisor, kill_all, records
+from capelin.testing.waiting import until
 
 PROGRAMS = Settings().programs
 pytestmark = pytest.mark.needs_programs(*PROGRAMS)
@@ -87,12 +88,6 @@ def shown(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
-async def when(happens: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not happens():  # noqa: ASYNC110 - processes tell nobody what they do
-            await asyncio.sleep(0.01)
-
-
 async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path) -> None:
     server = await started(folder)
     before = pids(server)
@@ -100,9 +95,7 @@ async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path)
     async with client_of(server) as client:
         await client.create(Namespace.of("kept"))
         # Made by the controller manager, for which nobody has waited.
-        async with asyncio.timeout(60):
-            while await client.find(ServiceAccount, "default", "kept") is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: client.find(ServiceAccount, "default", "kept"))
     assert others_may_read(folder) == []
     assert not any(key in shown(pid) for key in private_keys(folder) for pid in before.values())
     assert {6443, 2379, 2380} <= {*listening(server.place.address)}
@@ -130,7 +123,7 @@ async def test_every_process_that_is_killed_comes_back(folder: Path) -> None:
         for name in NAMES:
             before = pids(server)
             os.kill(before[name], signal.SIGKILL)
-            await when(lambda: pids(server).get(name) not in {None, before[name]})  # noqa: B023
+            await until(lambda: pids(server).get(name) not in {None, before[name]})  # noqa: B023
             await supervisor.ready()
             assert (await client.get(Namespace, "kept")).name == "kept"
 
@@ -147,7 +140,7 @@ async def main():
 asyncio.run(main())
 """
     starter = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
-    await when((folder / "processes" / "kube-apiserver.process").exists)
+    await until((folder / "processes" / "kube-apiserver.process").exists)
     starter.kill()
     await starter.wait()
 

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.catalogue import Platform
+from capelin.testing.waiting import until
 
 HERE = Platform.here()
 
@@ -48,13 +49,6 @@ for package in $packages; do
     printf "#!/bin/sh\necho $package\n" > $out/${{name##*/}}
 done
 """
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process does; the test's time limit ends the wait."""
-    # Nothing in this process can set an event when another process has done something.
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 class FakeGo:
@@ -107,7 +101,7 @@ class FakeGo:
     async def pid(self) -> int:
         """The process of a build, once it is under way."""
         file = self._folder / "pid"
-        await eventually(lambda: file.exists() and file.read_text().endswith("\n"))
+        await until(lambda: file.exists() and file.read_text().endswith("\n"))
         return int(file.read_text())
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.processes import Command, Declared, Limits, Process, kill_all, records
 from capelin.embedded.processes.kernel import identify
+from capelin.testing.waiting import until
 
 SLEEP = ("/bin/sleep", "1000")
 
@@ -38,10 +39,7 @@ def lines(file: Path) -> list[str]:
 
 async def first_line(process: Process) -> str:
     """Wait until a process has written a line."""
-    async with asyncio.timeout(10):
-        while not (said := lines(process.log)):  # noqa: ASYNC110 - a file tells nobody
-            await asyncio.sleep(0.005)
-    return said[0]
+    return (await until(lambda: lines(process.log)))[0]
 
 
 def link(pid: int, what: str) -> Path:

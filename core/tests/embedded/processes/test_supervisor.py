@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from capelin.embedded.processes import (
     listening,
     records,
 )
+from capelin.testing.waiting import until
 
 SLEEP = ("/bin/sleep", "1000")
 QUICK = Backoff(first=0.001, longest=0.002)
@@ -48,12 +49,6 @@ def told(journal: Path) -> list[str]:
     return journal.read_text().splitlines() if journal.exists() else []
 
 
-async def when(happens: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not happens():  # noqa: ASYNC110 - neither the kernel nor a file tells us
-            await asyncio.sleep(0.005)
-
-
 async def has_started(journal: Path, name: str) -> AsyncGenerator[str, None]:
     while True:
         yield "" if f"start {name}" in told(journal) else "it has not said that it started"
@@ -68,7 +63,7 @@ def pid_of(supervisor: Supervisor, name: str) -> int:
 async def replaced(supervisor: Supervisor, pid: int) -> int:
     """Kill the process `a` and wait for the next one."""
     os.kill(pid, signal.SIGKILL)
-    await when(lambda: supervisor.states["a"].pid not in {None, pid})
+    await until(lambda: supervisor.states["a"].pid not in {None, pid})
     return pid_of(supervisor, "a")
 
 
@@ -176,7 +171,7 @@ async def test_what_hangs_is_found_and_started_again(folder: Path) -> None:
         await supervisor.ready()
         pid = pid_of(supervisor, "a")
         os.kill(pid, signal.SIGSTOP)
-        await when(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
+        await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
         assert supervisor.states["a"].reason.startswith("hung: http://127.0.0.1:")
         assert supervisor.states["a"].reason.endswith(" did not answer for 0.2 s")
         await supervisor.ready()
@@ -190,11 +185,11 @@ async def test_what_must_not_be_started_now_says_why_and_is_tried_again(folder: 
     )
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(refused)
-        await when(lambda: supervisor.states["a"].phase is Phase.FAILED)
+        await until(lambda: supervisor.states["a"].phase is Phase.FAILED)
         assert supervisor.states["a"].reason == "its disk is not there"
         assert not (folder / "a.log").exists()
         reasons.clear()
-        await when(lambda: supervisor.states["a"].phase is Phase.RUNNING)
+        await until(lambda: supervisor.states["a"].phase is Phase.RUNNING)
 
 
 async def test_some_of_those_before_can_be_enough(folder: Path) -> None:
@@ -205,16 +200,16 @@ async def test_some_of_those_before_can_be_enough(folder: Path) -> None:
     patient = Declared(name="c", command=Command(SLEEP), after=("a", "b"))
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"), declared("b", ready=never), patient)
-        await when(lambda: supervisor.states["a"].phase is Phase.RUNNING)
+        await until(lambda: supervisor.states["a"].phase is Phase.RUNNING)
         assert supervisor.states["c"].phase is Phase.WAITING
         supervisor.declare(declared("a"), declared("b", ready=never), replace(patient, enough=1))
-        await when(lambda: supervisor.states["c"].phase is Phase.RUNNING)
+        await until(lambda: supervisor.states["c"].phase is Phase.RUNNING)
 
 
 async def test_what_says_that_it_is_broken_is_started_again(folder: Path) -> None:
     async with Supervisor(folder, backoff=Backoff(first=0.2, longest=0.2)) as supervisor:
         supervisor.declare(server(500))
-        await when(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
+        await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
         assert supervisor.states["a"].reason == "hung: it answers 500"
 
 
@@ -240,7 +235,7 @@ async def test_a_process_that_keeps_ending_is_reported_as_failed_with_its_reason
 async def test_a_new_command_is_tried_at_once_after_the_old_one_failed(folder: Path) -> None:
     async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:
         supervisor.declare(declared("a", arguments=("/no/such/program",)))
-        await when(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
+        await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
         assert supervisor.states["a"].reason == (
             "cannot be started: No such file or directory: /no/such/program"
         )
@@ -314,7 +309,7 @@ async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
         await supervisor.ready()
         assert pid_of(supervisor, "a") != a
         assert pid_of(supervisor, "b") == b
-        await when(lambda: arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"])
+        await until(lambda: arguments_of(pid_of(supervisor, "a")) == ["/bin/sleep", "1001"])
 
 
 async def test_the_late_news_of_an_end_is_not_taken_for_that_of_the_next(
@@ -335,7 +330,7 @@ async def test_the_late_news_of_an_end_is_not_taken_for_that_of_the_next(
         await supervisor.ready()
         first = pid_of(supervisor, "a")
         supervisor.declare(declared("a", arguments=("/bin/sleep", "1001")))
-        await when(lambda: supervisor.states["a"].pid not in {None, first})
+        await until(lambda: supervisor.states["a"].pid not in {None, first})
         second = pid_of(supervisor, "a")
         await told_late.wait()
         await asyncio.sleep(0.2)
@@ -348,7 +343,7 @@ async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
         supervisor.declare(declared("a"), declared("b"))
         await supervisor.ready()
         supervisor.declare(declared("b"))
-        await when(lambda: list(supervisor.states) == ["b"])
+        await until(lambda: list(supervisor.states) == ["b"])
     assert list(records.names(folder)) == ["b"]
 
 
@@ -426,9 +421,9 @@ async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(declared("a", arguments=arguments))
         await supervisor.ready()
-        await when(lambda: (folder / "a.log").read_text() != "")
+        await until(lambda: (folder / "a.log").read_text() != "")
         left = int((folder / "a.log").read_text())
-        await when(lambda: left in running_in(folder))
+        await until(lambda: left in running_in(folder))
         await replaced(supervisor, pid_of(supervisor, "a"))
         assert left not in running_in(folder)
 
@@ -440,7 +435,7 @@ async def test_what_is_started_gets_nothing_that_we_have_open(folder: Path) -> N
         supervisor.declare(declared("a"))
         await supervisor.ready()
         pid = pid_of(supervisor, "a")
-        await when(lambda: arguments_of(pid) == list(SLEEP))
+        await until(lambda: arguments_of(pid) == list(SLEEP))
         assert descriptors_of(pid) == {"0", "1", "2"}
     os.close(given)
 
@@ -460,8 +455,8 @@ async def test_a_long_log_is_moved_aside_while_its_process_runs(folder: Path) ->
         supervisor.declare(declared("a", arguments=arguments))
         await supervisor.ready()
         pid = pid_of(supervisor, "a")
-        await when((folder / "a.log.1").exists)
-        await when(lambda: "a" in (folder / "a.log").read_text())
+        await until((folder / "a.log.1").exists)
+        await until(lambda: "a" in (folder / "a.log").read_text())
         assert pid_of(supervisor, "a") == pid
 
 

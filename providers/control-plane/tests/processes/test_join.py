@@ -8,6 +8,7 @@ import pytest
 from capelin.api.views.core import ConfigMap, Secret
 from capelin.client import Client
 from capelin.embedded.binaries import Binaries
+from capelin.testing.waiting import until
 from capelin_control_plane.workload import Facts, join_objects
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -79,8 +80,7 @@ async def test_the_real_kubeadm_passes_discovery_and_preflight(rig: Rig) -> None
         for one in join_objects(facts):
             await client.apply(one)
         await client.apply(bootstrap_token())
-        while not await is_signed(client):  # noqa: ASYNC110 - a controller of theirs signs it
-            await asyncio.sleep(0.1)
+        await until(lambda: is_signed(client))
 
     join = (
         *("join", "phase", "preflight", f"{site.host}:{site.port}"),

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from capelin.client import Client
 from capelin.controller import Key
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
+from capelin.testing.waiting import until
 from capelin_machine_pool.api import Faults, Simulated
 from capelin_machine_pool.backends.simulated import SimulatedMachines
 from capelin_machine_pool.desired import WantedMachine
@@ -54,14 +55,7 @@ class Shoal:
 
     async def until_it_runs(self) -> int:
         """The process that keeps the nodes alive, as soon as there is one."""
-
-        async def runs() -> bool:
-            return self.kwok() is not None
-
-        await eventually(runs)
-        found = self.kwok()
-        assert found is not None
-        return found
+        return await until(self.kwok)
 
     def machine(self, name: str, *, dies: int = 0) -> WantedMachine:
         return WantedMachine(
@@ -88,20 +82,11 @@ class Shoal:
         )
 
     async def until_ready(self, machine: WantedMachine) -> Node:
-        async def ready() -> bool:
-            node = await self._workload.get(Node, machine.key.name)
-            return any(
-                one.type == "Ready" and one.status == "True" for one in node.status.conditions
-            )
-
-        await eventually(ready)
-        return await self._workload.get(Node, machine.key.name)
+        return await until(lambda: self._workload.get(Node, machine.key.name), is_ready)
 
 
-async def eventually(happened: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await happened():  # noqa: ASYNC110 - what happens elsewhere tells nobody
-            await asyncio.sleep(0.1)
+def is_ready(node: Node) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
 
 
 @pytest.fixture
@@ -124,12 +109,11 @@ async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client:
     assert node.spec.provider_id == machine.provider_id
     assert node.status.node_info.kubelet_version == "v1.33.13"
 
-    async def has_lease() -> bool:
-        lease = await client.find(Lease, node.name, "kube-node-lease")
-        return lease is not None and lease.spec.renew_time is not None
-
-    await eventually(has_lease)
-    lease = await client.get(Lease, node.name, "kube-node-lease")
+    lease = await until(
+        lambda: client.find(Lease, node.name, "kube-node-lease"),
+        lambda lease: lease is not None and lease.spec.renew_time is not None,
+    )
+    assert lease is not None
     assert lease.spec.lease_duration_seconds == 4 * RENEWED_AFTER
     # One that failed is tried again when the next is due, up to a twenty-fifth later each time.
     assert 2 * 1.04 * RENEWED_AFTER < KUBERNETES_WAITS
@@ -145,11 +129,7 @@ async def test_a_machine_that_dies_renews_its_lease_no_more(shoal: Shoal, client
     await shoal.ensure(machine)
     await shoal.until_ready(machine)
     first = await renewed_at()
-
-    async def is_renewed() -> bool:
-        return await renewed_at() not in {None, first}
-
-    await eventually(is_renewed)
+    await until(renewed_at, lambda last: last not in {None, first})
     await shoal.ensure(machine)
     # A renewal may be under way.
     await asyncio.sleep(1)
@@ -174,11 +154,7 @@ async def test_all_machines_of_a_cluster_share_a_process_that_comes_back(shoal: 
     await shoal.until_ready(shoal.machine("a"))
     before = await shoal.until_it_runs()
     os.kill(before, signal.SIGKILL)
-
-    async def is_another() -> bool:
-        return shoal.kwok() not in {None, before}
-
-    await eventually(is_another)
+    await until(shoal.kwok, lambda now: now not in {None, before})
     later = shoal.machine("d")
     await shoal.ensure(later)
     await shoal.until_ready(later)
@@ -194,17 +170,9 @@ async def test_a_process_that_comes_back_has_its_nodes_leases_at_once(
         lease = await client.find(Lease, machine.key.name, "kube-node-lease")
         return None if lease is None else lease.spec.holder_identity
 
-    async def is_held() -> bool:
-        return await holder() is not None
-
-    await eventually(is_held)
-    before = await holder()
+    before = await until(holder)
     os.kill(await shoal.until_it_runs(), signal.SIGKILL)
-
-    async def is_held_by_another() -> bool:
-        return await holder() not in {None, before}
-
-    await eventually(is_held_by_another)
+    await until(holder, lambda now: now not in {None, before})
 
 
 async def test_what_could_not_be_written_is_tried_again(shoal: Shoal) -> None:
@@ -225,11 +193,7 @@ async def test_another_kubeconfig_makes_another_process(shoal: Shoal) -> None:
     before = await shoal.until_it_runs()
     shoal.kubeconfig += b"\n"
     await shoal.ensure(machine)
-
-    async def is_another() -> bool:
-        return shoal.kwok() not in {None, before}
-
-    await eventually(is_another)
+    await until(shoal.kwok, lambda now: now not in {None, before})
     later = shoal.machine("b")
     await shoal.ensure(later)
     await shoal.until_ready(later)
