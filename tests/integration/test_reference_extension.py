@@ -3,150 +3,33 @@
 Ours stands in for Cluster API's reference extension.
 """
 
-import asyncio
-import base64
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import (
-    Cluster,
-    ClusterClass,
-    ExtensionConfig,
-    KubeadmControlPlane,
-    Machine,
-    MachineDeployment,
-    MachineSet,
-)
-from capelin.api.views.core import ConfigMap, Namespace
+from capelin.api.views.capi import Cluster, Machine, MachineDeployment, MachineSet
+from capelin.api.views.core import Namespace
 from capelin.client import Client, Invalid
 from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management.components import parse
 from capelin.runtime.messages import read_json
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin.testing.management import ManagementCluster
+from capelin.testing.waiting import until
 
 from tests.extensions import HOST, certificates, drop_in
+from tests.integration.held import PATIENCE, START, Life, create, registered
 from tests.integration.recorder import Exchange, Recorder
 
 pytestmark = pytest.mark.timeout(900)
 
-TEMPLATES = "e2e/data/infrastructure-docker/main"
-START = "v1.33.12"
 STEPS = ("v1.34.8", "v1.35.5", "v1.36.1")
 """The newest version of each minor, as the extensions plan it."""
 TARGET = STEPS[-1]
 WORKERS_STEPS = (TARGET,)
 """Workers may trail by three minors, and go as seldom as they can."""
 ANNOTATION = "before-upgrade.hook.cluster.cluster.x-k8s.io/test"
-
-Check = Callable[[], Awaitable[bool]]
-"""Something about the cluster that holds or does not."""
-
-
-async def until(true: Check) -> None:
-    """Wait for something to become true; the test's own limit is the end of patience."""
-    while not await true():  # noqa: ASYNC110 - what is waited for happens elsewhere
-        await asyncio.sleep(0.2)
-
-
-@dataclass
-class Life:
-    """A cluster and the extension that holds it up."""
-
-    client: Client
-    name: str
-    url: str
-    ca: bytes
-    recorder: Recorder
-    released: list[str] = field(default_factory=list[str])
-
-    async def cluster(self) -> Cluster:
-        """The cluster as it is."""
-        return await self.client.get(Cluster, self.name, self.name)
-
-    async def said(self) -> str:
-        """What keeps the topology from being reconciled."""
-        conditions = (await self.cluster()).status.conditions
-        return "".join(each.message for each in conditions if each.type == "TopologyReconciled")
-
-    async def statuses(self) -> dict[str, str]:
-        """How each hook was answered last."""
-        name = f"{self.name}-{self.name}-test-extension-hookresponses"
-        found = await self.client.find(ConfigMap, name, self.name)
-        ending = "-actualResponseStatus"
-        said = found.data.items() if found else ()
-        return {key.removesuffix(ending): value for key, value in said if key.endswith(ending)}
-
-    def calls(self, hook: str) -> int:
-        """How often a hook was called."""
-        return sum(each.hook.id.name == hook for each in self.recorder.exchanges)
-
-    async def held(self, hook: str, *versions: str, still: Check, told: bool = True) -> None:
-        """See that a hook is called and blocks, and that it does so when it is called again."""
-        key = "-".join((hook, *versions))
-
-        async def blocks() -> bool:
-            return not told or hook in await self.said()
-
-        async def called() -> bool:
-            return key in await self.statuses() and await blocks()
-
-        await until(called)
-        calls = self.calls(hook)
-        while self.calls(hook) == calls:
-            assert await still(), f"{hook} does not hold the cluster"
-            assert await blocks(), f"the cluster does not tell of {hook}"
-            await asyncio.sleep(0.2)
-
-    async def release(self, hook: str, *versions: str) -> None:
-        """Have a hook answered with success from now on."""
-        key = "-".join((hook, *versions))
-        name = f"{self.name}-{self.name}-test-extension-hookresponses"
-        answer = {"data": {f"{key}-preloadedResponse": '{"Status": "Success"}'}}
-        await self.client.patch(ConfigMap, name, self.name, answer)
-        self.released.append(key)
-
-    async def held_and_released(self, hook: str, *versions: str, still: Check) -> None:
-        """See that a hook blocks, and that the cluster goes on without that."""
-        await self.held(hook, *versions, still=still)
-        await self.release(hook, *versions)
-
-        async def over() -> bool:
-            return (await self.statuses())["-".join((hook, *versions))].endswith(": 0")
-
-        await until(over)
-
-    def on(self, control_plane: str, workers: str) -> Check:
-        """Whether the control plane and the workers have these versions, all of them."""
-
-        async def check() -> bool:
-            planes = (await self.client.list(KubeadmControlPlane, self.name)).items
-            workers_ = (await self.client.list(MachineDeployment, self.name)).items
-            return [each.spec.version for each in planes] == [control_plane] and [
-                each.spec.template.spec.version for each in workers_
-            ] == [workers]
-
-        return check
-
-    def reached(self, control_plane: str, workers: str) -> Check:
-        """Whether every machine has the version of the part that it belongs to."""
-
-        async def check() -> bool:
-            machines = (await self.client.list(Machine, self.name)).items
-            role = "cluster.x-k8s.io/control-plane"
-            return len(machines) == 2 and all(
-                each.spec.version == (control_plane if role in each.metadata.labels else workers)
-                and each.status.phase == "Running"
-                for each in machines
-            )
-
-        return check
 
 
 @pytest.fixture
@@ -162,82 +45,6 @@ async def life(
             yield Life(management, "life", f"https://{HOST}:{listening}", ca, recorder)
 
 
-@asynccontextmanager
-async def registered(life: Life) -> AsyncGenerator[None]:
-    """The extension, known to Cluster API, with every hook blocking."""
-    config = {
-        "apiVersion": ExtensionConfig.resource.api_version,
-        "kind": "ExtensionConfig",
-        "metadata": {"name": life.name},
-        "spec": {
-            "clientConfig": {"url": life.url, "caBundle": base64.b64encode(life.ca).decode()},
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": life.name}},
-            "settings": {
-                "extensionConfigName": life.name,
-                "defaultAllHandlersToBlocking": "true",
-                "disableInPlaceUpdates": "true",
-            },
-        },
-    }
-    await life.client.apply(config)
-
-    async def discovered() -> bool:
-        found = await life.client.get(ExtensionConfig, life.name)
-        return len(found.status.handlers) == 16
-
-    await until(discovered)
-    try:
-        yield
-    finally:
-        await life.client.delete(ExtensionConfig, life.name)
-
-
-async def manifests(file: str, name: str) -> list[dict[str, Any]]:
-    folder = await Binaries().module_dir("cluster-api/test")
-    text = await asyncio.to_thread((folder / TEMPLATES / file).read_text)
-    values = {
-        "CLUSTER_NAME": name,
-        "NAMESPACE": name,
-        "EXTENSION_CONFIG_NAME": name,
-        "KUBERNETES_VERSION": START,
-        "CONTROL_PLANE_MACHINE_COUNT": "1",
-        "WORKER_MACHINE_COUNT": "1",
-        "DOCKER_POD_CIDRS": "192.168.0.0/16",
-        "DOCKER_SERVICE_CIDRS": "10.128.0.0/12",
-        "DOCKER_SERVICE_DOMAIN": "cluster.local",
-    }
-    found = parse(text, values)
-    for manifest in found:
-        manifest["metadata"]["namespace"] = name
-    return found
-
-
-async def create(life: Life) -> None:
-    """The ClusterClass and the Cluster that Cluster API tests its hooks with."""
-    for manifest in await manifests("clusterclass-in-memory.yaml", life.name):
-        if manifest["kind"] == "ClusterClass":
-            external = manifest["spec"]["patches"][0]["external"]
-            external["validateTopologyExtension"] = f"validate-topology.{life.name}"
-        if manifest["kind"] == "DevMachineTemplate":
-            parts = manifest["spec"]["template"]["spec"]["backend"]["inMemory"].values()
-            for part in parts:
-                part["provisioning"] = {"startupDuration": "1s", "startupJitter": "0.2"}
-        await life.client.apply(manifest)
-    (cluster,) = await manifests("cluster-template-in-memory-topology.yaml", life.name)
-    topology = cluster["spec"]["topology"]
-    topology["classRef"]["namespace"] = life.name
-    for part in (topology["controlPlane"], topology["workers"]["machineDeployments"][0]):
-        # They are behind a feature gate that is off unless somebody asks for it.
-        part.pop("taints")
-
-    async def described() -> bool:
-        found = await life.client.get(ClusterClass, "in-memory", life.name)
-        return "imageRepository" in {variable.name for variable in found.status.variables}
-
-    await until(described)
-    await life.client.apply(cluster)
-
-
 async def upgrade(life: Life) -> None:
     """One step after the other, each with the hooks around it, workers where they have to."""
     note: dict[str, Any] = {"metadata": {"annotations": {ANNOTATION: ""}}}
@@ -248,7 +55,7 @@ async def upgrade(life: Life) -> None:
     async def annotated() -> bool:
         return f"annotation {ANNOTATION} is set" in await life.said()
 
-    await until(annotated)
+    await until(annotated, within=PATIENCE)
     assert life.calls("BeforeClusterUpgrade") == 0
     note["metadata"]["annotations"][ANNOTATION] = None
     await life.client.patch(Cluster, life.name, life.name, note)
@@ -259,7 +66,7 @@ async def upgrade(life: Life) -> None:
     for step in STEPS:
         still = life.on(before, workers)
         await life.held_and_released("BeforeControlPlaneUpgrade", before, step, still=still)
-        await until(life.reached(step, workers))
+        await until(life.reached(step, workers), within=PATIENCE)
         still = life.on(step, workers)
         if step == STEPS[0]:
             await life.held("AfterControlPlaneUpgrade", step, still=still)
@@ -267,7 +74,7 @@ async def upgrade(life: Life) -> None:
         await life.held_and_released("AfterControlPlaneUpgrade", step, still=still)
         if step in WORKERS_STEPS:
             await life.held_and_released("BeforeWorkersUpgrade", workers, step, still=still)
-            await until(life.reached(step, step))
+            await until(life.reached(step, step), within=PATIENCE)
             still = life.on(step, step)
             await life.held_and_released("AfterWorkersUpgrade", step, still=still)
             workers = step
@@ -281,7 +88,7 @@ async def upgrade(life: Life) -> None:
             return '"AfterClusterUpgrade" hook is still blocking' in str(refused)
         return False
 
-    await until(no_further)
+    await until(no_further, within=PATIENCE)
     await life.held_and_released("AfterClusterUpgrade", TARGET, still=no_further)
 
 
@@ -298,7 +105,7 @@ async def no_old_machine_is_added(life: Life) -> None:
             for one in conditions
         )
 
-    await until(refused)
+    await until(refused, within=PATIENCE)
     assert len((await life.client.list(Machine, life.name)).items) == 2
     await life.client.scale(MachineDeployment, workers.name, life.name, 1)
 
@@ -313,19 +120,19 @@ async def test_a_cluster_lives_with_every_hook_in_its_way(life: Life) -> None:
             return spec.infrastructure_ref is None and spec.control_plane_ref is None
 
         await life.held_and_released("BeforeClusterCreate", still=nothing_is_there)
-        await until(life.reached(START, START))
+        await until(life.reached(START, START), within=PATIENCE)
         path = f"/apis/controlplane.cluster.x-k8s.io/v1beta2/namespaces/{life.name}"
         made = await life.client.request("GET", f"{path}/kubeadmcontrolplanes")
         config = made["items"][0]["spec"]["kubeadmConfigSpec"]["clusterConfiguration"]
         assert config["scheduler"]["extraArgs"] == [{"name": "v", "value": "2"}]
         await upgrade(life)
-        await until(life.reached(TARGET, TARGET))
+        await until(life.reached(TARGET, TARGET), within=PATIENCE)
 
         async def available() -> bool:
             conditions = (await life.cluster()).status.conditions
             return any(each.type == "Available" and each.status == "True" for each in conditions)
 
-        await until(available)
+        await until(available, within=PATIENCE)
         await life.client.delete(Cluster, life.name, life.name)
 
         async def is_there() -> bool:
@@ -339,7 +146,7 @@ async def test_a_cluster_lives_with_every_hook_in_its_way(life: Life) -> None:
         async def gone() -> bool:
             return await life.client.find(Cluster, life.name, life.name) is None
 
-        await until(gone)
+        await until(gone, within=PATIENCE)
         statuses = await life.statuses()
     await life.client.delete(Namespace, life.name)
 

@@ -1,0 +1,202 @@
+"""A cluster of Cluster API's own tests that hooks hold up, and what it tells of them."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from capelin.api.views.capi import (
+    Cluster,
+    ClusterClass,
+    ExtensionConfig,
+    KubeadmControlPlane,
+    Machine,
+    MachineDeployment,
+)
+from capelin.api.views.core import ConfigMap
+from capelin.client import Client
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.management.components import parse
+from capelin.testing.waiting import until
+
+from tests.integration.recorder import Recorder
+
+TEMPLATES = "e2e/data/infrastructure-docker/main"
+START = "v1.33.12"
+PATIENCE = 300.0
+"""Seconds for each step: what Cluster API tries again, it tries later and later."""
+
+Check = Callable[[], Awaitable[bool]]
+"""Something about the cluster that holds or does not."""
+
+
+@dataclass
+class Life:
+    """A cluster and the extension that holds it up."""
+
+    client: Client
+    name: str
+    url: str
+    ca: bytes
+    recorder: Recorder
+    released: list[str] = field(default_factory=list[str])
+
+    async def cluster(self) -> Cluster:
+        """The cluster as it is."""
+        return await self.client.get(Cluster, self.name, self.name)
+
+    async def said(self) -> str:
+        """What keeps the topology from being reconciled."""
+        conditions = (await self.cluster()).status.conditions
+        return "".join(each.message for each in conditions if each.type == "TopologyReconciled")
+
+    async def statuses(self) -> dict[str, str]:
+        """How each hook was answered last."""
+        name = f"{self.name}-{self.name}-test-extension-hookresponses"
+        found = await self.client.find(ConfigMap, name, self.name)
+        ending = "-actualResponseStatus"
+        said = found.data.items() if found else ()
+        return {key.removesuffix(ending): value for key, value in said if key.endswith(ending)}
+
+    def calls(self, hook: str) -> int:
+        """How often a hook was called."""
+        return sum(each.hook.id.name == hook for each in self.recorder.exchanges)
+
+    async def held(self, hook: str, *versions: str, still: Check, told: bool = True) -> None:
+        """See that a hook is called and blocks, and that it does so when it is called again."""
+        key = "-".join((hook, *versions))
+
+        async def blocks() -> bool:
+            return not told or hook in await self.said()
+
+        async def called() -> bool:
+            return key in await self.statuses() and await blocks()
+
+        await until(called, within=PATIENCE)
+        calls = self.calls(hook)
+        while self.calls(hook) == calls:
+            assert await still(), f"{hook} does not hold the cluster"
+            assert await blocks(), f"the cluster does not tell of {hook}"
+            await asyncio.sleep(0.2)
+
+    async def release(self, hook: str, *versions: str) -> None:
+        """Have a hook answered with success from now on."""
+        key = "-".join((hook, *versions))
+        name = f"{self.name}-{self.name}-test-extension-hookresponses"
+        answer = {"data": {f"{key}-preloadedResponse": '{"Status": "Success"}'}}
+        await self.client.patch(ConfigMap, name, self.name, answer)
+        self.released.append(key)
+
+    async def held_and_released(self, hook: str, *versions: str, still: Check) -> None:
+        """See that a hook blocks, and that the cluster goes on without that."""
+        await self.held(hook, *versions, still=still)
+        await self.release(hook, *versions)
+
+        async def over() -> bool:
+            return (await self.statuses())["-".join((hook, *versions))].endswith(": 0")
+
+        await until(over, within=PATIENCE)
+
+    def on(self, control_plane: str, workers: str) -> Check:
+        """Whether the control plane and the workers have these versions, all of them."""
+
+        async def check() -> bool:
+            planes = (await self.client.list(KubeadmControlPlane, self.name)).items
+            workers_ = (await self.client.list(MachineDeployment, self.name)).items
+            return [each.spec.version for each in planes] == [control_plane] and [
+                each.spec.template.spec.version for each in workers_
+            ] == [workers]
+
+        return check
+
+    def reached(self, control_plane: str, workers: str) -> Check:
+        """Whether every machine has the version of the part that it belongs to."""
+
+        async def check() -> bool:
+            machines = (await self.client.list(Machine, self.name)).items
+            role = "cluster.x-k8s.io/control-plane"
+            return len(machines) == 2 and all(
+                each.spec.version == (control_plane if role in each.metadata.labels else workers)
+                and each.status.phase == "Running"
+                for each in machines
+            )
+
+        return check
+
+
+@asynccontextmanager
+async def registered(life: Life) -> AsyncGenerator[None]:
+    """The extension, known to Cluster API, with every hook blocking."""
+    config = {
+        "apiVersion": ExtensionConfig.resource.api_version,
+        "kind": "ExtensionConfig",
+        "metadata": {"name": life.name},
+        "spec": {
+            "clientConfig": {"url": life.url, "caBundle": base64.b64encode(life.ca).decode()},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": life.name}},
+            "settings": {
+                "extensionConfigName": life.name,
+                "defaultAllHandlersToBlocking": "true",
+                "disableInPlaceUpdates": "true",
+            },
+        },
+    }
+    await life.client.apply(config)
+
+    async def discovered() -> bool:
+        found = await life.client.get(ExtensionConfig, life.name)
+        return len(found.status.handlers) == 16
+
+    await until(discovered, within=PATIENCE)
+    try:
+        yield
+    finally:
+        await life.client.delete(ExtensionConfig, life.name)
+
+
+async def manifests(file: str, name: str) -> list[dict[str, Any]]:
+    folder = await Binaries().module_dir("cluster-api/test")
+    text = await asyncio.to_thread((folder / TEMPLATES / file).read_text)
+    values = {
+        "CLUSTER_NAME": name,
+        "NAMESPACE": name,
+        "EXTENSION_CONFIG_NAME": name,
+        "KUBERNETES_VERSION": START,
+        "CONTROL_PLANE_MACHINE_COUNT": "1",
+        "WORKER_MACHINE_COUNT": "1",
+        "DOCKER_POD_CIDRS": "192.168.0.0/16",
+        "DOCKER_SERVICE_CIDRS": "10.128.0.0/12",
+        "DOCKER_SERVICE_DOMAIN": "cluster.local",
+    }
+    found = parse(text, values)
+    for manifest in found:
+        manifest["metadata"]["namespace"] = name
+    return found
+
+
+async def create(life: Life) -> None:
+    """The ClusterClass and the Cluster that Cluster API tests its hooks with."""
+    for manifest in await manifests("clusterclass-in-memory.yaml", life.name):
+        if manifest["kind"] == "ClusterClass":
+            external = manifest["spec"]["patches"][0]["external"]
+            external["validateTopologyExtension"] = f"validate-topology.{life.name}"
+        if manifest["kind"] == "DevMachineTemplate":
+            parts = manifest["spec"]["template"]["spec"]["backend"]["inMemory"].values()
+            for part in parts:
+                part["provisioning"] = {"startupDuration": "1s", "startupJitter": "0.2"}
+        await life.client.apply(manifest)
+    (cluster,) = await manifests("cluster-template-in-memory-topology.yaml", life.name)
+    topology = cluster["spec"]["topology"]
+    topology["classRef"]["namespace"] = life.name
+    for part in (topology["controlPlane"], topology["workers"]["machineDeployments"][0]):
+        # They are behind a feature gate that is off unless somebody asks for it.
+        part.pop("taints")
+
+    async def described() -> bool:
+        found = await life.client.get(ClusterClass, "in-memory", life.name)
+        return "imageRepository" in {variable.name for variable in found.status.variables}
+
+    await until(described, within=PATIENCE)
+    await life.client.apply(cluster)
