@@ -12,6 +12,7 @@ import yaml
 
 from capelin.client.access import ExecPlugin, Impersonation, Material, Server, User
 from capelin.client.errors import ConfigError
+from capelin.documents import read_yaml
 
 Chosen = tuple[Server, User, str]
 """What a context comes down to: a server, a user, a namespace."""
@@ -80,7 +81,7 @@ def _read(path: Path) -> _Kubeconfig:
 
 def _parse(content: bytes, where: str, folder: Path) -> _Kubeconfig:
     try:
-        document: Any = yaml.load(content, _Loader)  # noqa: S506 - a SafeLoader
+        document: Any = read_yaml(content)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         # The parser's own message quotes the line, which may hold a token.
         raise ConfigError(f"{where} is not YAML") from None
@@ -94,9 +95,6 @@ def _parse(content: bytes, where: str, folder: Path) -> _Kubeconfig:
         _entries(root, "user", where, folder),
         _entries(root, "context", where, folder),
     )
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _entries(root: Mapping[str, Any], what: str, where: str, folder: Path) -> dict[str, _Entry]:

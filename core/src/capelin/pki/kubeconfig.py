@@ -8,11 +8,9 @@ from typing import Any, cast
 
 import yaml
 
+from capelin.documents import read_yaml
 from capelin.pki.certificates import KeyPair
 from capelin.pki.renewal import reissue_reason
-
-# Five times as fast where PyYAML was built with libyaml, as its wheels are.
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def kubeconfig(
 def read_kubeconfig(data: bytes) -> Access:
     """Where a kubeconfig leads, and the certificate it comes with."""
     try:
-        content = yaml.load(data, Loader=_Loader)  # noqa: S506 - both loaders are safe
+        content = read_yaml(data)
         context = _named(content, "context", content["current-context"])
         cluster = _named(content, "cluster", context["cluster"])
         user = _named(content, "user", context["user"])

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
-import yaml
-
 from capelin.api import Unstructured
+from capelin.documents import read_all_yaml
 from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
@@ -26,9 +25,6 @@ from capelin.embedded.management.substitution import substitute
 from capelin.embedded.processes import private_folder, write_private
 
 CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
-
-# Ten times as fast where PyYAML was built with libyaml, as its wheels are.
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def programs(
@@ -68,8 +64,7 @@ async def gather(requested: Iterable[str], binaries: Binaries) -> list[Component
 
 def parse(text: str, variables: Mapping[str, str]) -> list[Unstructured]:
     """The objects of a YAML template."""
-    documents = yaml.load_all(substitute(text, variables), Loader=_Loader)
-    return [cast("Unstructured", each) for each in documents if each]
+    return [each for each in read_all_yaml(substitute(text, variables)) if each]
 
 
 async def _manifests(provider: Upstream, binaries: Binaries) -> list[Unstructured]:
