@@ -29,6 +29,7 @@ from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.processes import Process, kill_all
 from capelin.embedded.processes.kernel import marked
 from capelin.testing.load import Load
+from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
@@ -159,9 +160,8 @@ class Shoal:
             changes = self.random.randrange(1, 40)
             await self.mortal.live(changes, self.random.uniform(0.3, 3.0))
             await self.look_at_authorities()
-        async with self.mortal.undisturbed(), asyncio.timeout(120):
-            while not await done():  # noqa: ASYNC110 - what is waited for happens elsewhere
-                await asyncio.sleep(0.1)
+        async with self.mortal.undisturbed():
+            await until(done)
         await self.look_at_authorities()
 
     async def look_at_authorities(self) -> None:
@@ -225,12 +225,7 @@ async def shoal(
     tmp_path: Path,
 ) -> AsyncGenerator[Shoal]:
     """A control plane to be, and the provider that will make it."""
-    install_crds(
-        "clusters.cluster.x-k8s.io",
-        "machines.cluster.x-k8s.io",
-        "machinepools.cluster.x-k8s.io",
-        *provider().crds,
-    )
+    install_crds(provider())
     state = tmp_path / "control-planes"
     arguments = [
         f"--kubeconfig={api_server.kubeconfig}",

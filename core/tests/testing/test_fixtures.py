@@ -1,6 +1,5 @@
 """The fixtures as a user of the plugin meets them."""
 
-import asyncio
 import http.client
 import signal
 import ssl
@@ -11,12 +10,14 @@ from typing import Annotated
 import pytest
 from annotated_types import Ge, Le
 from capelin.api import Model, Object, crd, kind
-from capelin.api.views.capi import Machine
+from capelin.api.views.capi import Machine, MachineSet
 from capelin.api.views.core import Namespace
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
+from capelin.embedded.management.providers import Provider
 from capelin.testing import administrator
 from capelin.testing.administrator import Administrator
+from capelin.testing.waiting import until
 
 
 def ready(server: ApiServer) -> str:
@@ -52,6 +53,11 @@ class School(Object[Spec, Spec]):
     """Some more fish."""
 
 
+@kind(group="testing.capelin.dev", version="v1alpha1")
+class Minnow(Object[Spec, Spec]):
+    """A fish."""
+
+
 async def test_the_client_speaks_to_the_shared_api_server(client: Client) -> None:
     assert (await client.get(Namespace, "default")).name == "default"
 
@@ -80,14 +86,34 @@ async def test_kinds_of_cluster_api_are_installed_by_name(
         install_crds("machine.cluster.x-k8s.io")
 
 
+async def test_a_provider_is_installed_with_what_it_reads_of_cluster_api(
+    install_crds: Callable[..., None], client: Client, namespace: str
+) -> None:
+    rules = [
+        {"apiGroups": ["cluster.x-k8s.io"], "resources": ["machinesets", "machinesets/status"]},
+        {"apiGroups": ["", "cluster.x-k8s.io"], "resources": ["*"]},
+        {"apiGroups": ["testing.capelin.dev"], "resources": ["minnows"]},
+    ]
+    install_crds(
+        Provider(
+            name="shoals",
+            type="InfrastructureProvider",
+            version="v0.1.0",
+            module="shoals",
+            crds=[crd(Minnow)],
+            rules=rules,
+        )
+    )
+    assert await client.find(Minnow, "a", namespace) is None
+    assert await client.find(MachineSet, "a", namespace) is None
+
+
 async def test_a_deleted_namespace_goes(
     capelin_administrator: Administrator, client: Client
 ) -> None:
     name = capelin_administrator.new_namespace()
     capelin_administrator.delete_namespace(name)
-    async with asyncio.timeout(30):
-        while await client.find(Namespace, name) is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: client.find(Namespace, name), lambda found: found is None)
 
 
 def test_a_kind_that_cannot_be_served_is_complained_about(

@@ -5,10 +5,8 @@ from collections.abc import Callable
 import pytest
 from capelin_machine_pool.provider import provider
 
-CORE_KINDS = ("clusters", "machines", "machinepools")
-
 
 @pytest.fixture(scope="session")
 def provider_crds(install_crds: Callable[..., None]) -> None:
     """The provider's kinds, and those of Cluster API that it reads, on the shared API server."""
-    install_crds(*(f"{kind}.cluster.x-k8s.io" for kind in CORE_KINDS), *provider().crds)
+    install_crds(provider())

@@ -11,12 +11,14 @@ from capelin.api import BaseObject, Unstructured, crd
 from capelin.api.views.core import CustomResourceDefinition, Namespace
 from capelin.client import Client, ClientError, Config, NotServed, Options
 from capelin.embedded.apiserver import ApiServer
-from capelin.testing.cluster_api import cluster_api_crds
+from capelin.embedded.management.providers import Provider
+from capelin.testing.cluster_api import cluster_api_crds, kinds_in
 
 T = TypeVar("T")
 
-Installable = type[BaseObject] | tuple[type[BaseObject], ...] | Mapping[str, Any] | str
-"""A kind, the versions of one kind, the manifest of a CRD, or the name of one of Cluster API's."""
+Installable = type[BaseObject] | tuple[type[BaseObject], ...] | Mapping[str, Any] | str | Provider
+"""A kind, the versions of one kind, the manifest of a CRD, the name of one of Cluster API's, or a
+provider: its kinds, and Cluster API's that its permissions name."""
 
 SERVED_WITHIN = 30.0
 """Seconds that a kind may take to be served."""
@@ -81,7 +83,7 @@ class Administrator:
         task.add_done_callback(self._deletions.discard)
 
     async def _install(self, what: Iterable[Installable]) -> None:
-        manifests = [await _manifest(each) for each in what]
+        manifests = [manifest for each in what for manifest in await _manifests(each)]
         for manifest in manifests:
             await self._client.apply(manifest, resource=CustomResourceDefinition.resource)
         try:
@@ -120,10 +122,15 @@ class Administrator:
         return TimeoutError("; ".join(["these kinds are not served in time", *complaints]))
 
 
-async def _manifest(what: Installable) -> Unstructured:
-    if isinstance(what, str):
-        (found,) = await cluster_api_crds(what)
-        return found
-    if isinstance(what, tuple):
-        return crd(*what)
-    return crd(what) if isinstance(what, type) else dict(what)
+async def _manifests(what: Installable) -> list[Unstructured]:
+    match what:
+        case str():
+            return await cluster_api_crds(what)
+        case Provider():
+            return [*await cluster_api_crds(*kinds_in(what.rules)), *what.crds]
+        case tuple():
+            return [crd(*what)]
+        case type():
+            return [crd(what)]
+        case _:
+            return [dict(what)]

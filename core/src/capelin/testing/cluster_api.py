@@ -1,12 +1,12 @@
 """The CRDs of Cluster API and of its own providers, for API servers on which it does not run."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from capelin.api import Unstructured
+from capelin.documents import read_yaml
 from capelin.embedded.binaries import Binaries
 
 _PLACES: Final = {
@@ -17,8 +17,13 @@ _PLACES: Final = {
 }
 """The module, and the folder in it, by API group."""
 
-# libyaml's loader is ten times as fast, and these files are long.
-_Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+def kinds_in(rules: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Core's kinds that someone with these permissions works with, by the names of their CRDs."""
+    group = "cluster.x-k8s.io"
+    resources = [one for rule in rules if group in rule["apiGroups"] for one in rule["resources"]]
+    # Neither subresources nor all there are.
+    return sorted({f"{resource}.{group}" for resource in resources if resource.isalpha()})
 
 
 async def cluster_api_crds(*names: str) -> list[Unstructured]:
@@ -37,4 +42,4 @@ async def cluster_api_crds(*names: str) -> list[Unstructured]:
 
 
 def _read(file: Path) -> Unstructured:
-    return yaml.load(file.read_bytes(), Loader=_Loader)  # noqa: S506 - both loaders are safe
+    return read_yaml(file.read_bytes())

@@ -106,7 +106,8 @@ def capelin_administrator(api_server: "ApiServer") -> "Generator[Administrator]"
 def install_crds(capelin_administrator: "Administrator") -> "Callable[..., None]":
     """Installs CRDs on `api_server` and waits until their kinds are served.
 
-    Takes kinds, tuples of the versions of one kind, manifests, and names of Cluster API's own.
+    Takes kinds, tuples of the versions of one kind, manifests, names of Cluster API's own, and
+    providers: their kinds, and those of Cluster API that their permissions name.
     """
 
     def install(*what: "Installable") -> None:
