@@ -25,6 +25,7 @@ from capelin.pki.kubeconfig import (
     kubeconfig_reason,
     read_kubeconfig,
 )
+from capelin.pki.leaves import Leaf
 from capelin.pki.renewal import Validity, reissue_reason, renewal_at, renewal_due, validity_of
 from capelin.pki.trust import CaChange, bundle, next_ca_change, signer, trusted
 
@@ -37,6 +38,7 @@ __all__ = [
     "CaChange",
     "KeyPair",
     "KubeconfigError",
+    "Leaf",
     "Refusal",
     "RefusedError",
     "ServiceAccountKeys",

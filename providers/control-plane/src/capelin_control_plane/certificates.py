@@ -9,10 +9,8 @@ from typing import Literal
 from capelin.pki import (
     CLOCK_SKEW,
     KeyPair,
+    Leaf,
     ServiceAccountKeys,
-    Usage,
-    issue,
-    reissue_reason,
     validity_of,
 )
 
@@ -36,19 +34,14 @@ class Authorities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
-    """A certificate to be had: who it is for and what it may prove."""
+class Signed(Leaf):
+    """A certificate to be had, its name among the others, and who signs it."""
 
     name: str
     authority: Authority
-    common_name: str
-    usages: tuple[Usage, ...]
-    organizations: tuple[str, ...] = ()
-    dns_names: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
 
 
-def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Leaf, ...]:
+def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Signed, ...]:
     """Every certificate that a control plane needs.
 
     `host` is where the API answers; its parts find each other at the `internal` addresses.
@@ -56,7 +49,7 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Le
     names, addresses = _names([host, *wanted.cert_sans])
     parts = ("127.0.0.1", *dict.fromkeys(internal))
     return (
-        Leaf(
+        Signed(
             name="apiserver",
             authority="ca",
             common_name="kube-apiserver",
@@ -71,14 +64,14 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Le
             ),
             addresses=(wanted.first_service_address, *parts, *addresses),
         ),
-        Leaf(
+        Signed(
             name="apiserver-kubelet-client",
             authority="ca",
             common_name="kube-apiserver-kubelet-client",
             organizations=("system:masters",),
             usages=("client",),
         ),
-        Leaf(
+        Signed(
             name="controller-manager",
             authority="ca",
             common_name="system:kube-controller-manager",
@@ -86,7 +79,7 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Le
             dns_names=("localhost",),
             addresses=parts,
         ),
-        Leaf(
+        Signed(
             name="scheduler",
             authority="ca",
             common_name="system:kube-scheduler",
@@ -94,20 +87,20 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Le
             dns_names=("localhost",),
             addresses=parts,
         ),
-        Leaf(
+        Signed(
             name="admin",
             authority="ca",
             common_name="capelin-control-plane",
             organizations=("system:masters",),
             usages=("client",),
         ),
-        Leaf(
+        Signed(
             name="front-proxy-client",
             authority="proxy",
             common_name="front-proxy-client",
             usages=("client",),
         ),
-        Leaf(
+        Signed(
             name="etcd",
             authority="etcd",
             common_name="etcd",
@@ -115,7 +108,7 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Le
             dns_names=("localhost",),
             addresses=parts,
         ),
-        Leaf(
+        Signed(
             name="apiserver-etcd-client",
             authority="etcd",
             common_name="kube-apiserver-etcd-client",
@@ -126,7 +119,7 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Le
 
 def reissued(
     wanted: ControlPlane,
-    leaf: Leaf,
+    leaf: Signed,
     authority: KeyPair,
     present: KeyPair | None,
     now: datetime,
@@ -135,30 +128,15 @@ def reissued(
     asked_for = present is not None and made_before(
         present.certificate_pem, wanted.renew_made_before
     )
-    reason = reissue_reason(
+    reason = leaf.reissue_reason(
         present.certificate_pem if present else None,
         authority.certificate_pem,
-        common_name=leaf.common_name,
-        usages=leaf.usages,
-        organizations=leaf.organizations,
-        dns_names=leaf.dns_names,
-        addresses=leaf.addresses,
         now=now,
         share=wanted.renewal_share,
     )
     if reason is None and not asked_for:
         return None
-    return issue(
-        authority,
-        common_name=leaf.common_name,
-        usages=leaf.usages,
-        organizations=leaf.organizations,
-        dns_names=leaf.dns_names,
-        addresses=leaf.addresses,
-        now=now,
-        validity=wanted.validity,
-        algorithm=wanted.algorithm,
-    )
+    return leaf.issue(authority, now=now, validity=wanted.validity, algorithm=wanted.algorithm)
 
 
 def made_before(certificate_pem: bytes, moment: datetime | None) -> bool:

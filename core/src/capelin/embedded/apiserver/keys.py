@@ -1,6 +1,7 @@
 """The certificates and keys of an API server: which there are, and their files."""
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,61 +10,55 @@ from capelin.embedded.components import CertificateFiles
 from capelin.embedded.processes import private_folder, write_private
 from capelin.pki import (
     KeyPair,
+    Leaf,
     Usage,
-    issue,
     new_ca,
     new_service_account_keys,
     read_ca,
-    reissue_reason,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """A certificate to be had: who it is for and what it may prove."""
+class Kept:
+    """A certificate in files of this name, signed by the authority of that one."""
 
     file: str
     ca: str
-    common_name: str
-    usages: tuple[Usage, ...]
-    organizations: tuple[str, ...] = ()
-    dns_names: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
+    leaf: Leaf
 
 
 CAS = {"ca": "kubernetes-ca", "etcd-ca": "etcd-ca", "front-proxy-ca": "front-proxy-ca"}
 """The certificate authorities: their files and names."""
 
 
-def leaves(address: str, service_cidr: str) -> tuple[Leaf, ...]:
+def leaves(address: str, service_cidr: str) -> tuple[Kept, ...]:
     """Every certificate that etcd, the API server and their clients need."""
     first_service = str(ipaddress.ip_network(service_cidr)[1])
+    both: tuple[Usage, ...] = ("server", "client")
+    server = Leaf(
+        common_name="kube-apiserver",
+        usages=("server",),
+        dns_names=(
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ),
+        addresses=(address, first_service),
+    )
+    etcd = Leaf(common_name="etcd", usages=both, addresses=(address,))
+    etcd_client = Leaf(common_name="kube-apiserver-etcd-client", usages=("client",))
+    proxy_client = Leaf(common_name="front-proxy-client", usages=("client",))
+    manager = Leaf(common_name="system:kube-controller-manager", usages=both, addresses=(address,))
+    admin = Leaf(common_name="admin", usages=("client",), organizations=("system:masters",))
     return (
-        Leaf(
-            "apiserver",
-            "ca",
-            "kube-apiserver",
-            ("server",),
-            dns_names=(
-                "localhost",
-                "kubernetes",
-                "kubernetes.default",
-                "kubernetes.default.svc",
-                "kubernetes.default.svc.cluster.local",
-            ),
-            addresses=(address, first_service),
-        ),
-        Leaf("apiserver-etcd-client", "etcd-ca", "kube-apiserver-etcd-client", ("client",)),
-        Leaf("etcd", "etcd-ca", "etcd", ("server", "client"), addresses=(address,)),
-        Leaf("front-proxy-client", "front-proxy-ca", "front-proxy-client", ("client",)),
-        Leaf(
-            "controller-manager",
-            "ca",
-            "system:kube-controller-manager",
-            ("server", "client"),
-            addresses=(address,),
-        ),
-        Leaf("admin", "ca", "admin", ("client",), organizations=("system:masters",)),
+        Kept("apiserver", "ca", server),
+        Kept("apiserver-etcd-client", "etcd-ca", etcd_client),
+        Kept("etcd", "etcd-ca", etcd),
+        Kept("front-proxy-client", "front-proxy-ca", proxy_client),
+        Kept("controller-manager", "ca", manager),
+        Kept("admin", "ca", admin),
     )
 
 
@@ -97,12 +92,12 @@ class Keys:
             (self.folder / f"{name}.crt").read_bytes(), (self.folder / f"{name}.key").read_bytes()
         )
 
-    def ensure(self, wanted: tuple[Leaf, ...], now: datetime) -> None:
+    def ensure(self, wanted: Iterable[Kept], now: datetime) -> None:
         """Make what is missing and renew what is due. Authorities are made once and kept."""
         private_folder(self.folder)
         cas = {name: self._ca(name, common_name, now) for name, common_name in CAS.items()}
-        for leaf in wanted:
-            self._leaf(leaf, cas[leaf.ca], now)
+        for one in wanted:
+            self._leaf(one, cas[one.ca], now)
         # The private half last: where it is, both are.
         if not self.service_account.exists():
             keys = new_service_account_keys()
@@ -117,33 +112,12 @@ class Keys:
         self._write(name, pair)
         return pair
 
-    def _leaf(self, leaf: Leaf, ca: KeyPair, now: datetime) -> None:
-        certificate = self.folder / f"{leaf.file}.crt"
-        key = self.folder / f"{leaf.file}.key"
+    def _leaf(self, wanted: Kept, ca: KeyPair, now: datetime) -> None:
+        certificate = self.folder / f"{wanted.file}.crt"
+        key = self.folder / f"{wanted.file}.key"
         present = certificate.read_bytes() if certificate.exists() and key.exists() else None
-        reason = reissue_reason(
-            present,
-            ca.certificate_pem,
-            common_name=leaf.common_name,
-            usages=leaf.usages,
-            organizations=leaf.organizations,
-            dns_names=leaf.dns_names,
-            addresses=leaf.addresses,
-            now=now,
-        )
-        if reason is not None:
-            self._write(
-                leaf.file,
-                issue(
-                    ca,
-                    common_name=leaf.common_name,
-                    usages=leaf.usages,
-                    organizations=leaf.organizations,
-                    dns_names=leaf.dns_names,
-                    addresses=leaf.addresses,
-                    now=now,
-                ),
-            )
+        if wanted.leaf.reissue_reason(present, ca.certificate_pem, now=now) is not None:
+            self._write(wanted.file, wanted.leaf.issue(ca, now=now))
 
     def _write(self, name: str, pair: KeyPair) -> None:
         write_private(self.folder / f"{name}.crt", pair.certificate_pem)

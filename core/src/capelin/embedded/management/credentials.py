@@ -13,7 +13,7 @@ from typing import Final
 from capelin.api import Model, Time
 from capelin.client import Config, Server, Token, User
 from capelin.embedded.processes import private_folder, write_private
-from capelin.pki import KeyPair, issue, new_ca, read_ca, reissue_reason
+from capelin.pki import KeyPair, Leaf, new_ca, read_ca
 
 TOKEN_VALIDITY: Final = timedelta(hours=24)
 
@@ -87,19 +87,11 @@ def keep_certificate(
     """
     private_folder(folder)
     certificate, key = folder / "tls.crt", folder / "tls.key"
-    reason = reissue_reason(
-        certificate.read_bytes() if certificate.exists() and key.exists() else None,
-        ca.certificate_pem,
-        common_name=common_name,
-        usages=("server", "client"),
-        addresses=(address,),
-        now=now,
-    )
-    if reason is None:
+    leaf = Leaf(common_name=common_name, usages=("server", "client"), addresses=(address,))
+    present = certificate.read_bytes() if certificate.exists() and key.exists() else None
+    if leaf.reissue_reason(present, ca.certificate_pem, now=now) is None:
         return False
-    pair = issue(
-        ca, common_name=common_name, usages=("server", "client"), addresses=(address,), now=now
-    )
+    pair = leaf.issue(ca, now=now)
     # The key first: whoever notices the new certificate finds the key that belongs to it.
     write_private(key, pair.private_key_pem)
     write_private(certificate, pair.certificate_pem)
