@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from capelin.api.views.core import ConfigMap
 from capelin.client import AlreadyExists, Client, Config, Options
+from capelin.testing.waiting import until
 
 WORKERS = 5
 
@@ -62,10 +63,6 @@ async def test_no_descriptor_and_no_task_is_left_after_ten_thousand_requests(
         assert len(asyncio.all_tasks()) <= tasks_then + WORKERS
         assert len(descriptors()) <= descriptors_then + WORKERS
     gc.collect()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(10):
-            # The loop lets go of a closed connection some turns later.
-            while left_since(descriptors_before):  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.01)
+    # The loop lets go of a closed connection some turns later.
+    await until(lambda: left_since(descriptors_before), lambda left: not left, within=10)
     assert asyncio.all_tasks() == tasks_before
-    assert not left_since(descriptors_before)
