@@ -229,6 +229,8 @@ def test_a_client_needs_no_certificate_otherwise(server: Served) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_call_that_has_begun_is_finished(folder: Path, workers: int) -> None:
     with serving(folder, f"--workers={workers}") as server:
+        # One that is there is enough to be ready; another would end before it began.
+        wait_until(lambda: server.out.count("open\n") == workers)
         connection = server.connect()
         connection.request("POST", SLOW, UPGRADE)
         wait_until(lambda: "begun\n" in server.out)
