@@ -13,8 +13,8 @@ from typing import Final, Literal
 from capelin.embedded.addresses import address_of
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
 from capelin.embedded.binaries.catalogue import wanted
+from capelin.embedded.folders import state_folder
 from capelin.embedded.management.components import programs
-from capelin.embedded.management.environment import home
 from rich.console import Console
 from rich.text import Text
 
@@ -112,7 +112,7 @@ def this_machine() -> Machine:
     entries = {f"{each.component}@{each.version}" for each in Binaries().cache.entries()}
     asked = [wanted(name) for name in programs(KNOWN_KUBERNETES[-1], [])]
     missing = [each for each in asked if f"{each.component.name}@{each.version}" not in entries]
-    folder = _existing(home())
+    folder = _existing(state_folder())
     return Machine(
         system=sys.platform,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

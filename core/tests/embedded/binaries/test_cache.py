@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.binaries import BinariesError, Cache, Entry
-from capelin.embedded.binaries.binaries import default_cache
 from capelin.embedded.binaries.catalogue import Platform, wanted
 from capelin.embedded.binaries.errors import WayFailedError
 
@@ -234,11 +233,3 @@ def test_a_cache_does_not_move_with_the_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert Cache(Path("here")).root == tmp_path / "here"
-
-
-def test_the_cache_is_where_xdg_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
-    home = Path("/home/somebody/.cache/capelin")
-    assert default_cache({"XDG_CACHE_HOME": "/there"}) == Path("/there/capelin")
-    assert default_cache({"XDG_CACHE_HOME": "relative"}) == home
-    assert default_cache({}) == home

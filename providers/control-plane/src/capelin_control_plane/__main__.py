@@ -1,6 +1,5 @@
 """The manager of the control plane provider."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +10,10 @@ from capelin.controller import Key, Options, Reconciler, flag
 from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.progress import PlainProgress
+from capelin.embedded.folders import state_folder
 
 from capelin_control_plane.backends.processes import Processes
 from capelin_control_plane.reconciler import MANAGER, ControlPlanes
-
-
-def _default_state() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "capelin" / "control-planes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +21,7 @@ class ControlPlaneOptions(Options):
     """What the manager of the control plane provider can be told."""
 
     state_folder: Path = flag(
-        _default_state(),
+        state_folder() / "control-planes",
         Path,
         "Where control planes on processes live. Providers that share it can hand them over.",
         shown="~/.local/state/capelin/control-planes",

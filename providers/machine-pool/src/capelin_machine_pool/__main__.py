@@ -1,6 +1,5 @@
 """The manager of the infrastructure provider."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +10,11 @@ from capelin.controller import Options, Reconciler, flag
 from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.progress import PlainProgress
+from capelin.embedded.folders import state_folder
 
 from capelin_machine_pool.backends.simulated import SimulatedMachines
 from capelin_machine_pool.reconcilers import Clusters, Machines, Pools, Templates
 from capelin_machine_pool.reconcilers.machines import MANAGER
-
-
-def _default_state() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "capelin" / "machines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +22,7 @@ class MachinePoolOptions(Options):
     """What the manager of the infrastructure provider can be told."""
 
     state_folder: Path = flag(
-        _default_state(),
+        state_folder() / "machines",
         Path,
         "Where what keeps simulated machines alive is remembered.",
         shown="~/.local/state/capelin/machines",

@@ -16,6 +16,7 @@ from capelin.embedded.binaries.live import progress_here
 from capelin.embedded.binaries.progress import Progress
 from capelin.embedded.binaries.source import module_dir
 from capelin.embedded.binaries.ways import Arrival, GoBuild, Images, Journal, title
+from capelin.embedded.folders import cache_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Binaries:
         mirrors: Mapping[str, str] | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self.cache = Cache(cache or default_cache(environment))
+        self.cache = Cache(cache or cache_folder(environment))
         self._folders = folder.named_folders(folders, environment)
         self._progress = progress or progress_here()
         self._mirrors = mirrors or {}
@@ -143,14 +144,6 @@ class Binaries:
 
     def _binary(self, entry: Entry) -> Binary:
         return Binary(entry.component, entry.version, self.cache.path(entry))
-
-
-def default_cache(environment: Mapping[str, str]) -> Path:
-    """The folder that XDG has for caches, and in it ours."""
-    named = environment.get("XDG_CACHE_HOME", "")
-    # The specification says to pass over a relative path.
-    base = Path(named) if named.startswith("/") else Path.home() / ".cache"
-    return base / "capelin"
 
 
 def _advice(missing: Wanted) -> str:

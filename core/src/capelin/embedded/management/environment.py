@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError
 
 from capelin.api import Model
+from capelin.embedded.folders import state_folder
 from capelin.embedded.management.problems import BadInputError, BusyError, ProblemError
 from capelin.embedded.processes import private_folder, write_private
 
@@ -222,14 +223,6 @@ def _open_locked(path: Path) -> int | None:
         os.close(descriptor)
 
 
-def home(variables: Mapping[str, str] = os.environ) -> Path:
-    """Where environments are: the XDG folder for state."""
-    said = variables.get("XDG_STATE_HOME", "")
-    # The specification has relative paths ignored.
-    state = Path(said) if said.startswith("/") else Path.home() / ".local" / "state"
-    return state / "capelin"
-
-
 def named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
     """The environment of a name.
 
@@ -242,12 +235,12 @@ def named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
             "A name has 1 to 30 lower-case letters, digits and hyphens, and begins with a letter.",
             "Choose another --name.",
         )
-    return Environment(home(variables) / name)
+    return Environment(state_folder(variables) / name)
 
 
 def all_named(variables: Mapping[str, str] = os.environ) -> list[Environment]:
     """Every environment that there is, by name."""
-    folder = home(variables)
+    folder = state_folder(variables)
     found = folder.iterdir() if folder.is_dir() else ()
     environments = (Environment(each) for each in sorted(found) if _NAME.fullmatch(each.name))
     return [each for each in environments if each.folder.is_dir()]
