@@ -87,8 +87,8 @@ def tests(session: nox.Session, package: str) -> None:
     data.mkdir()
     session.env["COVERAGE_FILE"] = str(data / "data")
     measured = f"--source={IMPORTS[package]}"
-    parallel = ("-n4", "--dist=worksteal")
-    session.run("coverage", "run", measured, "-m", "pytest", *parallel, folder, *session.posargs)
+    chosen = ("-n3", "--dist=worksteal", "-m", "not integration", folder)
+    session.run("coverage", "run", measured, "-m", "pytest", *chosen, *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 
@@ -106,6 +106,9 @@ def integration(session: nox.Session) -> None:
     if not has_tests("tests/integration"):
         session.skip("there are no integration tests yet")
     install(session)
+    if not session.posargs:
+        # What takes long of the packages' own tests. One by one: each has the machine to itself.
+        session.run("pytest", "-m", "integration", *PACKAGES.values())
     pytest(session, "tests/integration")
 
 

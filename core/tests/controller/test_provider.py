@@ -167,6 +167,7 @@ async def pond(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIterato
         yield made
 
 
+@pytest.mark.integration
 async def test_no_object_is_forgotten_when_the_api_server_is_killed_and_comes_back(
     own_api_server: ApiServer, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ async def test_no_object_is_forgotten_when_the_api_server_is_killed_and_comes_ba
         assert journal.names() == {name(number) for number in range(MANY)}
 
 
+@pytest.mark.integration
 async def test_another_manager_takes_over_when_the_leader_is_killed(sea: Sea) -> None:
     leader, first = await sea.start("first", "--leader-elect")
     await until(lambda: first.lines() >= 1)
@@ -206,6 +208,7 @@ async def test_another_manager_takes_over_when_the_leader_is_killed(sea: Sea) ->
     assert max(ended) < min(run.began for run in second.runs())
 
 
+@pytest.mark.integration
 async def test_a_manager_at_rest_writes_nothing_and_stays_small(sea: Sea) -> None:
     manager, journal = await sea.start("only")
     await until(sea.all_settled)

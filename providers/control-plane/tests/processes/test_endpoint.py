@@ -25,6 +25,7 @@ def outward() -> str | None:
         return None if host.startswith("127.") else host
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 async def test_it_answers_where_it_was_told_to_and_pods_are_told_so(rig: Rig) -> None:
     host = outward()

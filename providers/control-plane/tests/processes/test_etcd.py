@@ -14,7 +14,7 @@ from capelin_control_plane.desired import ControlPlane
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def three_members() -> ControlPlane:

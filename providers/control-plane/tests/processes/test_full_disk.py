@@ -16,7 +16,7 @@ from capelin_control_plane.remedies import unusable
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ async def kubeadm(*arguments: str) -> tuple[int, str]:
     return process.returncode or 0, output.decode()
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 @pytest.mark.needs_programs(f"kubeadm@{NEW}")
 async def test_the_real_kubeadm_passes_discovery_and_preflight(rig: Rig) -> None:

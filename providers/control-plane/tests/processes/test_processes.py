@@ -61,6 +61,7 @@ async def test_what_dies_is_replaced_and_what_runs_is_adopted(rig: Rig) -> None:
     rig.backend, rig.site = again.backend, again.site
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 async def test_whatever_hangs_is_found_and_replaced(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +82,7 @@ async def test_whatever_hangs_is_found_and_replaced(
     await rig.until(wanted, are_replaced)
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 async def test_all_certificates_are_renewed_at_a_word_and_requests_go_on(rig: Rig) -> None:
     wanted = control_plane(NEW)

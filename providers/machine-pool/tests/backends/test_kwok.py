@@ -119,6 +119,7 @@ async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client:
     assert 2 * 1.04 * RENEWED_AFTER < KUBERNETES_WAITS
 
 
+@pytest.mark.integration
 async def test_a_machine_that_dies_renews_its_lease_no_more(shoal: Shoal, client: Client) -> None:
     machine = shoal.machine("a", dies=100)
 

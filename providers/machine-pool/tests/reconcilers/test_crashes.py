@@ -117,7 +117,10 @@ class Life:
         )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.integration) for seed in (2, 3))]
+)
 async def test_whenever_the_provider_dies_the_next_one_goes_on(
     provider_crds: None,  # noqa: ARG001 - it is enough that they are there
     client: Client,
