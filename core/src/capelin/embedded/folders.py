@@ -10,6 +10,11 @@ def state_folder(variables: Mapping[str, str] = os.environ) -> Path:
     return _ours(variables.get("XDG_STATE_HOME", ""), ".local/state")
 
 
+def provider_folder(name: str) -> Path:
+    """Where a provider that is run by hand keeps state; no environment can be called like that."""
+    return state_folder() / f".{name}"
+
+
 def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
     """Where what can be got again is kept."""
     return _ours(variables.get("XDG_CACHE_HOME", ""), ".cache")

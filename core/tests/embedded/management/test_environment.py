@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from capelin.embedded.folders import provider_folder
 from capelin.embedded.management.environment import (
     Environment,
     Settings,
@@ -70,6 +71,17 @@ def test_the_environments_that_there_are_are_listed_by_name(tmp_path: Path) -> N
         named(name, variables).make_folders()
     (tmp_path / "capelin" / "not-a-folder").touch()
     assert [each.name for each in all_named(variables)] == ["alpha", "zoo"]
+
+
+def test_what_providers_keep_when_run_by_hand_is_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = provider_folder("machines")
+    folder.mkdir(parents=True)
+    assert all_named() == []
+    with pytest.raises(BadInputError):
+        named(folder.name)
 
 
 def hold(environment: Environment, pipe: Connection) -> None:

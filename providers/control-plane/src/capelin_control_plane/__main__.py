@@ -10,7 +10,7 @@ from capelin.controller import Key, Options, Reconciler, flag
 from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.progress import PlainProgress
-from capelin.embedded.folders import state_folder
+from capelin.embedded.folders import provider_folder
 
 from capelin_control_plane.backends.processes import Processes
 from capelin_control_plane.reconciler import MANAGER, ControlPlanes
@@ -21,10 +21,10 @@ class ControlPlaneOptions(Options):
     """What the manager of the control plane provider can be told."""
 
     state_folder: Path = flag(
-        state_folder() / "control-planes",
+        provider_folder("control-planes"),
         Path,
         "Where control planes on processes live. Providers that share it can hand them over.",
-        shown="~/.local/state/capelin/control-planes",
+        shown="~/.local/state/capelin/.control-planes",
     )
 
 

@@ -10,7 +10,7 @@ from capelin.controller import Options, Reconciler, flag
 from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.progress import PlainProgress
-from capelin.embedded.folders import state_folder
+from capelin.embedded.folders import provider_folder
 
 from capelin_machine_pool.backends.simulated import SimulatedMachines
 from capelin_machine_pool.reconcilers import Clusters, Machines, Pools, Templates
@@ -22,10 +22,10 @@ class MachinePoolOptions(Options):
     """What the manager of the infrastructure provider can be told."""
 
     state_folder: Path = flag(
-        state_folder() / "machines",
+        provider_folder("machines"),
         Path,
         "Where what keeps simulated machines alive is remembered.",
-        shown="~/.local/state/capelin/machines",
+        shown="~/.local/state/capelin/.machines",
     )
 
 
