@@ -111,7 +111,8 @@ class Pools(Reconciler[CapelinMachinePool]):
         at: Context,
     ) -> Result:
         labels = pool_machine_labels(cluster=cluster.name, pool=machine_pool.name)
-        machines = (await at.client.list(CapelinMachine, pool.namespace, labels=labels)).items
+        found = at.client.each(CapelinMachine, pool.namespace, labels=labels)
+        machines = [_without_history(machine) async for machine in found]
         revision = revision_of(pool, machine_pool, await _bootstrap_spec(at.client, machine_pool))
         replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
         up_to_date = sum(is_of(machine, revision) for machine in machines)
@@ -214,6 +215,12 @@ def _waits_for(cluster: Cluster, machine_pool: MachinePool) -> Aspect | None:
         message = "the control plane has not answered yet"
         return Aspect(READY, "False", say.WAITING_FOR_CONTROL_PLANE, message)
     return None
+
+
+def _without_history(machine: CapelinMachine) -> CapelinMachine:
+    """A machine without who wrote what, which takes as much memory as the rest."""
+    machine.metadata.managed_fields = None
+    return machine
 
 
 async def _owners_of(
