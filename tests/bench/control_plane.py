@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,6 +14,7 @@ from capelin.api.views.capi import Cluster
 from capelin.client import Client
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.processes import Command
 
 from tests.bench.rows import Row
 from tests.bench.running import Bench, cpu_seconds, management, proportional_memory
@@ -65,13 +66,22 @@ def started(what: str, took: float, bare: float) -> list[Row]:
 
 async def bare_start(folder: Path, count: int) -> float:
     """How long etcd and API server take until /readyz, with nothing else to do."""
-    settings = Settings(version=VERSION, controllers=())
-    servers = [await ApiServer.prepare(folder / str(number), settings) for number in range(count)]
+    servers = [await bare_server(folder / str(number)) for number in range(count)]
     began = time.monotonic()
     await asyncio.gather(*(server.start() for server in servers))
     took = time.monotonic() - began
     await asyncio.gather(*(server.stop() for server in servers))
     return took
+
+
+async def bare_server(folder: Path) -> ApiServer:
+    """An API server and its etcd as their command lines start them, untuned."""
+    server = await ApiServer.prepare(folder, Settings(version=VERSION, controllers=()))
+    untuned = [
+        replace(one, command=Command(one.command.arguments, directory=one.command.directory))
+        for one in server.declared
+    ]
+    return replace(server, declared=tuple(untuned))
 
 
 async def initialized(bench: Bench, names: Sequence[str], *, stay: bool = False) -> float:
