@@ -13,8 +13,11 @@ import pytest
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import Process
 from capelin.pki import validity_of
+from capelin.testing.load import trust
+from capelin.testing.waiting import until
 from capelin_control_plane.backends import Observed, Problem
 from capelin_control_plane.backends.processes import Processes, probes
+from capelin_control_plane.backends.processes.composition import api_server_port
 
 from .rig import KEY, NEW, OLD, Rig, control_plane, settled
 
@@ -34,6 +37,37 @@ async def test_an_upgrade_under_load_fails_no_request(rig: Rig) -> None:
     assert {part.version for part in seen.of("kube-apiserver")} == {NEW}
     assert load.sent > 50
     assert load.failed == []
+
+
+@pytest.mark.timeout(300)
+async def test_who_has_only_connected_when_a_server_is_to_go_is_still_answered(rig: Rig) -> None:
+    wanted = control_plane(NEW)
+    await rig.until(wanted, settled)
+    assert rig.site is not None
+    config = rig.backend.workload(rig.site)
+    connected = await asyncio.open_connection(rig.site.host, rig.site.port, ssl=trust(config))
+    later = replace(wanted, rollout_after=datetime.now(UTC))
+    replaced = asyncio.create_task(rig.until(later, settled))
+
+    async def is_to_go() -> bool:
+        try:
+            server = (rig.folder.name, api_server_port(0))
+            direct = await asyncio.open_connection(*server, ssl=trust(config))
+        except ConnectionError:
+            return True
+        return b" 200 OK" not in await answered(*direct, "/readyz")
+
+    await until(is_to_go)
+    assert b" 200 OK" in await answered(*connected, "/version")
+    await replaced
+
+
+async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> bytes:
+    """What a server says on a connection that is there already."""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return answer
 
 
 @pytest.mark.timeout(300)

@@ -17,6 +17,7 @@ from capelin.embedded.processes import (
     Declared,
     Phase,
     Supervisor,
+    kill_all,
 )
 from capelin.pki import kubeconfig
 
@@ -130,6 +131,9 @@ class Processes:
         folder, gone = self._state / address, self._state / f".{address}.gone"
         if folder.exists():
             care = await self._care_for(key, Site(address, address, 0))
+            care.supervisor.declare()
+            # Nobody is to be served any more, and nothing of it is kept.
+            await kill_all(care.place.processes)
             await care.supervisor.stop()
             await self.release(key)
             # Out of sight in one step, so that half a control plane is never found.

@@ -36,6 +36,10 @@ _GO = {
     "kube-scheduler": {"GOGC": "50"},
 }
 
+# The relay hands nobody to an API server any more when it is told to go. Those who have only just
+# connected have so long to be served by it.
+_GOING = {"shutdown-delay-duration": "2s"}
+
 
 def composition(
     wanted: ControlPlane,
@@ -186,7 +190,7 @@ def _api_server(
         service_cidr=",".join(wanted.service_cidrs),
         # It would register a loopback address, which Kubernetes does not take.
         registers_itself=False,
-        extra=wanted.tuning["kube-apiserver"].arguments,
+        extra={**_GOING, **wanted.tuning["kube-apiserver"].arguments},
     )
 
 
