@@ -67,10 +67,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Workers begin with equal parts of all tests, in their order, and take others' last ones later.
     """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow = [item for item in items if item.get_closest_marker("timeout")]
     rest = iter([item for item in items if not item.get_closest_marker("timeout")])
     total, begun = len(items), 0
+    if -(-len(slow) // workers) > total // workers:
+        # So few are chosen that there is nothing to share out.
+        return
     for worker in range(workers):
         share = slow[worker::workers]
         size = (total - begun) // (workers - worker)

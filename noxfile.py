@@ -60,7 +60,7 @@ def pytest(session: nox.Session, *arguments: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Formatting, lint rules, the direction of imports, and that generated files are fresh."""
+    """Formatting, lint rules, the direction of imports, and that the lock file is fresh."""
     install(session)
     session.run("ruff", "format", "--check", *CODE)
     session.run("ruff", "check", *CODE)
@@ -106,10 +106,10 @@ def integration(session: nox.Session) -> None:
     if not has_tests("tests/integration"):
         session.skip("there are no integration tests yet")
     install(session)
+    pytest(session, "tests/integration")
     if not session.posargs:
         # What takes long of the packages' own tests. One by one: each has the machine to itself.
         session.run("pytest", "-m", "integration", *PACKAGES.values())
-    pytest(session, "tests/integration")
 
 
 @nox.session(default=False)
@@ -128,7 +128,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def update(session: nox.Session) -> None:
-    """Format the code and write every generated file anew."""
+    """Mend what can be mended by itself: formatting and lint."""
     install(session)
     session.run("ruff", "check", "--fix", *CODE)
     session.run("ruff", "format", *CODE)

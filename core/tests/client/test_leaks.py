@@ -66,5 +66,5 @@ async def test_no_descriptor_and_no_task_is_left_after_many_requests(
         assert len(descriptors()) <= descriptors_then + WORKERS
     gc.collect()
     # The loop lets go of a closed connection some turns later.
-    await until(lambda: left_since(descriptors_before), lambda left: not left, within=10)
+    await until(lambda: left_since(descriptors_before), lambda left: not left, within=30)
     assert asyncio.all_tasks() == tasks_before

@@ -21,7 +21,8 @@ _PLACES: Final = {
 def kinds_in(rules: Iterable[Mapping[str, Any]]) -> list[str]:
     """Core's kinds that someone with these permissions works with, by the names of their CRDs."""
     group = "cluster.x-k8s.io"
-    resources = [one for rule in rules if group in rule["apiGroups"] for one in rule["resources"]]
+    ours = [rule for rule in rules if group in rule.get("apiGroups", ())]
+    resources = [one for rule in ours for one in rule["resources"]]
     # Neither subresources nor all there are.
     return sorted({f"{resource}.{group}" for resource in resources if resource.isalpha()})
 

@@ -20,8 +20,8 @@ from capelin.api import BaseObject
 T = TypeVar("T")
 
 PATIENCE: Final = 110.0
-"""Seconds: as long as a busy machine may take, and less than the two minutes after which tests
-are commonly ended, so that it is heard what was waited for."""
+"""Seconds for one wait: as long as a busy machine may take, and less than the two minutes after
+which tests are commonly ended. Where others have waited before, give it less: then it is heard."""
 
 _NOTHING: Final = object()
 
@@ -102,7 +102,7 @@ def _not_so(asked: Callable[..., object], seen: object, within: float) -> Assert
 
 
 def _plain(seen: object) -> object:
-    """Objects as the API server has them, without defaults, what is secret, and who wrote what."""
+    """Typed objects as the server has them; neither defaults, secrets nor who wrote what."""
     if isinstance(seen, list):
         return [_plain(one) for one in cast("list[object]", seen)]
     if not isinstance(seen, BaseObject):
