@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capelin_control_plane.backends.processes.composition import composition
 from capelin_control_plane.backends.processes.places import Place
-from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program
+from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program, Tuning
 from capelin_control_plane.plan import Composition, is_current
 
 from .rig import control_plane
@@ -35,3 +35,16 @@ def test_a_member_that_rejoined_looks_for_its_cluster_and_the_others_stay_as_the
     assert after.etcd[1].rejoined
     assert is_current(before.etcd[0], after.etcd[0])
     assert is_current(before.api_server(0), after.api_server(0))
+
+
+def test_an_api_server_serves_on_for_as_long_as_its_user_says_or_two_seconds() -> None:
+    wanted = control_plane()
+    longer = {"kube-apiserver": Tuning(arguments={"shutdown-delay-duration": "1m"})}
+    patient = replace(wanted, tuning={**wanted.tuning, **longer})
+
+    def delays(one: ControlPlane) -> list[str]:
+        arguments = composed(one).api_server(0).command.arguments
+        return [flag for flag in arguments if flag.startswith("--shutdown-delay-duration=")]
+
+    assert delays(wanted) == ["--shutdown-delay-duration=2s"]
+    assert delays(patient) == ["--shutdown-delay-duration=1m"]
