@@ -157,8 +157,8 @@ class Pools(Reconciler[CapelinMachinePool]):
     async def _remove(self, pool: CapelinMachinePool, pause: Aspect, at: Context) -> Result:
         """Have every machine removed through its Machine, and go when none is left."""
         left = [
-            machine
-            for machine in (await at.client.list(CapelinMachine, pool.namespace)).items
+            _without_history(machine)
+            async for machine in at.client.each(CapelinMachine, pool.namespace)
             if any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
         ]
         if not left:
