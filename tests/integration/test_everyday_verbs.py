@@ -1,0 +1,74 @@
+"""The command from nothing to a demo cluster, and a cluster's whole life by its verbs."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from capelin.api.views.capi import Cluster
+from capelin.client import Client, Config
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+
+from .homes import Home, mentioned
+
+pytestmark = pytest.mark.timeout(900)
+
+OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
+RunProgram = Callable[..., Awaitable[str]]
+
+
+async def said(home: Home, *arguments: str) -> str:
+    """What a command prints that does what it is told."""
+    ended = await home.capelin(*arguments)
+    assert ended.code == 0, ended.err
+    return ended.out
+
+
+async def clusters(home: Home) -> list[str]:
+    config = Config.from_kubeconfig(home.environment().kubeconfig)
+    async with Client(config) as client:
+        return sorted(each.name for each in (await client.list(Cluster)).items)
+
+
+async def test_a_cluster_goes_all_its_way_by_the_command(
+    home: Home, run_program: RunProgram
+) -> None:
+    assert "capelin kubeconfig demo" in await said(home, "up", "--workers", "1")
+    status = json.loads(await said(home, "status", "-o", "json"))
+    assert [each["state"] for each in status] == ["up"]
+
+    shape = ("--kubernetes-version", OLD, "--workers", "1")
+    shown = cast(
+        "dict[str, Any]",
+        yaml.safe_load(await said(home, "create", "cluster", "two", *shape, "--dry-run")),
+    )
+    assert (shown["kind"], shown["metadata"]["name"]) == ("Cluster", "two")
+    assert await clusters(home) == ["demo"]
+    await said(home, "create", "cluster", "two", *shape)
+    again = await home.capelin("create", "cluster", "two", *shape)
+    assert again.code == 2
+    assert "There is a cluster two" in again.err
+
+    kubeconfig = Path((await said(home, "kubeconfig", "two")).strip())
+    raw = yaml.safe_load(await said(home, "kubeconfig", "two", "--raw"))
+    assert raw["clusters"][0]["cluster"]["server"].startswith("https://127.")
+    versions = ("get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
+    assert await run_program(kubeconfig, "kubectl", *versions) == OLD
+
+    assert NEW in await said(home, "upgrade", "cluster", "two", NEW, "--dry-run")
+    assert await run_program(kubeconfig, "kubectl", *versions) == OLD
+    await said(home, "upgrade", "cluster", "two", NEW)
+    assert await run_program(kubeconfig, "kubectl", *versions) == NEW
+    back = await home.capelin("upgrade", "cluster", "two", OLD)
+    assert back.code == 2
+
+    await said(home, "delete", "cluster", "two", "--yes", "--dry-run")
+    assert await clusters(home) == ["demo", "two"]
+    await said(home, "delete", "cluster", "two", "--yes")
+    assert await clusters(home) == ["demo"]
+
+    await said(home, "down", "--all", "--yes")
+    assert mentioned(home.folder) == []
+    assert list((home.folder / "capelin").iterdir()) == []
