@@ -59,7 +59,7 @@ def test_its_lines_are_clean(folder: Path) -> None:
         assert found.returncode == 0, found.stdout
 
 
-def test_its_certificate_names_the_service_that_is_called(folder: Path) -> None:
+def test_its_certificate_names_the_service_that_is_called_and_its_last_calls_have_time(folder: Path) -> None:
     text = (folder / "deploy/extension.yaml").read_text()
     manifests = {one["kind"]: one for one in yaml.safe_load_all(text)}
     config = ExtensionConfig.read(
@@ -69,6 +69,8 @@ def test_its_certificate_names_the_service_that_is_called(folder: Path) -> None:
     assert host in manifests["Certificate"]["spec"]["dnsNames"]
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
     secret = manifests["Certificate"]["spec"]["secretName"]
+    # Core waits 30 s for an answer at most, and may begin to just before its callers know.
+    assert pod["terminationGracePeriodSeconds"] > 30 + 5
     assert pod["volumes"][0]["secret"]["secretName"] == secret
     injected = config.metadata.annotations["runtime.cluster.x-k8s.io/inject-ca-from-secret"]
     assert injected == f"storage-guard/{secret}"
