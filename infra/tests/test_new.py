@@ -59,7 +59,9 @@ def test_its_lines_are_clean(folder: Path) -> None:
         assert found.returncode == 0, found.stdout
 
 
-def test_its_certificate_names_the_service_that_is_called_and_its_last_calls_have_time(folder: Path) -> None:
+def test_its_certificate_names_the_service_that_is_called_and_its_last_calls_have_time(
+    folder: Path,
+) -> None:
     text = (folder / "deploy/extension.yaml").read_text()
     manifests = {one["kind"]: one for one in yaml.safe_load_all(text)}
     config = ExtensionConfig.read(
