@@ -1,6 +1,7 @@
 import base64
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def test_an_unknown_kind_is_passed_over_or_fails() -> None:
         answer(Mutations(NoVariables, unknown_kinds="fail"), document)
     assert refusal.value.message == (
         f"no change is for OtherTemplate {KUBEADM}"
-        " at spec.template.spec.bootstrap.configRef of MachineDeployment demo-1"
+        " at spec.template.spec.bootstrap.configRef of MachineDeployment"
     )
 
 
@@ -255,8 +256,58 @@ def test_a_template_that_is_made_otherwise_is_a_failure() -> None:
             answer(mutations, request(item("1", spec=spec)))
         assert refusal.value.message == (
             f"KubeadmConfigTemplate {KUBEADM} at spec.template.spec.bootstrap.configRef"
-            f" of MachineDeployment demo-1: {problem}"
+            f" of MachineDeployment: {problem}"
         )
+
+
+@pytest.mark.parametrize(
+    ("holder", "builtin", "named"),
+    [
+        (
+            "MachineDeployment",
+            {"machineDeployment": {"topologyName": "md"}},
+            "MachineDeployment md",
+        ),
+        ("MachinePool", {"machinePool": {"topologyName": "mp"}}, "MachinePool mp"),
+        ("MachinePool", {"machinePool": "nonsense"}, "MachinePool"),
+        ("KubeadmControlPlane", {"controlPlane": {"name": "demo-x7k2p"}}, "KubeadmControlPlane"),
+        ("Cluster", {}, "Cluster demo-1"),
+    ],
+)
+def test_a_failure_names_no_holder_by_the_name_that_is_drawn_for_it(
+    holder: str, builtin: Any, named: str
+) -> None:
+    mutations = Mutations(NoVariables, unknown_kinds="fail")
+    with pytest.raises(Failure) as refusal:
+        answer(mutations, request(item("1", holder=holder, builtin=builtin)))
+    assert refusal.value.message.endswith(f" of {named}")
+
+
+def failing_for(names: Sequence[str]) -> str:
+    """What is said when the templates of some MachineDeployments are of no known kind."""
+    mutations = Mutations(NoVariables, unknown_kinds="fail")
+    mutations.on("KubeadmConfigTemplate")(lambda template: template.spec.clear())
+    failing = [
+        item(name, kind="OtherTemplate", builtin={"machineDeployment": {"topologyName": name}})
+        for name in names
+    ]
+    with pytest.raises(Failure) as refusal:
+        answer(mutations, request(item("fine"), *failing))
+    return refusal.value.message
+
+
+def test_all_that_fails_is_told_in_the_same_words_whatever_the_order() -> None:
+    said = failing_for(["b", "a", "b"])
+    assert said == failing_for(["b", "b", "a"])
+    assert [part[-1] for part in said.split("; ")] == ["a", "b"]
+
+
+def test_of_many_failures_the_first_few_are_told() -> None:
+    names = [f"md-{number:02}" for number in range(40)]
+    said = failing_for(names)
+    assert said == failing_for(names[::-1])
+    assert "MachineDeployment md-09; " in said
+    assert said.endswith("; and 30 more")
 
 
 def test_what_is_missing_on_the_way_is_made() -> None:

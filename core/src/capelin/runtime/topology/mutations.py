@@ -1,6 +1,6 @@
 """Patches for the templates of a cluster, from functions that change a template in place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -11,7 +11,7 @@ from capelin.api import Model, Unstructured
 from capelin.runtime.extension import Call
 from capelin.runtime.topology.builtins import Builtins
 from capelin.runtime.topology.drafts import Draft, UnexpectedTemplateError
-from capelin.runtime.topology.patches import PatchError, merge_patch
+from capelin.runtime.topology.patches import PatchError, is_object, merge_patch
 from capelin.runtime.topology.schemas import variable_schemas
 from capelin.runtime.topology.templates import Place, Template, Where
 from capelin.runtime.topology.variables import RequestVariables
@@ -22,6 +22,7 @@ from capelin.runtime.v1alpha1 import (
     GeneratePatchesRequestItem,
     GeneratePatchesResponse,
     GeneratePatchesResponseItem,
+    HolderReference,
     PatchType,
 )
 from capelin.runtime.verdicts import Failure
@@ -29,6 +30,9 @@ from capelin.runtime.verdicts import Failure
 VariablesT = TypeVar("VariablesT", bound=BaseModel)
 
 Change = Callable[[Template[VariablesT]], None]
+
+_SHOWN = 10
+"""How many problems are told; a condition has no room for those of every template."""
 
 
 class NoVariables(Model):
@@ -108,14 +112,20 @@ class Mutations(Generic[VariablesT]):
         """
         variables = RequestVariables(self._variables, call.request.variables)
         items: list[GeneratePatchesResponseItem] = []
+        problems: set[str] = set()
         for item in call.request.items:
-            draft = self._changed(item, variables)
-            if draft is not None and (patch := self._patch(item, draft)):
-                items.append(
-                    GeneratePatchesResponseItem(
-                        uid=item.uid, patch_type=self._patch_type, patch=orjson.dumps(patch)
+            try:
+                draft = self._changed(item, variables)
+                if draft is not None and (patch := self._patch(item, draft, variables)):
+                    items.append(
+                        GeneratePatchesResponseItem(
+                            uid=item.uid, patch_type=self._patch_type, patch=orjson.dumps(patch)
+                        )
                     )
-                )
+            except Failure as failure:
+                problems.add(str(failure))
+        if problems:
+            raise Failure(_told(problems))
         return GeneratePatchesResponse(status="Success", items=items)
 
     def _changed(
@@ -127,7 +137,7 @@ class Mutations(Generic[VariablesT]):
         known = [rule for rule in rules if rule.knows(item.object)]
         if not known:
             if self._fails:
-                raise Failure(f"no change is for {_named(item)}")
+                raise Failure(f"no change is for {_named(item, variables)}")
             return None
         place = Place(item.holder_reference, Builtins(variables.builtin(item.variables)))
         meant = [rule for rule in known if rule.means(place)]
@@ -139,21 +149,44 @@ class Mutations(Generic[VariablesT]):
             for rule in meant:
                 rule.change(template)
         except UnexpectedTemplateError as error:
-            raise Failure(f"{_named(item)}: {error}") from None
+            raise Failure(f"{_named(item, variables)}: {error}") from None
         return draft
 
-    def _patch(self, item: GeneratePatchesRequestItem, draft: Draft) -> Any:
+    def _patch(
+        self,
+        item: GeneratePatchesRequestItem,
+        draft: Draft,
+        variables: RequestVariables[VariablesT],
+    ) -> Any:
         try:
             if self._patch_type == "JSONPatch":
                 return draft.json_patch()
             return merge_patch(item.object, draft.document)
         except PatchError as error:
-            raise Failure(f"{_named(item)}: {error}") from None
+            raise Failure(f"{_named(item, variables)}: {error}") from None
 
 
-def _named(item: GeneratePatchesRequestItem) -> str:
+def _told(problems: set[str]) -> str:
+    # Cluster API sends the templates in another order every time: which came first means nothing.
+    shown = sorted(problems)[:_SHOWN]
+    more = len(problems) - len(shown)
+    return "; ".join([*shown, f"and {more} more"] if more else shown)
+
+
+def _named(item: GeneratePatchesRequestItem, variables: RequestVariables[Any]) -> str:
+    """The template in words that are the same at every attempt."""
     template, holder = item.object, item.holder_reference
-    return (
-        f"{template.get('kind')} {template.get('apiVersion')}"
-        f" at {holder.field_path} of {holder.kind} {holder.name}"
-    )
+    builtin = variables.builtin(item.variables)
+    said = f"{template.get('kind')} {template.get('apiVersion')} at {holder.field_path}"
+    return f"{said} of {' '.join([holder.kind, *_name_of(holder, builtin)])}"
+
+
+def _name_of(holder: HolderReference, builtin: Any) -> Iterator[str]:
+    # Cluster API draws the names of all but the Cluster again each time until the objects exist.
+    if holder.kind == "Cluster":
+        yield holder.name
+    elif is_object(builtin):
+        for part in ("machineDeployment", "machinePool"):
+            worker = builtin.get(part)
+            if is_object(worker) and (name := worker.get("topologyName")):
+                yield str(name)
