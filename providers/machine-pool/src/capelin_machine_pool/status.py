@@ -32,6 +32,7 @@ WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
 WAITING_FOR_OWNER = "WaitingForOwner"
 WAITING_FOR_INFRASTRUCTURE = "WaitingForClusterInfrastructureReady"
 WAITING_FOR_VERSION = "WaitingForVersion"
+WAITING_FOR_BOOTSTRAP_CONFIG = "WaitingForBootstrapConfig"
 WAITING_FOR_BOOTSTRAP_DATA = "WaitingForBootstrapData"
 WAITING_FOR_CONTROL_PLANE = "WaitingForControlPlaneInitialized"
 NOT_DELETING = Aspect(DELETING, "False", "NotDeleting")
@@ -103,11 +104,11 @@ def pool_status(
     machines: Sequence[CapelinMachine],
     *,
     replicas: int,
-    up_to_date: int,
+    up_to_date: int | None,
     paused: Aspect,
     now: datetime,
 ) -> PoolStatus:
-    """The status of a pool.
+    """The status of a pool; `up_to_date` is None while its bootstrap config is not there.
 
     It is provisioned as soon as it can have machines, and stays so: core copies the list of its
     machines only while it is, and would lose sight of them otherwise.
@@ -119,18 +120,15 @@ def pool_status(
         if ready >= replicas
         else Aspect(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", missing)
     )
-    outdated = len(machines) - up_to_date
-    current = (
-        Aspect(UP_TO_DATE, "True", UP_TO_DATE)
-        if outdated == 0
-        else Aspect(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", f"{outdated} machines are outdated")
-    )
     whole = Aspect(
         READY, here.status, READY if here.status == "True" else f"Not{READY}", here.message
     )
     return PoolStatus(
         conditions=conditions(
-            pool, _before(pool), [whole, here, current, NOT_DELETING, paused], now
+            pool,
+            _before(pool),
+            [whole, here, _currency(len(machines), up_to_date), NOT_DELETING, paused],
+            now,
         ),
         initialization=Initialization(provisioned=True),
         infrastructure_machine_kind=CapelinMachine.resource.kind,
@@ -195,6 +193,21 @@ def conditions(
 ) -> list[Condition]:
     """Conditions with the times at which they changed."""
     return update(before, aspects, now=now, generation=obj.metadata.generation)
+
+
+def _currency(machines: int, up_to_date: int | None) -> Aspect:
+    """Whether a pool's machines are of the wanted making."""
+    if up_to_date is None:
+        message = (
+            "the bootstrap config that its MachinePool names in"
+            " spec.template.spec.bootstrap.configRef is not there, so no machine is made or"
+            " replaced; make it again, or name another"
+        )
+        return Aspect(UP_TO_DATE, "Unknown", WAITING_FOR_BOOTSTRAP_CONFIG, message)
+    if outdated := machines - up_to_date:
+        message = f"{outdated} machines are outdated"
+        return Aspect(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)
+    return Aspect(UP_TO_DATE, "True", UP_TO_DATE)
 
 
 def _before(obj: BaseObject) -> list[Condition]:

@@ -113,9 +113,10 @@ class Pools(Reconciler[CapelinMachinePool]):
         labels = pool_machine_labels(cluster=cluster.name, pool=machine_pool.name)
         found = at.client.each(CapelinMachine, pool.namespace, labels=labels)
         machines = [_without_history(machine) async for machine in found]
-        revision = revision_of(pool, machine_pool, await _bootstrap_spec(at.client, machine_pool))
+        bootstrap = await _bootstrap_spec(at.client, machine_pool)
+        revision = None if bootstrap is None else revision_of(pool, machine_pool, bootstrap)
         replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
-        up_to_date = sum(is_of(machine, revision) for machine in machines)
+        up_to_date = None if revision is None else sum(is_of(one, revision) for one in machines)
         await at.publish(
             pool,
             say.pool_status(
@@ -128,6 +129,9 @@ class Pools(Reconciler[CapelinMachinePool]):
             ),
         )
         await self._list_machines(pool, machines, at)
+        if revision is None:
+            # What is made anew is mostly as it was, and then no machine is to be replaced.
+            return After(_LATER)
         rolling = pool.spec.rolling_update
         wanted = limits(replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy)
         if up_to_date == len(machines) == replicas and not any(map(is_going, machines)):
@@ -233,16 +237,16 @@ async def _owners_of(
     }
 
 
-async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any]:
-    """What a pool's bootstrap config says, as far as there is one."""
+async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any] | None:
+    """What a pool's bootstrap config says, if one is named; None while that one is not there."""
     reference = machine_pool.spec.template.spec.bootstrap.config_ref
     if reference is None or not (reference.kind and reference.name and reference.api_group):
         return {}
     resource = await served(client, reference.api_group, reference.kind)
     if resource is None:
-        return {}
+        return None
     found = await client.find(resource, reference.name, machine_pool.namespace)
-    return {} if found is None else found.get("spec") or {}
+    return None if found is None else found.get("spec") or {}
 
 
 def _domains(
