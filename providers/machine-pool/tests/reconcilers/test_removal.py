@@ -10,7 +10,17 @@ from typing import Any, cast
 import pytest
 from capelin.api import ObjectMeta
 from capelin.api.views.capi import Cluster
-from capelin.client import Client, NotFound, Unreachable, WorkloadClients
+from capelin.client import (
+    ApiError,
+    Client,
+    ConfigError,
+    CredentialError,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+    WorkloadClients,
+)
 from capelin.contract.conditions import find
 from capelin.controller import Context, Done, Key
 from capelin_machine_pool.api import CapelinMachine, MachineSpec, MachineStatus
@@ -169,7 +179,17 @@ async def test_asking_whether_it_is_the_last_does_not_read_a_thousand_machines()
 
 
 @pytest.mark.parametrize(
-    "error", [NotFound(404, "NotFound"), Unreachable("connection refused")], ids=str
+    "error",
+    [
+        NotFound(404, "NotFound"),
+        Unreachable("connection refused"),
+        ApiError(500, "InternalError"),
+        Unavailable(504, "Timeout"),
+        Unauthorized(401, "Unauthorized"),
+        ConfigError("its kubeconfig is none"),
+        CredentialError("its key is none"),
+    ],
+    ids=str,
 )
 async def test_a_cluster_that_goes_and_does_not_answer_holds_no_machine_back(
     error: Exception,
@@ -191,6 +211,13 @@ async def test_a_machine_of_a_cluster_that_stays_waits_until_its_node_can_be_rem
     assert world.done == []
     message = "its Node cannot be removed while the cluster's API does not answer"
     assert world.said("Deleting") == ("True", message)
+
+
+async def test_a_cluster_that_stays_and_refuses_us_keeps_its_machine() -> None:
+    world = World(cluster(), "a", error=Unauthorized(401, "Unauthorized"))
+    with pytest.raises(Unauthorized):
+        await world.remove("a")
+    assert world.done == []
 
 
 async def test_a_machine_without_a_cluster_goes() -> None:

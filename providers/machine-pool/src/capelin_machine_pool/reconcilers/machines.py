@@ -7,7 +7,7 @@ from typing import Any
 
 from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Secret
-from capelin.client import Client, Invalid, NotFound, Unreachable, WorkloadClients
+from capelin.client import Client, ClientError, Invalid, NotFound, Unreachable, WorkloadClients
 from capelin.client.paths import path_of
 from capelin.contract import secrets
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by, owner_of
@@ -155,11 +155,15 @@ class Machines(Reconciler[CapelinMachine]):
         if FINALIZER in machine.metadata.finalizers:
             try:
                 await self._remove_instance(machine, cluster, at)
-            except (NotFound, Unreachable):
-                # A cluster that goes takes its nodes along, even if it never came up.
+            except ClientError as error:
+                # A cluster that goes takes its nodes along, even if it never came up, and whatever
+                # of it has broken already.
                 if cluster is not None and cluster.metadata.deletion_timestamp is None:
-                    message = "its Node cannot be removed while the cluster's API does not answer"
-                    await self._say(machine, at, pause, say.deleting(message))
+                    if isinstance(error, NotFound | Unreachable):
+                        message = (
+                            "its Node cannot be removed while the cluster's API does not answer"
+                        )
+                        await self._say(machine, at, pause, say.deleting(message))
                     raise
             # One after the other, so that the last one knows that it is.
             async with self._leaving:
