@@ -70,8 +70,8 @@ class Told:
         assert key.name == "one"
         self.told.append("release")
 
-    async def remove(self, key: Key, address: str) -> None:
-        assert key.name == "one"
+    async def remove(self, key: Key, cluster: str, address: str) -> None:
+        assert (key.name, cluster) == ("one", "one")
         self.told.append(f"remove {address}")
 
 

@@ -242,9 +242,9 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             control_plane,
             say.deleting(control_plane, "Deleting", "being stopped and removed", at.now()),
         )
-        address = await self._address(control_plane, at)
-        if address is not None:
-            await self._backend.remove(key, address)
+        cluster, address = cluster_name_of(control_plane), await self._address(control_plane, at)
+        if cluster is not None and address is not None:
+            await self._backend.remove(key, cluster, address)
         self._kept.pop(key, None)
         await at.remove_finalizer(control_plane, FINALIZER)
         return Done()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .rig import KEY, Rig
+from .rig import CLUSTER, KEY, Rig
 
 
 @pytest.fixture
@@ -13,5 +13,5 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     rig = Rig.on(tmp_path / "control-planes")
     yield rig
     if rig.site is not None:
-        await rig.backend.remove(KEY, rig.site.address)
+        await rig.backend.remove(KEY, CLUSTER, rig.site.address)
     assert list(rig.state.iterdir()) == []

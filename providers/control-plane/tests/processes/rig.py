@@ -20,7 +20,7 @@ from capelin_control_plane.desired import ControlPlane
 
 from ..making import wanted  # noqa: TID252 - a folder of tests has no name to import it by
 
-KEY = Key("default", "one")
+KEY, CLUSTER = Key("default", "one"), "one"
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
 
 

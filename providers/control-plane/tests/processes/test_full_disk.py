@@ -14,7 +14,7 @@ from capelin_control_plane.backends import Observed
 from capelin_control_plane.desired import Tuning
 from capelin_control_plane.remedies import unusable
 
-from .rig import KEY, NEW, Rig, control_plane, settled
+from .rig import CLUSTER, KEY, NEW, Rig, control_plane, settled
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -32,7 +32,7 @@ async def small(tmp_path: Path) -> AsyncIterator[Rig]:
         rig = Rig.on(disk / "control-planes")
         yield rig
         if rig.site is not None:
-            await rig.backend.remove(KEY, rig.site.address)
+            await rig.backend.remove(KEY, CLUSTER, rig.site.address)
     finally:
         await asyncio.to_thread(subprocess.run, ("umount", str(disk)), check=True)
 

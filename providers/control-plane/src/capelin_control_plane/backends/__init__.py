@@ -95,8 +95,11 @@ class Backend(Protocol):
         """Stop looking after a control plane; it runs on."""
         ...
 
-    async def remove(self, key: Key, address: str) -> None:
-        """Stop a control plane and remove all that there is of it."""
+    async def remove(self, key: Key, cluster: str, address: str) -> None:
+        """Stop a control plane and remove all that there is of it; never that of another cluster.
+
+        `address` is what its object says, which may be a copy of another one's.
+        """
         ...
 
 

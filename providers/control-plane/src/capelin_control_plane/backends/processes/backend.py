@@ -27,8 +27,10 @@ from capelin_control_plane.backends.processes.composition import api_server_port
 from capelin_control_plane.backends.processes.parts import parts
 from capelin_control_plane.backends.processes.places import (
     Place,
+    belongs_to,
     claim,
     find,
+    is_address,
     listen_host,
     owner_of,
     site_of,
@@ -126,10 +128,15 @@ class Processes:
                 await care.watching
             await care.supervisor.__aexit__(None, None, None)
 
-    async def remove(self, key: Key, address: str) -> None:
-        """Stop a control plane and remove all that there is of it."""
+    async def remove(self, key: Key, cluster: str, address: str) -> None:
+        """Stop a control plane and remove all that there is of it; never that of another cluster.
+
+        `address` is what its object says, which may be a copy of another one's.
+        """
+        if not is_address(address):
+            return
         folder, gone = self._state / address, self._state / f".{address}.gone"
-        if folder.exists():
+        if belongs_to(folder, key.namespace, cluster):
             care = await self._care_for(key, Site(address, address, 0))
             care.supervisor.declare()
             # Nobody is to be served any more, and nothing of it is kept.

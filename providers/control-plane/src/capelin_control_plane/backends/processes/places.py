@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 
 from capelin.embedded.addresses import NETWORK, address_of, is_free
@@ -118,6 +118,23 @@ def find(state: Path, owner: Owner) -> str | None:
     return next((folder.name for folder in folders if _read_owner(folder) == owner), None)
 
 
+def is_address(said: str) -> bool:
+    """Whether something said can be the address of a control plane, and so the name of a folder."""
+    try:
+        return str(IPv4Address(said)) == said
+    except ValueError:
+        return False
+
+
+def belongs_to(folder: Path, namespace: str, cluster: str) -> bool:
+    """Whether a folder is that of a cluster's control plane.
+
+    Whatever its authority: when it is to go, the secret may have gone before.
+    """
+    found = _read_owner(folder)
+    return found is not None and (found.namespace, found.cluster) == (namespace, cluster)
+
+
 def site_of(place: Place, wanted: ControlPlane) -> Site:
     """Where the control plane's API answers."""
     return Site(place.address, wanted.host or place.address, wanted.port)
@@ -133,7 +150,7 @@ def listen_host(place: Place, host: str) -> str:
 
 
 def _known(folder: Path, address: str, owner: Owner) -> Place | Problem:
-    found = _read_owner(folder)
+    found = _read_owner(folder) if is_address(address) else None
     if found == owner:
         return Place(folder.resolve(), address)
     if found is None:
