@@ -149,6 +149,12 @@ def test_to_ask_again_takes_a_while(seconds: int) -> None:
         retry_after(seconds, "later")
 
 
+@pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
+def test_to_ask_again_takes_whole_seconds(seconds: Any) -> None:
+    with pytest.raises(TypeError, match=f"cannot ask again after {seconds!r} seconds: say a whole"):
+        retry_after(seconds, "later")
+
+
 def test_verdicts_are_plain_values() -> None:
     assert proceed("fine") == Proceed("fine")
     assert str(Failure("no room")) == Failure("no room").message == "no room"

@@ -1,6 +1,7 @@
 """What a handler can say in one line: go on, come back later, or no."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from capelin.runtime.messages import Response
 
@@ -20,6 +21,11 @@ class Retry:
     message: str
 
     def __post_init__(self) -> None:
+        # Go reads nothing else as an int32, and what it cannot read is no answer at all.
+        if type(cast("object", self.after_seconds)) is not int:
+            raise TypeError(
+                f"cannot ask again after {self.after_seconds!r} seconds: say a whole number"
+            )
         if not 0 < self.after_seconds < 2**31:
             raise ValueError(
                 f"cannot ask again after {self.after_seconds} seconds: say at least 1,"
