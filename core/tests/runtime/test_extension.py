@@ -93,6 +93,12 @@ def test_a_timeout_is_one_to_thirty_seconds(seconds: int) -> None:
     assert f"good has a timeout of {seconds} seconds; say 1 to 30" in said
 
 
+@pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
+def test_a_timeout_is_whole_seconds(seconds: Any) -> None:
+    said = refusing(timeout_seconds=seconds)
+    assert f"good has a timeout of {seconds!r} seconds; say a whole number, 1 to 30" in said
+
+
 @pytest.mark.parametrize("seconds", [1, 30])
 def test_the_shortest_and_the_longest_timeout_will_do(seconds: int) -> None:
     ext = Extension("guard")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
 from pydantic import BaseModel
 
@@ -212,7 +212,12 @@ def _problems_of(handler: Handler) -> Iterator[str]:
             f"{handler.name!r} is no name for a handler; use lower-case letters, digits and"
             " dashes, at most 63"
         )
-    if not 0 < handler.timeout_seconds <= MAX_TIMEOUT_SECONDS:
+    if type(cast("object", handler.timeout_seconds)) is not int:
+        yield (
+            f"{handler.name} has a timeout of {handler.timeout_seconds!r} seconds; say a whole"
+            " number, 1 to 30"
+        )
+    elif not 0 < handler.timeout_seconds <= MAX_TIMEOUT_SECONDS:
         yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds; say 1 to 30"
     if handler.failure_policy not in {"Fail", "Ignore"}:
         yield f"{handler.name} has the failure policy {handler.failure_policy}; say Fail or Ignore"
