@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 from capelin.api import Model
+from capelin.runtime import Catalog, Hook, Message, Response
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.extension import Call, Extension, InvalidExtensionError
 from capelin.runtime.v1alpha1 import (
@@ -130,6 +131,25 @@ def test_in_place_hooks_have_one_handler(hook: type[CanUpdateMachine]) -> None:
     ext.check()
     ext.handler(hook, name="b")(lambda _: None)
     assert f"{hook.id.name} has 2 handlers, and only one can be" in problem_of(ext)
+
+
+ZOO = Catalog()
+
+
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before the gates open")
+class BeforeOpening(Hook[Message, Response]):
+    """Asked every morning."""
+
+
+def test_an_extension_for_other_callers_has_none_of_cluster_apis_hooks() -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeOpening, name="gates")(lambda _: None)
+    ext.check()
+    ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
+    assert (
+        "gates answers a hook of zoo.example.com, which Cluster API does not know; serve it from"
+        " an extension of its own"
+    ) in problem_of(ext)
 
 
 def test_other_hooks_have_as_many_handlers_as_wanted() -> None:

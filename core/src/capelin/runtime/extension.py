@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from capelin.runtime.catalog import AnyHook, Hook
 from capelin.runtime.messages import Message
 from capelin.runtime.v1alpha1 import (
+    Discovery,
     DiscoveryResponse,
     ExtensionHandler,
     FailurePolicy,
@@ -202,8 +203,19 @@ def _problems(handlers: Sequence[Handler]) -> Iterator[str]:
     for hook, count in Counter(handler.hook for handler in handlers).items():
         if count > 1 and hook.exclusive:
             yield f"{hook.id.name} has {count} handlers, and only one can be; remove the others"
+    for handler in _for_others(handlers):
+        yield (
+            f"{handler.name} answers a hook of {handler.hook.id.group}, which Cluster API does not"
+            " know; serve it from an extension of its own"
+        )
     for handler in handlers:
         yield from _problems_of(handler)
+
+
+def _for_others(handlers: Sequence[Handler]) -> list[Handler]:
+    """Handlers for other callers, where there are some for Cluster API: it is told of them all."""
+    others = [handler for handler in handlers if handler.hook.id.group != Discovery.id.group]
+    return others if len(others) < len(handlers) else []
 
 
 def _problems_of(handler: Handler) -> Iterator[str]:
