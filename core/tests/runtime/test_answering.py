@@ -2,7 +2,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -160,6 +160,32 @@ async def test_a_failure_can_be_raised() -> None:
 
     answer = await said(handler)
     assert (answer["status"], answer["message"]) == ("Failure", "no room")
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [(ValueError("no room"), "no room"), ("no room in \udcff", "no room in ?")],
+)
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_failure_can_say_anything(message: Any, told: str, *, raises: bool) -> None:
+    def handler(_: object) -> Failure:
+        if raises:
+            raise Failure(message)
+        return Failure(message)
+
+    answer = await said(handler)
+    assert (answer["status"], answer["message"]) == ("Failure", told)
+
+
+async def test_a_failure_that_cannot_be_written_is_a_failure_too() -> None:
+    failure = Failure("")
+    failure.message = cast("Any", object())
+
+    def handler(_: object) -> None:
+        raise failure
+
+    answer = await said(handler)
+    assert answer["message"] == "handler try failed with AttributeError; its log says more"
 
 
 async def test_an_error_is_told_by_its_kind_only_and_logged_in_full(

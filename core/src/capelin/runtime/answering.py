@@ -42,12 +42,13 @@ class Endpoint:
         """The response to a request."""
         try:
             request = read_json(self._request, body)
-            result = await self._result(Call(request, self._settings(request)))
+            try:
+                result = await self._result(Call(request, self._settings(request)))
+            except Failure as failure:
+                result = failure
             return self._proceed if result is None else write(self.handler.hook, result)
         except MessageError as error:
             return self.failure(f"cannot read the request: {error}")
-        except Failure as failure:
-            return write(self.handler.hook, failure)
         except Exception as error:  # noqa: BLE001 - every error becomes an answer
             _log.exception("handler %s failed", self.handler.name)
             # The error's own words may hold a secret, or change from call to call.
@@ -84,6 +85,8 @@ def write(hook: AnyHook, result: object) -> Answered:
         case Answered():
             return result
         case Failure(message=message):
+            # Half of a surrogate pair, as in the names of odd files, is nothing that JSON can say.
+            message = message.encode(errors="replace").decode()
             outcome, said = "failure", {"status": "Failure", "message": message}
         case Proceed(message=message):
             outcome, said = "success", {"status": "Success", "message": message}

@@ -42,7 +42,8 @@ class Failure(Exception):  # noqa: N818 - it is the status that the caller sees
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        # Not always a text: often it is the error that the author caught.
+        self.message = str(message)
 
 
 Verdict = Proceed | Retry | Failure

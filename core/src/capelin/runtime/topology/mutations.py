@@ -123,7 +123,7 @@ class Mutations(Generic[VariablesT]):
                         )
                     )
             except Failure as failure:
-                problems.add(str(failure))
+                problems.add(failure.message)
         if problems:
             raise Failure(_told(problems))
         return GeneratePatchesResponse(status="Success", items=items)
