@@ -248,6 +248,20 @@ async def test_an_async_handler_is_awaited_whatever_the_hook() -> None:
     assert answer["message"] == "waited"
 
 
+@pytest.mark.parametrize("hook", [BeforeClusterCreate, GeneratePatches])
+async def test_what_a_plain_handler_hands_on_is_awaited(hook: AnyHook) -> None:
+    async def waiting() -> Proceed:
+        await asyncio.sleep(0)
+        return proceed("waited")
+
+    def handler(_: object) -> object:
+        return waiting()
+
+    body = BODY if hook is BeforeClusterCreate else b'{"items":[]}'
+    answer = await said(handler, hook, body)
+    assert answer["message"] == "waited"
+
+
 async def test_discovery_is_answered_from_the_registrations() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="quota")(go_on)

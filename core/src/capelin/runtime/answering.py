@@ -59,11 +59,13 @@ class Endpoint:
         return write(self.handler.hook, Failure(f"handler {self.handler.name} {message}"))
 
     async def _result(self, call: Call[Any, Any]) -> Any:
-        if self.at_once:
-            return self.handler.function(call)
-        if inspect.iscoroutinefunction(self.handler.function):
-            return await self.handler.function(call)
-        return await to_thread(self.handler.function, call)
+        function = self.handler.function
+        if self.at_once or inspect.iscoroutinefunction(function):
+            result = function(call)
+        else:
+            result = await to_thread(function, call)
+        # A plain function may hand on what an async one returned.
+        return await result if inspect.isawaitable(result) else result
 
     def _settings(self, request: Any) -> BaseModel | None:
         if self.handler.settings is None:
