@@ -221,6 +221,8 @@ def test_an_answer_is_read_as_go_reads_it() -> None:
         (b"", "is not JSON"),
         (b"<html>", "is not JSON"),
         (b"\xff", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"a":' * 100_000, "is not JSON"),
         (b"[]", "is no JSON object"),
         (b'{"status":1}', "cannot be read"),
         (

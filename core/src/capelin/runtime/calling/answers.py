@@ -64,7 +64,8 @@ def _first_value(handler: str, body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         try:
             document, _ = json.JSONDecoder().raw_decode(body.decode().lstrip())
-        except ValueError:
+        # What is nested a thousand times and more is read by nothing here, and is no ValueError.
+        except (ValueError, RecursionError):
             raise NoAnswerError(
                 "unreadable", f"{handler} gave an answer that is not JSON"
             ) from None
