@@ -100,6 +100,30 @@ def test_a_new_version_that_does_not_come_up_leaves_the_old_servers_alone() -> N
     assert {one.version for one in back.instances if one.component != "etcd"} == {OLD}
 
 
+def test_old_servers_are_kept_for_when_they_serve_again_while_nothing_does() -> None:
+    old = settled(composition(OLD, replicas=2))
+    wanted = composition(NEW, replicas=2)
+    stuck = next_plan(old, wanted, names(old))
+    assert names(next_plan(stuck, wanted, {"etcd-0"})) == names(stuck)
+    one_is_back = next_plan(stuck, wanted, names(old) - {"kube-apiserver-0"})
+    assert {one.name for one in one_is_back.of("kube-apiserver")} == {
+        "kube-apiserver-1",
+        "kube-apiserver-2",
+    }
+
+
+def test_servers_that_never_served_do_not_become_more_with_each_attempt_to_mend_them() -> None:
+    plan = Plan()
+    for attempt in range(5):
+        wanted = composition(f"attempt-{attempt}", replicas=2)
+        for _ in range(5):
+            plan = next_plan(plan, wanted, {"etcd-0"})
+        servers = plan.of("kube-apiserver")
+        assert wanted.api_server(servers[-1].slot) in servers
+        assert len(servers) <= 3
+    assert is_complete(settled(composition(NEW, replicas=2), plan), composition(NEW, replicas=2))
+
+
 def test_outdated_etcd_members_are_replaced_one_at_a_time() -> None:
     old = settled(composition(etcd=3))
     wanted = composition(etcd=3)

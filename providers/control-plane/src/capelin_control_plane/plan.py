@@ -112,9 +112,11 @@ def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) ->
     current = [one for one in servers if one not in outdated]
     coming = [one for one in current if one.name not in ready]
     serving = [one for one in servers if one.name in ready]
-    for one in outdated:
-        if one.name not in ready:
-            plan = plan.without(one)
+    if serving:
+        # While nothing serves, they may be the ones that can, and what is to come may never.
+        for one in outdated:
+            if one.name not in ready:
+                plan = plan.without(one)
     if coming:
         # One change at a time, but what is not needed goes at once, whether it comes up or not.
         return plan.without(_least_needed(plan, coming)) if _too_many(current, wanted) else plan
@@ -124,8 +126,8 @@ def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) ->
         return plan.without(_least_needed(plan, ()))
     missing = wanted.replicas - len(current)
     if missing > 0:
-        # All at once while nothing answers; one by one while clients depend on those that do.
-        count = 1 if outdated and serving else missing
+        # All at once where there are none yet; one by one next to those that serve, or may again.
+        count = 1 if outdated else missing
         return plan.including(*map(wanted.api_server, _free_slots(servers, count)))
     return plan
 
