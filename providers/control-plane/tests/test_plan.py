@@ -1,6 +1,6 @@
 """The order in which a control plane becomes what is wanted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from capelin.embedded.processes import Command
@@ -124,23 +124,59 @@ def test_servers_that_never_served_do_not_become_more_with_each_attempt_to_mend_
     assert is_complete(settled(composition(NEW, replicas=2), plan), composition(NEW, replicas=2))
 
 
+def with_etcd(flag: str, members: int = 3) -> Composition:
+    """Etcd members that are told something."""
+    told = tuple(Instance("etcd", slot, OLD, Command(("etcd", flag))) for slot in range(members))
+    return replace(composition(etcd=members), etcd=told)
+
+
+def anew(plan: Plan, wanted: Composition) -> set[str]:
+    """The etcd members that run as they are wanted."""
+    return {one.name for one in plan.of("etcd") if one in wanted.etcd}
+
+
 def test_outdated_etcd_members_are_replaced_one_at_a_time() -> None:
     old = settled(composition(etcd=3))
-    wanted = composition(etcd=3)
-    changed = Composition(
-        etcd=tuple(
-            Instance("etcd", slot, OLD, Command(("etcd", "--snapshot-count=5")))
-            for slot in range(3)
-        ),
-        relay=wanted.relay,
-        replicas=1,
-        api_server=wanted.api_server,
-        others=wanted.others,
-    )
+    changed = with_etcd("--snapshot-count=5")
     first = next_plan(old, changed, names(old))
-    assert sum(one in changed.etcd for one in first.of("etcd")) == 1
+    assert anew(first, changed) == {"etcd-0"}
     still = next_plan(first, changed, names(old) - {"etcd-0"})
-    assert sum(one in changed.etcd for one in still.of("etcd")) == 1
+    assert anew(still, changed) == {"etcd-0"}
+
+
+def test_an_etcd_member_that_never_comes_up_is_mended_before_the_others_are_changed() -> None:
+    old = settled(composition(etcd=3))
+    bad, mended = with_etcd("--shoal"), with_etcd("--snapshot-count=5")
+    stuck = next_plan(old, bad, names(old))
+    others = names(old) - {"etcd-0"}
+    first = next_plan(stuck, mended, others)
+    assert anew(first, mended) == {"etcd-0"}
+    assert anew(next_plan(first, mended, others), mended) == {"etcd-0"}
+    assert anew(next_plan(first, mended, names(old)), mended) == {"etcd-0", "etcd-1"}
+
+
+def test_a_bad_change_takes_no_second_etcd_member_that_is_down_for_a_moment() -> None:
+    old = settled(composition(etcd=3))
+    bad = with_etcd("--shoal")
+    stuck = next_plan(old, bad, names(old))
+    assert anew(next_plan(stuck, bad, {"etcd-1"}), bad) == {"etcd-0"}
+    assert anew(next_plan(stuck, bad, ()), bad) == {"etcd-0"}
+
+
+def test_of_several_etcd_members_that_are_down_one_is_changed_while_another_is_up() -> None:
+    old = settled(composition(etcd=3))
+    changed = with_etcd("--snapshot-count=5")
+    first = next_plan(old, changed, {"etcd-2"})
+    assert anew(first, changed) == {"etcd-0"}
+    assert anew(next_plan(first, changed, {"etcd-2"}), changed) == {"etcd-0"}
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_etcd_members_that_have_never_come_up_are_mended_together(members: int) -> None:
+    # One alone does not come up without the others.
+    bad, mended = with_etcd("--shoal", members), with_etcd("--snapshot-count=5", members)
+    stuck = next_plan(Plan(), bad, ())
+    assert anew(next_plan(stuck, mended, ()), mended) == {one.name for one in mended.etcd}
 
 
 def test_no_replicas_means_no_api_servers_and_nothing_that_needs_them() -> None:

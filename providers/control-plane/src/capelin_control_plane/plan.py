@@ -97,13 +97,21 @@ def _next_etcd(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
     members = plan.of("etcd")
     if not members:
         return plan.including(*wanted.etcd)
-    if any(one.name not in ready for one in members):
-        return plan
     present = {one.name: one for one in members}
-    for one in wanted.etcd:
-        if one.name in present and not is_current(present[one.name], one):
-            return plan.including(one)
-    return plan
+    changed = [
+        one for one in wanted.etcd if one.name in present and not is_current(present[one.name], one)
+    ]
+    down = {one.name for one in members if one.name not in ready}
+    if not down:
+        return plan.including(*changed[:1])
+    # Those that are down may be so for want of just this change. It takes none that is up, and no
+    # second one before the first has come up with it.
+    down_and_changed = [one for one in changed if one.name in down]
+    if len(down_and_changed) < len(down):
+        return plan
+    # Where none is up, there is no quorum to lose, and one alone does not come up.
+    none_is_up = len(down) == len(members)
+    return plan.including(*(down_and_changed if none_is_up else down_and_changed[:1]))
 
 
 def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
