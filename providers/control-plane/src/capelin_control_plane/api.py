@@ -38,12 +38,19 @@ VERSION = "v1alpha1"
 Image = Annotated[str, MinLen(1), MaxLen(512)]
 Text = Annotated[str, MaxLen(2048)]
 
+# Kubernetes takes secure_port for secure-port, and so past the rules about what Capelin sets.
 _FLAG_NAMES = rule(
-    "self.all(flag, !flag.startsWith('-'))",
-    "write flags without the dashes in front",
+    "self.all(flag, flag.matches('^[a-z0-9][a-z0-9-]*$'))",
+    "the name of an argument has lower case letters, digits and dashes only, and no dashes in"
+    " front: write audit-log-path",
+)
+_VARIABLE_NAMES = rule(
+    "self.all(variable, variable.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",
+    "the name of an environment variable has letters, digits and underscores only, and no digit in"
+    " front: write GOGC",
 )
 Flags = Annotated[dict[str, Text], MaxLen(64), _FLAG_NAMES]
-Variables = Annotated[dict[str, Text], MaxLen(64)]
+Variables = Annotated[dict[str, Text], MaxLen(64), _VARIABLE_NAMES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,79 @@
+"""What a real API server makes of the kinds: which names of flags and of variables it takes."""
+
+from typing import Any
+
+import pytest
+from capelin.client import Client, Invalid
+from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
+
+pytestmark = pytest.mark.usefixtures("provider_crds")
+
+
+async def create(client: Client, namespace: str, making: dict[str, Any]) -> dict[str, Any]:
+    resource = CapelinControlPlane.resource
+    manifest = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": "one", "namespace": namespace},
+        "spec": {"version": "v1.34.4", **making},
+    }
+    return await client.create(manifest, resource=resource)
+
+
+async def create_template(client: Client, namespace: str, making: dict[str, Any]) -> None:
+    resource = CapelinControlPlaneTemplate.resource
+    manifest = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": "one", "namespace": namespace},
+        "spec": {"template": {"spec": making}},
+    }
+    await client.create(manifest, resource=resource)
+
+
+async def test_names_as_they_should_be_are_taken(client: Client, namespace: str) -> None:
+    making = {
+        "apiServer": {
+            "extraArgs": {"audit-log-path": "-", "v": "4", "2fa": ""},
+            "extraEnv": {"_A1": "1", "GOGC": "50", "https_proxy": "http://proxy:3128"},
+        }
+    }
+    made = await create(client, namespace, making)
+    assert made["spec"]["apiServer"].items() >= making["apiServer"].items()
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "message"),
+    [
+        # Kubernetes takes it for secure-port, which is ours.
+        ("extraArgs", "secure_port", "the name of an argument"),
+        ("extraArgs", "--v", "the name of an argument"),
+        ("extraArgs", "v=4", "the name of an argument"),
+        ("extraArgs", "V", "the name of an argument"),
+        ("extraArgs", "v\n", "the name of an argument"),
+        ("extraArgs", "", "the name of an argument"),
+        ("extraEnv", "A=B", "the name of an environment variable"),
+        ("extraEnv", "A\0", "the name of an environment variable"),
+        ("extraEnv", "A\n", "the name of an environment variable"),
+        ("extraEnv", "1A", "the name of an environment variable"),
+        ("extraEnv", "", "the name of an environment variable"),
+    ],
+)
+async def test_names_that_mean_another_or_none_are_refused(
+    client: Client, namespace: str, field: str, name: str, message: str
+) -> None:
+    with pytest.raises(Invalid, match=message) as refused:
+        await create(client, namespace, {"apiServer": {field: {name: "1"}}})
+    assert f"spec.apiServer.{field}" in str(refused.value)
+
+
+@pytest.mark.parametrize("component", ["apiServer", "controllerManager", "scheduler", "etcd"])
+@pytest.mark.parametrize(("field", "name"), [("extraArgs", "secure_port"), ("extraEnv", "A=B")])
+async def test_they_are_refused_for_each_component_and_in_templates(
+    client: Client, namespace: str, component: str, field: str, name: str
+) -> None:
+    making = {component: {field: {name: "1"}}}
+    with pytest.raises(Invalid, match="the name of an"):
+        await create(client, namespace, making)
+    with pytest.raises(Invalid, match="the name of an"):
+        await create_template(client, namespace, making)
