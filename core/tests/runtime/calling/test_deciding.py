@@ -3,6 +3,7 @@
 import pytest
 from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ServiceReference
 from capelin.api.views.core import LabelSelector
+from capelin.runtime import Catalog, Hook, Request, RetryResponse
 from capelin.runtime.calling import (
     About,
     AddressError,
@@ -281,6 +282,21 @@ def test_what_holds_back_does_so_until_its_time_is_over() -> None:
     assert blocked.still(BeforeClusterCreate, DEMO) == blocking(1, "closed")
     clock.now += 0.1
     assert blocked.still(BeforeClusterCreate, DEMO) is None
+
+
+ZOO = Catalog()
+
+
+class _Zoo:
+    @ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before a cage is built")
+    class BeforeClusterCreate(Hook[Request, RetryResponse]):
+        """Has the name of one of Cluster API's hooks."""
+
+
+def test_an_answer_holds_no_hook_of_another_group_back() -> None:
+    blocked = Blocked(Clock())
+    blocked.note(BeforeClusterCreate, DEMO, blocking(10, "closed"))
+    assert blocked.still(_Zoo.BeforeClusterCreate, DEMO) is None
 
 
 def test_a_store_forgets() -> None:

@@ -111,13 +111,18 @@ class Blocked:
         """Remember an answer if it holds back."""
         if isinstance(response, RetryResponse) and response.retry_after_seconds > 0:
             again = self._clock() + response.retry_after_seconds
-            self._answers.put((hook.id.name, about), (again, response.message))
+            self._answers.put(_key(hook, about), (again, response.message))
 
     def still(self, hook: AnyHook, about: About) -> Response | None:
         """The answer that still holds back, with the seconds that are left of it."""
-        found = self._answers.get((hook.id.name, about))
+        found = self._answers.get(_key(hook, about))
         if found is None or (left := found[0] - self._clock()) <= 0:
             return None
         # Less than half a second would read as nothing to wait for.
         seconds = max(round(left), 1)
         return hook.response_type()(status="Success", message=found[1], retry_after_seconds=seconds)
+
+
+def _key(hook: AnyHook, about: About) -> Hashable:
+    # All versions of a hook are one.
+    return hook.id.group, hook.id.name, about
