@@ -1,5 +1,9 @@
 from collections.abc import Callable
+from datetime import date
+from enum import StrEnum
+from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import pytest
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -168,6 +172,60 @@ def test_a_value_that_does_not_fit_is_not_told() -> None:
     with pytest.raises(Failure) as refusal:
         read_variables(Variables, {"size": "s3cret"})
     assert "s3cret" not in refusal.value.message
+
+
+class Size(StrEnum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Unlike(Model):
+    """Values that JSON has no types of its own for."""
+
+    size: Size = Size.SMALL
+    sizes: dict[str, list[Size]] = {}
+    address: IPv4Address | None = None
+    day: date | None = None
+    id: UUID | None = None
+    seed: bytes = b""
+    plain: int = 0
+
+
+def test_values_that_json_has_as_texts_are_read_from_them() -> None:
+    assert variable_schemas(Unlike)
+    values: dict[str, Any] = {
+        "size": "large",
+        "sizes": {"a": ["small"]},
+        "address": "10.0.0.1",
+        "day": "2026-02-03",
+        "id": "12345678-1234-5678-1234-567812345678",
+        "seed": "abc",
+        "plain": 1,
+    }
+    found = read_variables(Unlike, {**values, "other": "x"})
+    assert found == Unlike(
+        size=Size.LARGE,
+        sizes={"a": [Size.SMALL]},
+        address=IPv4Address("10.0.0.1"),
+        day=date(2026, 2, 3),
+        id=UUID(values["id"]),
+        seed=b"abc",
+        plain=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"size": "medium"}, "size: Input should be 'small' or 'large'"),
+        ({"size": "small", "plain": "1"}, "plain: Input should be a valid integer"),
+        ({"address": 5}, "address: Input should be a valid string"),
+    ],
+)
+def test_only_what_does_not_fit_is_named(value: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Failure) as refusal:
+        read_variables(Unlike, value)
+    assert refusal.value.message == f"the variables do not fit their schema: {problem}"
 
 
 def variables(**values: Any) -> list[Variable]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
+import orjson
 from pydantic import BaseModel, ValidationError
 
 from capelin.runtime.messages import explain
@@ -24,8 +25,13 @@ def read_variables(model: type[VariablesT], values: Mapping[str, Any]) -> Variab
     """
     try:
         return model.model_validate(values, strict=True, extra="ignore")
-    except ValidationError as error:
-        raise Failure(f"the variables do not fit their schema: {explain(error)}") from None
+    except ValidationError:
+        # Only JSON may have a date, an address or a member of an enum as a text. To write it once
+        # more takes its time, so variables that have no such types go without.
+        try:
+            return model.model_validate_json(orjson.dumps(values), strict=True, extra="ignore")
+        except ValidationError as error:
+            raise Failure(f"the variables do not fit their schema: {explain(error)}") from None
 
 
 class RequestVariables(Generic[VariablesT]):
