@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import os
 import signal
 import stat
@@ -212,6 +213,41 @@ async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> 
     with pytest.raises(FileNotFoundError):
         await Process.start(folder, declared("/no/such/program"))
     assert Process.adopt(folder, "a") is None
+
+
+@pytest.mark.parametrize(
+    "unusable",
+    [
+        declared(*SLEEP, environment={"A=B": "1"}),
+        declared(*SLEEP, environment={"A\0": "1"}),
+        declared(*SLEEP, environment={"A": "\0"}),
+        declared(*SLEEP, "\0"),
+    ],
+)
+async def test_what_no_process_can_be_given_is_as_if_the_program_could_not_be_started(
+    folder: Path, unusable: Declared
+) -> None:
+    with pytest.raises(OSError, match="cannot be passed on") as refused:
+        await Process.start(folder, unusable)
+    assert refused.value.strerror is not None
+    assert refused.value.filename == SLEEP[0]
+    assert Process.adopt(folder, "a") is None
+
+
+async def test_a_process_that_cannot_be_remembered_does_not_live_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    def is_full(_: Path, record: records.Record) -> None:
+        started.append(record.identity.pid)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(records, "write", is_full)
+    with pytest.raises(OSError, match="No space left"):
+        await Process.start(folder, declared(*SLEEP))
+    (pid,) = started
+    assert identify(pid) is None
 
 
 async def test_it_gives_way_to_others_when_asked(folder: Path) -> None:

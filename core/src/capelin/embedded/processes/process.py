@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import os
 import signal
 import subprocess
@@ -86,16 +87,32 @@ class Process:
                     # one cannot be seen yet.
                     close_fds=False,
                 )
+        except ValueError as error:
+            # Users have a say in both; whoever starts a process is prepared for an OSError.
+            reason = f"an argument or environment variable cannot be passed on ({error})"
+            raise OSError(errno.EINVAL, reason, command.arguments[0]) from error
         finally:
             os.close(log)
+        try:
+            started = cls._remembered(folder, declared, child.pid, log_start)
+        except BaseException:
+            # On a full disk, say: nobody would find it again.
+            child.kill()
+            child.wait()
+            raise
         # Popen objects complain when they go while their process lives, which ours is meant to.
         child.returncode = 0
-        identity = kernel.identify(child.pid)
+        return started
+
+    @classmethod
+    def _remembered(cls, folder: Path, declared: Declared, pid: int, log_start: int) -> "Process":
+        name, command = declared.name, declared.command
+        identity = kernel.identify(pid)
         handle = None if identity is None else Handle.open(identity)
         if identity is None or handle is None:
             # Dead or alive, a child keeps its pid until it is collected, and only we collect it.
             raise ChildProcessError(f"{name} was collected by somebody else as soon as it started")
-        groups = _confine(folder, declared, child.pid)
+        groups = _confine(folder, declared, pid)
         record = records.Record(
             name, identity, command.hash, log_start, declared.after, declared.grace, groups
         )
