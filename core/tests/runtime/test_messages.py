@@ -2,7 +2,16 @@ from typing import Annotated
 
 import orjson
 import pytest
-from capelin.runtime.messages import Int32, Int64, Message, MessageError, Part, read, read_json
+from capelin.runtime.messages import (
+    Bytes,
+    Int32,
+    Int64,
+    Message,
+    MessageError,
+    Part,
+    read,
+    read_json,
+)
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreateRequest,
     BeforeClusterCreateResponse,
@@ -13,6 +22,7 @@ from capelin.runtime.v1alpha1 import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import AfterValidator
 
 CLUSTER = {"metadata": {"name": "demo", "namespace": "default"}}
 ITEM = {
@@ -186,3 +196,27 @@ def test_what_is_wrong_is_said_without_the_value() -> None:
     with pytest.raises(MessageError) as refusal:
         read(BeforeClusterCreateRequest, {"cluster": CLUSTER, "settings": {"token": ["s3cret"]}})
     assert str(refusal.value) == "settings.token: Input should be a valid string"
+
+
+def refused(value: str) -> str:
+    raise ValueError(f"{value} is no password")
+
+
+def asserted(value: str) -> str:
+    assert not value, value
+    return value
+
+
+class Guarded(Part):
+    by_error: Annotated[str, AfterValidator(refused)] = ""
+    by_assertion: Annotated[str, AfterValidator(asserted)] = ""
+    patch: Bytes = b""
+
+
+def test_what_a_validator_says_of_a_value_is_not_told() -> None:
+    document = {"byError": "s3cret", "byAssertion": "s3cret", "patch": "["}
+    with pytest.raises(MessageError) as refusal:
+        read(Guarded, document)
+    assert str(refusal.value) == (
+        "byError: Value error; byAssertion: Assertion failed; patch: Input should be base64"
+    )

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 import orjson
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from capelin.api import Model, Unstructured
 
@@ -19,8 +20,12 @@ ModelT = TypeVar("ModelT", bound=Model)
 PLAIN_STRING = WithJsonSchema({"type": "string"})
 """For values that Cluster API's document names only in words."""
 
+_WITHOUT_WORDS = {"value_error": "Value error", "assertion_error": "Assertion failed"}
+"""What is told of errors whose words are the validator's own, which may hold the value."""
+
 Status = Literal["Success", "Failure"]
 """How a call went. A failure never travels as an HTTP status."""
+
 Int32 = Annotated[
     int, Ge(-(2**31)), Le(2**31 - 1), WithJsonSchema({"type": "integer", "format": "int32"})
 ]
@@ -52,7 +57,7 @@ def _from_base64(value: object) -> object:
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error:
-        raise ValueError("Input should be base64") from None
+        raise PydanticCustomError("base64", "Input should be base64") from None
 
 
 Bytes = Annotated[
@@ -138,11 +143,15 @@ def read(model: type[ModelT], document: object) -> ModelT:
 def explain(error: ValidationError) -> str:
     """What is wrong where, without the values: some are secrets, and some change by themselves."""
     return "; ".join(
-        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        f"{'.'.join(map(str, problem['loc']))}: {_words(problem)}"
         if problem["loc"]
-        else problem["msg"]
+        else _words(problem)
         for problem in error.errors()
     )
+
+
+def _words(problem: ErrorDetails) -> str:
+    return _WITHOUT_WORDS.get(problem["type"], problem["msg"])
 
 
 Reading = Callable[[Any], Any]
