@@ -67,11 +67,17 @@ def test_a_rollout_is_wanted_once_its_moment_has_passed(days: int, is_due: bool)
     assert one.rollout_after == (moment if is_due else None)
 
 
-def test_a_renewal_in_the_future_is_one_now() -> None:
-    later = (NOW + timedelta(days=9)).isoformat()
-    assert wanted(annotations={RENEW_ANNOTATION: later}).renew_made_before == NOW
-    with pytest.raises(RefusedSpecError, match="'soon' is not a moment"):
-        wanted(annotations={RENEW_ANNOTATION: "soon"})
+@pytest.mark.parametrize(("days", "is_due"), [(-1, True), (0, True), (9, False)])
+def test_a_renewal_is_wanted_once_its_moment_has_come(days: int, is_due: bool) -> None:
+    moment = NOW + timedelta(days=days)
+    one = wanted(annotations={RENEW_ANNOTATION: moment.isoformat()})
+    assert one.renew_made_before == (moment if is_due else None)
+
+
+@pytest.mark.parametrize("said", ["soon", "2026-01-31", "2026-01-31T12:00:00"])
+def test_a_renewal_before_no_moment_is_refused(said: str) -> None:
+    with pytest.raises(RefusedSpecError, match=f"'{said}' is not a moment"):
+        wanted(annotations={RENEW_ANNOTATION: said})
 
 
 def test_a_network_that_is_none_is_refused_by_its_field() -> None:

@@ -22,7 +22,7 @@ from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backends import Observed, Part, Problem, Site
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired import RENEW_ANNOTATION, ControlPlane
 from capelin_control_plane.reconciler import ADDRESS_ANNOTATION, FINALIZER, ControlPlanes
 
 ADDRESS = "127.64.0.9"
@@ -39,7 +39,8 @@ class Told:
     error: OSError | None = None
     told: list[str] = field(default_factory=list[str])
     taken: list[str] = field(default_factory=list[str])
-    rollouts: list[datetime | None] = field(default_factory=list[datetime | None])
+    due: list[set[datetime | None]] = field(default_factory=list[set[datetime | None]])
+    """Of each move, the moments that have come."""
 
     async def claim(
         self, wanted: ControlPlane, authorities: Authorities, address: str | None
@@ -58,7 +59,7 @@ class Told:
     ) -> Observed:
         assert all((key, site, wanted, authorities, now))
         self.told.append("move")
-        self.rollouts.append(wanted.rollout_after)
+        self.due.append({wanted.rollout_after, wanted.renew_made_before})
         if self.error is not None:
             raise self.error
         return self.seen
@@ -290,15 +291,21 @@ async def test_a_bad_word_is_answered_with_the_field(place: Place) -> None:
     assert "spec.clusterNetwork.services.cidrBlocks" in found.message
 
 
-async def test_a_rollout_begins_when_its_moment_comes(place: Place) -> None:
+@pytest.mark.parametrize("asked", ["rollout", "renewal"])
+async def test_what_is_asked_for_later_begins_when_its_moment_comes(
+    place: Place, asked: str
+) -> None:
     await place.create()
     moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4)
-    spec = {"spec": {"rollout": {"after": moment.isoformat()}}}
-    await place.client.patch(CapelinControlPlane, "one", place.namespace, spec)
+    patch = {
+        "rollout": {"spec": {"rollout": {"after": moment.isoformat()}}},
+        "renewal": {"metadata": {"annotations": {RENEW_ANNOTATION: moment.isoformat()}}},
+    }[asked]
+    await place.client.patch(CapelinControlPlane, "one", place.namespace, patch)
     async with place.managed():
 
         async def has_begun() -> bool:
-            return moment in place.backend.rollouts
+            return any(moment in due for due in place.backend.due)
 
         await until(has_begun)
-    assert place.backend.rollouts[0] is None
+    assert place.backend.due[0] == {None}

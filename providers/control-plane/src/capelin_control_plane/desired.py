@@ -88,7 +88,6 @@ def desired(control_plane: CapelinControlPlane, cluster: Cluster, now: datetime)
     spec = control_plane.spec
     network = cluster.spec.cluster_network
     host, port = _endpoint(spec, cluster)
-    after = spec.rollout.after
     return ControlPlane(
         namespace=control_plane.namespace or "",
         cluster=cluster.name,
@@ -104,8 +103,8 @@ def desired(control_plane: CapelinControlPlane, cluster: Cluster, now: datetime)
         algorithm=_algorithm(spec.certificates),
         validity=timedelta(days=spec.certificates.validity_days),
         renew_before=timedelta(days=spec.certificates.renew_before_days),
-        renew_made_before=_renewal_asked_for(control_plane, now),
-        rollout_after=after if after is not None and after <= now else None,
+        renew_made_before=_if_it_has_come(renewal_asked_for(control_plane), now),
+        rollout_after=_if_it_has_come(spec.rollout.after, now),
         tuning={
             "etcd": _tuning(spec.etcd),
             "kube-apiserver": _tuning(spec.api_server),
@@ -115,6 +114,34 @@ def desired(control_plane: CapelinControlPlane, cluster: Cluster, now: datetime)
         coredns=Addon(spec.addons.core_dns.image) if spec.addons.core_dns.enabled else None,
         kube_proxy=Addon(spec.addons.kube_proxy.image) if spec.addons.kube_proxy.enabled else None,
     )
+
+
+def renewal_asked_for(control_plane: CapelinControlPlane) -> datetime | None:
+    """The moment at which certificates that were made before it are made anew, if one is said."""
+    said = control_plane.metadata.annotations.get(RENEW_ANNOTATION)
+    if said is None:
+        return None
+    moment = _moment(said)
+    if moment is None:
+        raise RefusedSpecError(
+            f"metadata.annotations[{RENEW_ANNOTATION}]: {said!r} is not a moment; write one such as"
+            " 2026-01-31T12:00:00Z"
+        )
+    return moment
+
+
+def _moment(said: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(said)
+    except ValueError:
+        return None
+    # Without a time zone, it could be any of many.
+    return None if moment.tzinfo is None else moment
+
+
+def _if_it_has_come(moment: datetime | None, now: datetime) -> datetime | None:
+    # Before a moment that is still to come, everything is made, again and again.
+    return moment if moment is not None and moment <= now else None
 
 
 def _endpoint(spec: Spec, cluster: Cluster) -> tuple[str | None, int]:
@@ -145,21 +172,6 @@ def _cidrs(blocks: list[str], what: str) -> tuple[str, ...]:
 
 def _algorithm(certificates: Certificates) -> Algorithm:
     return "rsa-2048" if certificates.key_algorithm == "RSA-2048" else "ecdsa-p256"
-
-
-def _renewal_asked_for(control_plane: CapelinControlPlane, now: datetime) -> datetime | None:
-    said = control_plane.metadata.annotations.get(RENEW_ANNOTATION)
-    if said is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(said)
-        # In the future, it would make every certificate anew again and again.
-        return min(moment, now)
-    except (ValueError, TypeError) as error:
-        raise RefusedSpecError(
-            f"metadata.annotations[{RENEW_ANNOTATION}]: {said!r} is not a moment; write one such as"
-            " 2026-01-31T12:00:00Z"
-        ) from error
 
 
 def _tuning(component: Component | ApiServer | ControllerManager | Scheduler | Etcd) -> Tuning:

@@ -31,7 +31,12 @@ from capelin_control_plane import status as say
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backends import Backend, Observed, Problem, Site
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import ControlPlane, RefusedSpecError, desired
+from capelin_control_plane.desired import (
+    ControlPlane,
+    RefusedSpecError,
+    desired,
+    renewal_asked_for,
+)
 from capelin_control_plane.remedies import unusable
 from capelin_control_plane.secrets import authorities, ca_certificate, ensure_kubeconfig
 from capelin_control_plane.workload import Facts, addons, join_objects, service_objects
@@ -154,7 +159,8 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         await tell(_workload_before(control_plane, seen))
         if seen.answers:
             await tell(await self._keep_workload(key, site, wanted, keys, now))
-        return _next_look(seen, now, control_plane.spec.rollout.after)
+        asked_for = control_plane.spec.rollout.after, renewal_asked_for(control_plane)
+        return _next_look(seen, now, *asked_for)
 
     async def _give_away(
         self,
@@ -283,13 +289,14 @@ async def _workers(control_plane: CapelinControlPlane, at: Context) -> list[str]
     return [f"{count} {what}" for what, count in counts.items() if count]
 
 
-def _next_look(seen: Observed, now: datetime, rollout_after: datetime | None) -> Result:
+def _next_look(seen: Observed, now: datetime, *asked_for: datetime | None) -> Result:
     """The backend tells of what happens to processes; what time brings has to be looked for."""
     if seen.problem is not None:
         return After(_RETRY)
     wait = _LOOK_AGAIN
     if seen.renew_at is not None:
         wait = min(wait, max(seen.renew_at - now, timedelta(seconds=1)))
-    if rollout_after is not None and rollout_after > now:
-        wait = min(wait, rollout_after - now)
+    for moment in asked_for:
+        if moment is not None and moment > now:
+            wait = min(wait, moment - now)
     return After(wait.total_seconds())
