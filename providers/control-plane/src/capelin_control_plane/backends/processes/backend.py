@@ -242,8 +242,9 @@ class Processes:
             for one in plan.of("kube-apiserver")
             if one.name in ready and one in care.plan.instances
         ]
-        if files.write_targets(care.place, targets):
-            # One that is not up yet reads them when it starts.
+        if files.write_targets(care.place, targets) or plan != care.plan:
+            # Whoever wrote them may have been killed before it could tell, and what they no longer
+            # name may be stopped now. A relay that is not up yet reads them when it starts.
             with suppress(OSError):
                 await tell_relay(care.place.relay)
         if plan != care.plan:

@@ -1,0 +1,54 @@
+"""When the relay of a control plane is told to look at its targets."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from capelin.embedded.binaries import Binaries, Binary
+from capelin_control_plane.backends.processes import Processes, backend
+
+from .rig import CLUSTER, KEY, Rig, control_plane
+
+
+class Idle(Binaries):
+    """Programs that do nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._program = folder / "idle"
+        self._program.write_text("#!/bin/sh\nexec sleep 1000\n")
+        self._program.chmod(0o755)
+
+    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
+        return {name: Binary(name, None, self._program) for name in names}
+
+
+async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever wrote the targets may have been killed before it told the relay.
+    rig = Rig.on(tmp_path / "control-planes")
+    rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: None)
+    plans_when_told: list[bytes] = []
+
+    async def told(control: Path) -> bytes:
+        plans_when_told.append((control.parent / "plan.json").read_bytes())
+        return b"{}"
+
+    wanted = control_plane()
+    await rig.until(wanted, lambda _: True)
+    try:
+        targets, plan = rig.folder / "targets", rig.folder / "plan.json"
+        before, first = targets.read_bytes(), plan.read_bytes()
+        monkeypatch.setattr(backend, "tell_relay", told)
+        await rig.until(wanted, lambda _: True)
+        assert plans_when_told == []
+        later = replace(wanted, rollout_after=datetime(2026, 1, 1, tzinfo=UTC))
+        await rig.until(later, lambda _: True)
+        assert plan.read_bytes() != first
+        assert targets.read_bytes() == before
+        assert plans_when_told == [first]
+    finally:
+        await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
