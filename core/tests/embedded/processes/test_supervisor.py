@@ -178,6 +178,31 @@ async def test_what_hangs_is_found_and_started_again(folder: Path) -> None:
         assert pid_of(supervisor, "a") != pid
 
 
+async def test_what_is_being_stopped_is_not_taken_for_hung(folder: Path) -> None:
+    journal = folder / "journal"
+    drain = f"trap 'sleep 0.5; echo drained a >> {journal}; exit 0' TERM"
+    script = f"{drain}; echo start a >> {journal}; sleep 1000 & wait"
+    asked_to_end = False
+
+    async def does_it_live() -> AsyncGenerator[str, None]:
+        while True:
+            yield "it has closed its door" if asked_to_end else ""
+
+    draining = Declared(
+        name="a",
+        command=Command(("/bin/sh", "-c", script)),
+        ready=partial(has_started, journal, "a"),
+        alive=Liveness(probe=does_it_live, every=0.01, pause=0.05),
+    )
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(draining)
+        await supervisor.ready()
+        supervisor.declare()
+        asked_to_end = True
+        await until(lambda: supervisor.states == {})
+    assert told(journal) == ["start a", "drained a"]
+
+
 async def test_what_must_not_be_started_now_says_why_and_is_tried_again(folder: Path) -> None:
     reasons = ["its disk is not there"]
     refused = Declared(

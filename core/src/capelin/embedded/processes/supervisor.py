@@ -260,8 +260,12 @@ class Supervisor:
             self._declared, {name: life.seen() for name, life in self._lives.items()}, now
         )
         for name in steps.stop:
-            self._lives[name].stopping = True
-            tasks.create_task(self._stop(self._lives[name]))
+            life = self._lives[name]
+            life.stopping, life.verdict = True, ""
+            if life.care is not None:
+                # What ends in its own time may not answer any more, and is not to be killed for it.
+                life.care.cancel()
+            tasks.create_task(self._stop(life))
         for name in steps.start:
             # Starting takes a moment, in which others can be declared.
             if (declared := self._declared.get(name)) is not None:
