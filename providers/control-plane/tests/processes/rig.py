@@ -1,7 +1,7 @@
 """A backend of processes without a management cluster around it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from capelin.client import Client
 from capelin.controller import Key
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Binary
 from capelin.embedded.processes.kernel import marked
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.testing.load import Load
@@ -35,6 +35,19 @@ def authorities(now: datetime) -> Authorities:
 
 def control_plane(version: str = OLD, replicas: int = 1) -> ControlPlane:
     return wanted(version, replicas=replicas)
+
+
+class Idle(Binaries):
+    """Programs that do nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._program = folder / "idle"
+        self._program.write_text("#!/bin/sh\nexec sleep 1000\n")
+        self._program.chmod(0o755)
+
+    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
+        return {name: Binary(name, None, self._program) for name in names}
 
 
 @dataclass

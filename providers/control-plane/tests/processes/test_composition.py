@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from capelin_control_plane.backends.processes.composition import composition
+import pytest
+from capelin_control_plane.backends.processes.composition import composition, seconds_to_go
 from capelin_control_plane.backends.processes.places import Place
 from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program, Tuning
 from capelin_control_plane.plan import Composition, is_current
@@ -48,3 +49,17 @@ def test_an_api_server_serves_on_for_as_long_as_its_user_says_or_two_seconds() -
 
     assert delays(wanted) == ["--shutdown-delay-duration=2s"]
     assert delays(patient) == ["--shutdown-delay-duration=1m"]
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [(None, 12), ("0", 10), ("1m", 70), ("1m30s", 100), ("shoal", 10)]
+)
+def test_an_api_server_is_given_the_time_that_it_takes_to_go(
+    said: str | None, seconds: float
+) -> None:
+    arguments = {} if said is None else {"shutdown-delay-duration": said}
+    wanted = control_plane()
+    tuning = {**wanted.tuning, "kube-apiserver": Tuning(arguments=arguments)}
+    composed_so = composed(replace(wanted, tuning=tuning))
+    assert seconds_to_go(composed_so.api_server(0)) == seconds
+    assert seconds_to_go(composed_so.etcd[0]) == 10

@@ -1,28 +1,13 @@
 """When the relay of a control plane is told to look at its targets."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import Binaries, Binary
 from capelin_control_plane.backends.processes import Processes, backend
 
-from .rig import CLUSTER, KEY, Rig, control_plane
-
-
-class Idle(Binaries):
-    """Programs that do nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._program = folder / "idle"
-        self._program.write_text("#!/bin/sh\nexec sleep 1000\n")
-        self._program.chmod(0o755)
-
-    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
-        return {name: Binary(name, None, self._program) for name in names}
+from .rig import CLUSTER, KEY, Idle, Rig, control_plane
 
 
 async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_stay(

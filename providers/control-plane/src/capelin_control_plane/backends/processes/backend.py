@@ -23,7 +23,11 @@ from capelin.pki import kubeconfig
 
 from capelin_control_plane.backends import Observed, Problem, Site, Wake
 from capelin_control_plane.backends.processes import files, members
-from capelin_control_plane.backends.processes.composition import api_server_port, composition
+from capelin_control_plane.backends.processes.composition import (
+    api_server_port,
+    composition,
+    seconds_to_go,
+)
 from capelin_control_plane.backends.processes.parts import parts
 from capelin_control_plane.backends.processes.places import (
     Place,
@@ -259,6 +263,7 @@ class Processes:
                     command=one.command,
                     after=etcd if one.component == "kube-apiserver" else (),
                     enough=len(etcd) // 2 + 1,
+                    grace=seconds_to_go(one),
                     ready=readiness(care.place, one),
                     alive=liveness(care.place, one),
                     refusal=partial(members.why_not_start, care.place, one.slot)

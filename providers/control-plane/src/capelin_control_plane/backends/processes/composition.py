@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from capelin.api.durations import parse_duration
 from capelin.embedded import relay
 from capelin.embedded.components import (
     TIMER_SLACK,
@@ -38,7 +39,9 @@ _GO = {
 
 # The relay hands nobody to an API server any more when it is told to go. Those who have only just
 # connected have so long to be served by it.
-_GOING = {"shutdown-delay-duration": "2s"}
+_DELAY = "shutdown-delay-duration"
+_GOING = {_DELAY: "2s"}
+_SECONDS_TO_GO = 10.0
 
 
 def composition(
@@ -96,6 +99,17 @@ def etcd_metrics_port(slot: int) -> int:
 def peer_url(place: Place, slot: int) -> str:
     """Where the other etcd members find one."""
     return f"https://{place.address}:{etcd_port(slot) + 1}"
+
+
+def seconds_to_go(one: Instance) -> float:
+    """How long an instance may take to end when it is told to, before it is killed."""
+    flag = f"--{_DELAY}="
+    said = next((each for each in one.command.arguments if each.startswith(flag)), "")
+    try:
+        return parse_duration(said.removeprefix(flag)).total_seconds() + _SECONDS_TO_GO
+    except ValueError:
+        # Most have no delay, and with one that cannot be read an API server does not start.
+        return _SECONDS_TO_GO
 
 
 def component_kubeconfig(place: Place, leaf: str, server: str) -> bytes:
