@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from capelin.api import ObjectMeta
 from capelin.client import Client, Config, Impersonation, Invalid
+from capelin.contract.vocabulary import WATCH_LABEL
 from capelin.controller import Manager
 from capelin.extensions import Extension, Extensions, manifests
 from capelin.extensions.api import ClientConfig, GroupVersionHook, Handler, Service, Spec
@@ -32,11 +33,15 @@ LATER = NOW + timedelta(minutes=5)
 DISCOVERY = "/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery"
 HOOK = {"apiVersion": "hooks.runtime.cluster.x-k8s.io/v1alpha1", "hook": "BeforeClusterUpgrade"}
 USER = "capelin-extensions"
+MINE = f"test-{uuid4().hex[:8]}"
+"""The kind has no namespaces, and other workers run its controller at the same API server."""
 
 
 def extension(name: str, url: str, ca: bytes) -> Extension:
     where = ClientConfig(url=url, ca_bundle=base64.b64encode(ca).decode())
-    return Extension.of(name, spec=Spec(client_config=where))
+    made = Extension.of(name, spec=Spec(client_config=where))
+    made.metadata.labels = {WATCH_LABEL: MINE}
+    return made
 
 
 def handler(name: str) -> Handler:
@@ -150,7 +155,7 @@ def discovering(kubeconfig: Path, period: timedelta) -> AbstractAsyncContextMana
     """The controller, with no more rights than its role gives."""
     config = Config.from_kubeconfig(kubeconfig)
     limited = replace(config, user=replace(config.user, impersonate=Impersonation(USER)))
-    return running(Extensions(period), config=limited, name="capelin-extensions")
+    return running(Extensions(period), config=limited, name="capelin-extensions", watch_filter=MINE)
 
 
 async def is_said(client: Client, name: str, reason: str, *handlers: str) -> bool:
