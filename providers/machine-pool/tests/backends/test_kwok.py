@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -117,6 +118,20 @@ async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client:
     assert lease.spec.lease_duration_seconds == 4 * RENEWED_AFTER
     # One that failed is tried again when the next is due, up to a twenty-fifth later each time.
     assert 2 * 1.04 * RENEWED_AFTER < KUBERNETES_WAITS
+
+
+async def test_a_machine_runs_on_whose_status_was_lost_in_a_move(
+    shoal: Shoal, client: Client
+) -> None:
+    machine = shoal.machine("a")
+    await shoal.ensure(machine)
+    slow = machine.simulated.model_copy(update={"startup_seconds": 3600})
+    # Made anew on the other side, it has another age; its Node is as it was.
+    moved = replace(machine, simulated=slow, created=datetime.now(UTC))
+    seen = await shoal.backend.ensure(
+        moved, client, kubeconfig=shoal.kubeconfig, was_running=False, now=datetime.now(UTC)
+    )
+    assert seen.running
 
 
 @pytest.mark.integration

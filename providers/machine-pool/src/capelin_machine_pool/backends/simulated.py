@@ -48,12 +48,15 @@ class SimulatedMachines:
         now: datetime,
     ) -> Instance:
         """Take the next step of a machine's life, and tell where it is."""
-        if not was_running and now < wanted.boots_at:
-            return Instance(running=False, message="starting", look_again_at=wanted.boots_at)
-        if not was_running and wanted.fault == "never boots":
-            return Instance(running=False, message="it never boots, as spec.simulated.faults says")
-        await self.kwok.keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
+        # A move loses what is known of a machine, and not its Node.
         node = await workload.find(Node, wanted.key.name)
+        if node is None and not was_running:
+            if now < wanted.boots_at:
+                return Instance(running=False, message="starting", look_again_at=wanted.boots_at)
+            if wanted.fault == "never boots":
+                message = "it never boots, as spec.simulated.faults says"
+                return Instance(running=False, message=message)
+        await self.kwok.keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
         if node is None:
             if was_running:
                 return Instance(running=True, lost=True, message="its Node was deleted")
