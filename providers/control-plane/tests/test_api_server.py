@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from capelin.api import Resource
 from capelin.client import Client, Invalid
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 
@@ -10,25 +11,20 @@ pytestmark = pytest.mark.usefixtures("provider_crds")
 
 
 async def create(client: Client, namespace: str, making: dict[str, Any]) -> dict[str, Any]:
-    resource = CapelinControlPlane.resource
+    spec = {"version": "v1.34.4", **making}
+    return await create_any(client, namespace, CapelinControlPlane.resource, spec)
+
+
+async def create_any(
+    client: Client, namespace: str, resource: Resource, spec: dict[str, Any]
+) -> dict[str, Any]:
     manifest = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {"name": "one", "namespace": namespace},
-        "spec": {"version": "v1.34.4", **making},
+        "spec": spec,
     }
     return await client.create(manifest, resource=resource)
-
-
-async def create_template(client: Client, namespace: str, making: dict[str, Any]) -> None:
-    resource = CapelinControlPlaneTemplate.resource
-    manifest = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": "one", "namespace": namespace},
-        "spec": {"template": {"spec": making}},
-    }
-    await client.create(manifest, resource=resource)
 
 
 async def test_names_as_they_should_be_are_taken(client: Client, namespace: str) -> None:
@@ -75,5 +71,6 @@ async def test_they_are_refused_for_each_component_and_in_templates(
     making = {component: {field: {name: "1"}}}
     with pytest.raises(Invalid, match="the name of an"):
         await create(client, namespace, making)
+    template = CapelinControlPlaneTemplate.resource
     with pytest.raises(Invalid, match="the name of an"):
-        await create_template(client, namespace, making)
+        await create_any(client, namespace, template, {"template": {"spec": making}})

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar, cast, overload
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from pydantic import BaseModel
 
 from capelin.runtime.catalog import AnyHook, Hook
-from capelin.runtime.messages import Message
+from capelin.runtime.messages import Message, is_whole
 from capelin.runtime.v1alpha1 import (
     Discovery,
     DiscoveryResponse,
@@ -224,7 +224,7 @@ def _problems_of(handler: Handler) -> Iterator[str]:
             f"{handler.name!r} is no name for a handler; use lower-case letters, digits and"
             " dashes, at most 63"
         )
-    if type(cast("object", handler.timeout_seconds)) is not int:
+    if not is_whole(handler.timeout_seconds):
         yield (
             f"{handler.name} has a timeout of {handler.timeout_seconds!r} seconds; say a whole"
             " number, 1 to 30"

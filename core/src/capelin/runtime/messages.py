@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin
 
 import orjson
 from annotated_types import Ge, Le
@@ -49,6 +49,11 @@ Json = Annotated[Any, Go("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/
 
 RawExtension = Annotated[Unstructured, Go("k8s.io/apimachinery/pkg/runtime.RawExtension")]
 """An object of a kind that only its provider knows."""
+
+
+def is_whole(number: object) -> TypeGuard[int]:
+    """Whether JSON writes a number such that Go reads it as an integer: not 2.0, and not True."""
+    return type(number) is int
 
 
 def _from_base64(value: object) -> object:

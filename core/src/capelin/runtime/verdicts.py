@@ -1,9 +1,8 @@
 """What a handler can say in one line: go on, come back later, or no."""
 
 from dataclasses import dataclass
-from typing import cast
 
-from capelin.runtime.messages import Response
+from capelin.runtime.messages import Response, is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         # Go reads nothing else as an int32, and what it cannot read is no answer at all.
-        if type(cast("object", self.after_seconds)) is not int:
+        if not is_whole(self.after_seconds):
             raise TypeError(
                 f"cannot ask again after {self.after_seconds!r} seconds: say a whole number"
             )

@@ -6,6 +6,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Literal
 
+from capelin.embedded.components import own_names
 from capelin.pki import (
     CLOCK_SKEW,
     KeyPair,
@@ -54,14 +55,7 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Si
             authority="ca",
             common_name="kube-apiserver",
             usages=("server",),
-            dns_names=(
-                "localhost",
-                "kubernetes",
-                "kubernetes.default",
-                "kubernetes.default.svc",
-                f"kubernetes.default.svc.{wanted.service_domain}",
-                *names,
-            ),
+            dns_names=(*own_names(wanted.service_domain), *names),
             addresses=(wanted.first_service_address, *parts, *addresses),
         ),
         Signed(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from capelin.embedded.components import CertificateFiles
+from capelin.embedded.components import CertificateFiles, own_names
 from capelin.embedded.processes import private_folder, write_private
 from capelin.pki import (
     KeyPair,
@@ -38,13 +38,7 @@ def leaves(address: str, service_cidr: str) -> tuple[Kept, ...]:
     server = Leaf(
         common_name="kube-apiserver",
         usages=("server",),
-        dns_names=(
-            "localhost",
-            "kubernetes",
-            "kubernetes.default",
-            "kubernetes.default.svc",
-            "kubernetes.default.svc.cluster.local",
-        ),
+        dns_names=own_names(),
         addresses=(address, first_service),
     )
     etcd = Leaf(common_name="etcd", usages=both, addresses=(address,))

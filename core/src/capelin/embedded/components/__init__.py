@@ -3,7 +3,7 @@
 from typing import Final
 
 from capelin.embedded.components import apiserver, controller_manager, etcd, scheduler
-from capelin.embedded.components.apiserver import KubeApiServer
+from capelin.embedded.components.apiserver import KubeApiServer, own_names
 from capelin.embedded.components.arguments import Extra, OwnedFlagError, check_extra
 from capelin.embedded.components.controller_manager import KubeControllerManager
 from capelin.embedded.components.etcd import Etcd
@@ -36,4 +36,5 @@ __all__ = [
     "KubeScheduler",
     "OwnedFlagError",
     "check_extra",
+    "own_names",
 ]

@@ -37,6 +37,18 @@ OWNED = frozenset(
 """Flags that users cannot set: addresses, files and what must agree with other components."""
 
 
+def own_names(service_domain: str = "cluster.local") -> tuple[str, ...]:
+    """The names that an API server has to its own host and to pods."""
+    service = "kubernetes.default.svc"
+    return (
+        "localhost",
+        "kubernetes",
+        "kubernetes.default",
+        service,
+        f"{service}.{service_domain}",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeApiServer:
     """One kube-apiserver."""

@@ -11,7 +11,7 @@ import orjson
 from capelin.api import Unstructured
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.conformance.evidence import Asked, Evidence, Reaction
-from capelin.runtime.messages import MessageError, read
+from capelin.runtime.messages import MessageError, is_whole, read
 from capelin.runtime.topology.patches import (
     PatchError,
     apply_json_patch,
@@ -36,7 +36,7 @@ def bad_retries(seen: Evidence) -> Iterator[str]:
             if not (asked.hook.blocks() and reaction.succeeded and reaction.document):
                 continue
             seconds = reaction.document.get("retryAfterSeconds")
-            if type(seconds) is not int or not 0 <= seconds < 2**31:
+            if not is_whole(seconds) or not 0 <= seconds < 2**31:
                 yield f"{reaction.what}: retryAfterSeconds is {seconds!r}"
 
 
