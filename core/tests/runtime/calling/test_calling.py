@@ -23,9 +23,11 @@ from capelin.runtime.calling import (
     DiscoveryError,
     Identity,
     NoAnswerError,
+    NoMergeRuleError,
     NotMeantError,
     RefusedError,
     Registry,
+    TooManyHandlersError,
     UnknownHandlerError,
     merged,
 )
@@ -34,9 +36,14 @@ from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,
     BeforeClusterCreateRequest,
     BeforeClusterDelete,
+    CanUpdateMachine,
+    CanUpdateMachineRequest,
+    CanUpdateMachineResponse,
     DiscoverVariables,
     DiscoverVariablesRequest,
     Discovery,
+    GeneratePatches,
+    GeneratePatchesRequest,
 )
 from prometheus_client import CollectorRegistry
 
@@ -228,6 +235,51 @@ async def test_a_hook_can_have_its_own_rule_for_several_answers(server: Server) 
 
     async with calling(server.config(), merges={BeforeClusterCreate: last}) as caller:
         assert (await caller.call_all(BeforeClusterCreate, CREATE, about=DEMO)).message == "one"
+
+
+PATCHES = GeneratePatches.id.path("gate")
+IN_PLACE = CanUpdateMachine.id.path("gate")
+PATCH = {"patchType": "JSONPatch", "patch": "W10="}
+UPDATE = CanUpdateMachineRequest.model_construct()
+
+
+async def test_what_answers_say_beside_waiting_is_merged_by_a_rule_or_not_at_all(
+    server: Server,
+) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate", "GeneratePatches"))
+    server.says[PATCHES] = {"status": "Success", "items": [{"uid": "1", **PATCH}]}
+    request = GeneratePatchesRequest(items=[])
+
+    def first(_: Any, responses: Any) -> Response:
+        return responses[0]
+
+    async with calling(server.config()) as caller:
+        asked = len(server.asked)
+        with pytest.raises(NoMergeRuleError, match="answers to GeneratePatches say items"):
+            await caller.call_all(GeneratePatches, request, about=DEMO)
+        assert len(server.asked) == asked
+    async with calling(server.config(), merges={GeneratePatches: first}) as caller:
+        response = await caller.call_all(GeneratePatches, request, about=DEMO)
+        assert [item.uid for item in response.items] == ["1"]
+
+
+async def test_a_hook_that_one_handler_answers_is_asked_of_one_only(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate", "CanUpdateMachine"))
+    server.says[IN_PLACE] = {"status": "Success", "machinePatch": PATCH}
+    prod = LabelSelector(match_labels={"kubernetes.io/metadata.name": "prod"})
+    async with calling() as caller:
+        nobody = await caller.call_all(CanUpdateMachine, UPDATE, about=DEMO)
+        assert nobody == CanUpdateMachineResponse(status="Success")
+        caller.registry.add(await caller.discover(server.config()))
+        other = server.config(namespace_selector=prod)
+        other.metadata.name = "other"
+        caller.registry.add(await caller.discover(other))
+        response = await caller.call_all(CanUpdateMachine, UPDATE, about=DEMO)
+        assert response.machine_patch
+        asked = len(server.asked)
+        with pytest.raises(TooManyHandlersError, match=r"gate\.ext, gate\.other"):
+            await caller.call_all(CanUpdateMachine, UPDATE, about=About("prod", "demo"))
+        assert len(server.asked) == asked
 
 
 async def test_handlers_are_for_the_namespaces_that_their_extension_selects(

@@ -1,16 +1,18 @@
 """The caller's side of the Runtime SDK: from ExtensionConfigs to answers, as Cluster API does."""
 
 from capelin.runtime.calling.addresses import Address, address_of, address_of_url
-from capelin.runtime.calling.answers import check_status, merged, read_answer
-from capelin.runtime.calling.caller import Caller, Merge, NamespaceLabels
+from capelin.runtime.calling.answers import Merge, check_status, merged, read_answer
+from capelin.runtime.calling.caller import Caller, NamespaceLabels
 from capelin.runtime.calling.connections import Connections, HttpAnswer, Identity
 from capelin.runtime.calling.errors import (
     AddressError,
     CallingError,
     DiscoveryError,
     NoAnswerError,
+    NoMergeRuleError,
     NotMeantError,
     RefusedError,
+    TooManyHandlersError,
     Trouble,
     UnknownHandlerError,
 )
@@ -33,10 +35,12 @@ __all__ = [
     "Merge",
     "NamespaceLabels",
     "NoAnswerError",
+    "NoMergeRuleError",
     "NotMeantError",
     "RefusedError",
     "Registration",
     "Registry",
+    "TooManyHandlersError",
     "Trouble",
     "UnknownHandlerError",
     "address_of",

@@ -1,13 +1,13 @@
 """Reading answers as Cluster API does, and making one of several."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import orjson
 
 from capelin.runtime.calling.connections import HttpAnswer
-from capelin.runtime.calling.errors import NoAnswerError, RefusedError
+from capelin.runtime.calling.errors import NoAnswerError, NoMergeRuleError, RefusedError
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import MessageError, Response, RetryResponse, read
 from capelin.runtime.topology.patches import is_object
@@ -82,6 +82,30 @@ def _said(document: dict[str, Any], name: str) -> object:
         if key.casefold() == name.casefold():
             return value
     return None
+
+
+Merge = Callable[[AnyHook, Sequence[Response]], Response]
+"""Makes one answer of several successes."""
+
+
+def usual_merge(hook: AnyHook) -> Merge:
+    """The rule for a hook that has none of its own: one that loses nothing.
+
+    Raises:
+        NoMergeRuleError: there is none.
+    """
+    if hook.exclusive:
+        return _the_only_one
+    if more := hook.response_type().model_fields.keys() - RetryResponse.model_fields.keys():
+        raise NoMergeRuleError(
+            f"answers to {hook.id.name} say {', '.join(sorted(more))}, and nobody knows how several"
+            " become one; give a rule for it, or call its handlers one by one"
+        )
+    return merged
+
+
+def _the_only_one(hook: AnyHook, responses: Sequence[Response]) -> Response:
+    return responses[0] if responses else success(hook)
 
 
 def success(hook: AnyHook) -> Response:

@@ -1,7 +1,7 @@
 """Calling handlers: which of them, in which version, and what their answers come to."""
 
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -10,7 +10,7 @@ import orjson
 
 from capelin.api.views.capi import ExtensionConfig
 from capelin.runtime.calling.addresses import Address, address_of
-from capelin.runtime.calling.answers import check_status, merged, read_answer, success
+from capelin.runtime.calling.answers import Merge, check_status, read_answer, success, usual_merge
 from capelin.runtime.calling.connections import Connections, Identity
 from capelin.runtime.calling.discovery import SaidHandlers, accepted, problems_of
 from capelin.runtime.calling.errors import (
@@ -18,6 +18,7 @@ from capelin.runtime.calling.errors import (
     NoAnswerError,
     NotMeantError,
     RefusedError,
+    TooManyHandlersError,
     UnknownHandlerError,
 )
 from capelin.runtime.calling.metrics import CallMetrics
@@ -30,9 +31,6 @@ from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Response)
-
-Merge = Callable[[AnyHook, Sequence[Response]], Response]
-"""Makes one answer of several successes."""
 
 NamespaceLabels = Callable[[str], Awaitable[Mapping[str, str]]]
 """The labels of a namespace by its name."""
@@ -175,17 +173,27 @@ class Caller:
         object back, nobody is called.
 
         Raises:
+            NoMergeRuleError: part of the answers would be lost.
+            TooManyHandlersError: the hook takes one handler, and there are more.
             NoAnswerError: a call brought no answer.
             RefusedError: a handler says no.
         """
+        merge = self._merges.get(hook) or usual_merge(hook)
         if (blocking := self._blocked.still(hook, about)) is not None:
             return cast("ResponseT", blocking)
-        responses = [
-            await self.call(hook, handler.name, request, about=about)
+        names = [
+            handler.name
             for handler in self.registry.handlers(hook)
             if await self._is_meant(handler, about)
         ]
-        response = self._merges.get(hook, merged)(hook, responses)
+        if hook.exclusive and len(names) > 1:
+            raise TooManyHandlersError(
+                f"{hook.id.name} takes the answer of one handler, and for namespace"
+                f" {about.namespace} there are several: {', '.join(names)}"
+            )
+        response = merge(
+            hook, [await self.call(hook, name, request, about=about) for name in names]
+        )
         self._blocked.note(hook, about, response)
         return cast("ResponseT", response)
 

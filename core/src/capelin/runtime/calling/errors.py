@@ -22,6 +22,14 @@ class NotMeantError(CallingError):
     """A handler that is not for this namespace."""
 
 
+class NoMergeRuleError(CallingError):
+    """A hook whose answers say more than when to ask again, and nobody knows how to join them."""
+
+
+class TooManyHandlersError(CallingError):
+    """Several handlers for a hook that takes the answer of one."""
+
+
 class DiscoveryError(CallingError):
     """An extension whose handlers cannot be taken; one bad handler spoils them all."""
 
