@@ -184,26 +184,46 @@ async def test_a_failure_is_never_ignored(server: Server, status: str) -> None:
             await caller.call(BeforeClusterCreate, "gate.ext", CREATE, about=DEMO)
 
 
-async def test_a_server_in_trouble_is_left_alone_for_a_while(server: Server) -> None:
+async def ask(caller: Caller, name: str) -> str:
+    try:
+        await caller.call(BeforeClusterCreate, name, CREATE, about=DEMO)
+    except NoAnswerError as error:
+        return str(error)
+    return "answered"
+
+
+async def test_a_server_that_is_not_reached_is_left_alone_for_a_while(server: Server) -> None:
     clock = Clock()
     server.says[DISCOVERY] = discovers(handler("gate"), handler("other"))
-    server.says[GATE] = broken_status
+    server.says[GATE] = hanging_up
     async with calling(server.config(), clock=clock, backoff=Backoff(2, 60)) as caller:
-
-        async def ask(name: str) -> str:
-            try:
-                await caller.call(BeforeClusterCreate, name, CREATE, about=DEMO)
-            except NoAnswerError as error:
-                return str(error)
-            return "answered"
-
-        first = await ask("gate.ext")
+        first = await ask(caller, "gate.ext")
         asked = len(server.asked)
-        assert await ask("gate.ext") == await ask("other.ext") == first
+        assert await ask(caller, "gate.ext") == await ask(caller, "other.ext") == first
         assert len(server.asked) == asked
         clock.now += 2
-        assert await ask("other.ext") == "answered"
-        assert await ask("gate.ext") == first
+        assert await ask(caller, "other.ext") == "answered"
+        assert await ask(caller, "gate.ext") == first
+
+
+@pytest.mark.parametrize("does", [broken_status, redirecting, endless, boundless, words])
+async def test_a_handler_in_trouble_rests_without_the_others_of_its_server(
+    server: Server, does: Any
+) -> None:
+    clock = Clock()
+    server.says[DISCOVERY] = discovers(handler("gate", timeoutSeconds=1), handler("other"))
+    server.says[GATE] = does
+    async with calling(server.config(), clock=clock, backoff=Backoff(2, 60)) as caller:
+        first = await ask(caller, "gate.ext")
+        assert first != "answered"
+        # Whoever else answers says nothing of how this one is.
+        assert await ask(caller, "other.ext") == "answered"
+        asked = len(server.asked)
+        assert await ask(caller, "gate.ext") == first
+        assert len(server.asked) == asked
+        clock.now += 2
+        del server.says[GATE]
+        assert await ask(caller, "gate.ext") == "answered"
 
 
 async def test_all_handlers_are_called_in_turn_and_their_answers_merged(server: Server) -> None:

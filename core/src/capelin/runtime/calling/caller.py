@@ -19,6 +19,7 @@ from capelin.runtime.calling.errors import (
     NotMeantError,
     RefusedError,
     TooManyHandlersError,
+    Trouble,
     UnknownHandlerError,
 )
 from capelin.runtime.calling.metrics import CallMetrics
@@ -31,6 +32,9 @@ from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Response)
+
+_OF_THE_SERVER: frozenset[Trouble] = frozenset({"unreachable", "untrusted"})
+"""Trouble that every other handler of a server would have as well."""
 
 NamespaceLabels = Callable[[str], Awaitable[Mapping[str, str]]]
 """The labels of a namespace by its name."""
@@ -62,7 +66,7 @@ class Caller:
             namespace_labels: What the selectors of ExtensionConfigs are held against.
             catalog: The hooks and how their versions convert.
             identity: What to show to servers that want to know who calls.
-            backoff: How long to leave a server alone that brought no answer.
+            backoff: How long to leave a server or handler alone that brought no answer.
             merges: Rules for hooks whose answers say more than when to ask again.
             metrics: What to count with.
             clock: Seconds that only ever grow.
@@ -219,8 +223,8 @@ class Caller:
         return cast("ResponseT", self._catalog.newer_response(response, spoken, hook))
 
     async def _ask(self, question: "_Question", kind: type[ResponseT]) -> ResponseT:
-        server = question.address
-        if (why := self._resting.why(server)) is not None:
+        server, handler = question.address, (question.address, question.path)
+        if (why := self._resting.why(server) or self._resting.why(handler)) is not None:
             raise NoAnswerError(why.trouble, str(why))
         start, code, status = time.perf_counter(), "<error>", "Unknown"
         try:
@@ -232,14 +236,17 @@ class Caller:
             response = read_answer(question.who, kind, answer.body)
             status = response.status
         except NoAnswerError as error:
-            self._resting.failed(server, error)
+            if error.trouble in _OF_THE_SERVER:
+                self._resting.failed(server, error)
+            else:
+                self._resting.failed(handler, error)
             raise
         except RefusedError as error:
             status = error.status or status
-            self._resting.answered(server)
+            self._resting.answered(server, handler)
             raise
         else:
-            self._resting.answered(server)
+            self._resting.answered(server, handler)
             return response
         finally:
             if self._metrics is not None:

@@ -1,4 +1,4 @@
-"""What is not asked again yet: servers in trouble, what holds back, answers that are kept."""
+"""What is not asked again yet: who is in trouble, what holds back, answers that are kept."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class About(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a server that brought no answer is left alone: twice as long each time."""
+    """How long who brought no answer is left alone: twice as long each time."""
 
     first_seconds: float = 0.5
     longest_seconds: float = 60.0
@@ -42,29 +42,30 @@ class _Rest(Generic[T]):
 
 
 class Resting(Generic[T]):
-    """The servers that are left alone, and what was wrong with each."""
+    """The servers and handlers that are left alone, and what was wrong with each."""
 
     def __init__(self, backoff: Backoff, clock: Clock) -> None:
         self._backoff, self._clock = backoff, clock
         self._rests: dict[Hashable, _Rest[T]] = {}
 
-    def why(self, server: Hashable) -> T | None:
+    def why(self, whom: Hashable) -> T | None:
         """What was wrong last, if it is too early to ask again."""
-        rest = self._rests.get(server)
+        rest = self._rests.get(whom)
         return rest.why if rest is not None and self._clock() < rest.until else None
 
-    def failed(self, server: Hashable, why: T) -> None:
+    def failed(self, whom: Hashable, why: T) -> None:
         """Leave it alone. Calls that failed at the same time count once."""
         now = self._clock()
-        rest = self._rests.get(server)
+        rest = self._rests.get(whom)
         if rest is not None and now < rest.until:
             return
         failures = 1 if rest is None else rest.failures + 1
-        self._rests[server] = _Rest(now + self._backoff.seconds(failures), failures, why)
+        self._rests[whom] = _Rest(now + self._backoff.seconds(failures), failures, why)
 
-    def answered(self, server: Hashable) -> None:
-        """It is well again."""
-        self._rests.pop(server, None)
+    def answered(self, *who: Hashable) -> None:
+        """They are well again."""
+        for one in who:
+            self._rests.pop(one, None)
 
 
 class Store(Generic[T]):
