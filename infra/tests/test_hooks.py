@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capelin.embedded.management.problems import BadInputError
 from capelin.pki import issue, new_ca
 from capelin_infra.hooks.measuring import milliseconds
 from capelin_infra.hooks.preview import preview
@@ -133,11 +134,19 @@ def test_a_request_is_shown_changed_and_sent(capelin: Capelin, tmp_path: Path) -
     assert json.loads(said.stdout)["message"] == "blue"
 
 
-def test_patches_are_shown_as_a_difference(capelin: Capelin) -> None:
+def test_patches_are_shown_as_a_difference(capelin: Capelin, tmp_path: Path) -> None:
     said = capelin("call", "config.json", "motto-v1", "--diff")
     assert said.returncode == 0
     assert "--- KubeadmConfigTemplate of MachineDeployment example-md-0" in said.stdout
     assert "+      - path: /etc/motd" in said.stdout
+    shown = json.loads(capelin("call", "config.json", "motto-v1", "--show-request").stdout)
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps({key.upper(): value for key, value in shown.items()}))
+    assert capelin("call", "config.json", "motto-v1", "--diff", "-f", str(file)) == said
+    shown["items"] = [{"uid": "1"}]
+    file.write_text(json.dumps(shown))
+    refused = capelin("call", "config.json", "motto-v1", "--diff", "-f", str(file))
+    assert (refused.returncode, "is none of GeneratePatches" in refused.stderr) == (2, True)
     refused = capelin("call", "config.json", "fine", "--diff")
     assert (refused.returncode, "only GeneratePatches" in refused.stderr) == (2, True)
 
@@ -197,6 +206,42 @@ def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:
 def test_nothing_changes_where_no_patch_says_so() -> None:
     item: dict[str, Any] = {"uid": "1", "object": {"kind": "A"}, "holderReference": {}}
     assert list(preview({"items": [item]}, {})) == ["No template changes."]
+
+
+ITEM: dict[str, Any] = {
+    "uid": "1",
+    "object": {"kind": "Reef", "spec": {"open": 1}},
+    "holderReference": {"kind": "Cluster", "name": "blue", "fieldPath": "spec"},
+}
+
+
+def patched_by(patch: bytes, kind: str = "JSONPatch", uid: str = "1") -> list[str]:
+    said = {"uid": uid, "patchType": kind, "patch": base64.b64encode(patch).decode()}
+    return list(preview({"items": [ITEM]}, {"items": [said]}))
+
+
+def test_what_python_calls_equal_differs_in_a_template() -> None:
+    lines = patched_by(b'[{"op": "replace", "path": "/spec/open", "value": true}]')
+    assert lines[-2:] == ["-  open: 1", "+  open: true"]
+    assert patched_by(b'{"spec": {"open": 1}}', "JSONMergePatch") == ["No template changes."]
+
+
+@pytest.mark.parametrize("kind", ["JSONPatch", "JSONMergePatch"])
+@pytest.mark.parametrize("patch", [b"", b"{", b"<html>", b"\xff"])
+def test_a_patch_that_is_no_json_is_said_to_be_none(patch: bytes, kind: str) -> None:
+    with pytest.raises(BadInputError, match="It is no JSON"):
+        patched_by(patch, kind)
+
+
+@pytest.mark.parametrize("patch", [b"{}", b"1", b"null", b'"x"'])
+def test_a_json_patch_has_steps(patch: bytes) -> None:
+    with pytest.raises(BadInputError, match="is a list of steps"):
+        patched_by(patch)
+
+
+def test_a_patch_for_what_nobody_asked_about_does_not_pass_for_none() -> None:
+    with pytest.raises(BadInputError, match="has the uid 'other'"):
+        patched_by(b"[]", uid="other")
 
 
 def test_percentiles_are_what_so_many_calls_took_at_most() -> None:

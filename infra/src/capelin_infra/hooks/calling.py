@@ -6,7 +6,7 @@ import orjson
 from capelin.api import Unstructured
 from capelin.api.views.capi import ExtensionConfig
 from capelin.embedded.management.problems import BadInputError, MissingError, ProblemError
-from capelin.runtime import AnyHook
+from capelin.runtime import AnyHook, MessageError
 from capelin.runtime.calling import (
     Address,
     CallingError,
@@ -17,8 +17,9 @@ from capelin.runtime.calling import (
     read_answer,
 )
 from capelin.runtime.calling.discovery import SaidHandler, SaidHandlers, problems_of
+from capelin.runtime.messages import read
 from capelin.runtime.requests import example_scene, request_for
-from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery, GeneratePatches
+from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery, GeneratePatches, GeneratePatchesRequest
 from rich.console import Console
 
 from capelin_infra.hooks.listing import handler_table
@@ -94,17 +95,34 @@ async def call(
             f"It answers {hook.id.name}, and only GeneratePatches changes templates.",
             "Leave --diff out.",
         )
+    compared = _templates(request) if diff else {}
     async with target.connections() as connections:
         try:
             answer = await ask(connections, target.address(config), handler, request)
         except CallingError as error:
             raise not_answered(target.which, error) from None
     if diff:
-        for line in preview(request, answer):
+        for line in preview(compared, answer):
             print(line)  # noqa: T201
     else:
         print(jsonlib.dumps(answer, indent=2))  # noqa: T201
     return bool(hook.blocks() and answer.get("retryAfterSeconds"))
+
+
+def _templates(request: Unstructured) -> Unstructured:
+    """The request with its fields named as they are compared, whoever wrote it.
+
+    Raises:
+        BadInputError: it is none of GeneratePatches.
+    """
+    try:
+        return read(GeneratePatchesRequest, request).dump()
+    except MessageError as error:
+        raise BadInputError(
+            "There is nothing to compare with.",
+            f"The request is none of GeneratePatches ({error}).",
+            "See --show-request for how one looks.",
+        ) from None
 
 
 async def ask(

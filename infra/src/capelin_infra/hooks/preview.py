@@ -10,23 +10,26 @@ import yaml
 from capelin.api import Unstructured
 from capelin.embedded.management.problems import BadInputError
 from capelin.runtime.topology import PatchError, apply_json_patch, apply_merge_patch
+from capelin.runtime.topology.patches import is_list, same
 
 
 def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
     """The lines of a diff for each template that changes.
 
     Raises:
-        BadInputError: a patch does not fit its template.
+        BadInputError: a patch is none, or does not fit a template of the request.
     """
     patches: dict[str, list[Unstructured]] = {}
     for patch in answer.get("items", []):
         patches.setdefault(patch["uid"], []).append(patch)
+    if unknown := patches.keys() - {item["uid"] for item in request["items"]}:
+        raise _unusable(f"No item of the request has the uid {min(unknown)!r}.")
     changed = False
     for item in request["items"]:
         before = after = item["object"]
         for patch in patches.get(item["uid"], []):
             after = _applied(after, patch)
-        if before != after:
+        if not same(before, after):
             changed = True
             yield from _difference(_title(item), before, after)
     if not changed:
@@ -34,17 +37,26 @@ def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
 
 
 def _applied(template: Any, patch: Unstructured) -> Any:
-    steps = orjson.loads(base64.b64decode(patch["patch"]))
     try:
-        if patch["patchType"] == "JSONMergePatch":
-            return apply_merge_patch(template, steps)
+        steps = orjson.loads(base64.b64decode(patch["patch"]))
+    except orjson.JSONDecodeError:
+        raise _unusable("It is no JSON.") from None
+    if patch["patchType"] == "JSONMergePatch":
+        return apply_merge_patch(template, steps)
+    if not is_list(steps):
+        raise _unusable("A JSON Patch is a list of steps, and this is none.")
+    try:
         return apply_json_patch(template, steps)
     except PatchError as error:
-        raise BadInputError(
-            "A patch does not fit its template.",
-            f"{error}.",
-            "Correct the extension: Cluster API would report it in the Cluster's conditions.",
-        ) from None
+        raise _unusable(f"{error}.") from None
+
+
+def _unusable(why: str) -> BadInputError:
+    return BadInputError(
+        "A patch does not fit its template.",
+        why,
+        "Correct the extension: Cluster API would report it in the Cluster's conditions.",
+    )
 
 
 def _title(item: Unstructured) -> str:
