@@ -89,3 +89,67 @@ def test_resources_are_read_as_kubernetes_writes_them() -> None:
     one = wanted({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
     assert one.tuning["etcd"].memory_bytes == 512 * 2**20
     assert one.tuning["etcd"].cpus == 0.5
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"apiServer": {"extraArgs": {"feature-gates": "Shoal"}}},
+            r"spec\.apiServer\.extraArgs\[feature-gates\]: 'Shoal' is not a feature gate; write",
+        ),
+        (
+            {"scheduler": {"extraArgs": {"v=2": "2"}}},
+            r"spec\.scheduler\.extraArgs: 'v=2' is not the name of a flag; write",
+        ),
+        (
+            {"controllerManager": {"extraArgs": {"leader-elect": "true"}}},
+            r"spec\.controllerManager\.extraArgs: --leader-elect is set by Capelin .*leave it out",
+        ),
+        (
+            {"etcd": {"resources": {"memory": "0"}}},
+            r"spec\.etcd\.resources\.memory: nothing runs with 0; write",
+        ),
+        (
+            {"etcd": {"resources": {"cpu": 0}}},
+            r"spec\.etcd\.resources\.cpu: nothing runs with 0; write",
+        ),
+        (
+            {"apiServer": {"certSANs": ["bücher.example"]}},
+            r"^spec\.apiServer\.certSANs: 'bücher\.example' has letters .*; write",
+        ),
+        (
+            {"controlPlaneEndpoint": {"host": "bücher.example"}},
+            r"^spec\.controlPlaneEndpoint\.host: 'bücher\.example' has letters",
+        ),
+    ],
+)
+def test_what_no_component_can_be_told_is_refused_by_its_field(
+    spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RefusedSpecError, match=message):
+        wanted(spec)
+
+
+@pytest.mark.parametrize("cidr", ["10.96.0.0/32", "10.96.0.0/29", "fd00::/125"])
+def test_a_network_without_room_for_services_is_refused(cidr: str) -> None:
+    network = {"clusterNetwork": {"services": {"cidrBlocks": [cidr]}}}
+    with pytest.raises(RefusedSpecError, match=r"services\.cidrBlocks: .* has fewer than the 16"):
+        wanted(cluster=network)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "field"),
+    [
+        ({"clusterNetwork": {"serviceDomain": "bücher.local"}}, r"clusterNetwork\.serviceDomain"),
+        (
+            {"controlPlaneEndpoint": {"host": "bücher.example", "port": 6443}},
+            r"controlPlaneEndpoint\.host",
+        ),
+    ],
+)
+def test_a_name_of_the_cluster_that_no_certificate_can_have_is_refused(
+    cluster: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(RefusedSpecError, match=rf"^Cluster spec\.{field}: 'bücher"):
+        wanted(cluster=cluster)

@@ -8,6 +8,8 @@ from typing import Final, Literal, get_args
 
 from capelin.api.fields import amount
 from capelin.api.views.capi import Cluster
+from capelin.embedded.components import OWNED_FLAGS, check_extra
+from capelin.embedded.components.arguments import feature_gates
 from capelin.pki import Algorithm
 
 from capelin_control_plane.api import (
@@ -31,6 +33,17 @@ RENEW_ANNOTATION = "controlplane.cluster.x-k8s.io/renew-certificates-before"
 Program = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
 PROGRAMS: Final[tuple[Program, ...]] = get_args(Program)
 """What a control plane is made of."""
+
+FIELDS: Final[Mapping[str, str]] = {
+    "etcd": "etcd",
+    "kube-apiserver": "apiServer",
+    "kube-controller-manager": "controllerManager",
+    "kube-scheduler": "scheduler",
+}
+"""By program, where in a spec users say how it runs."""
+
+_FEWEST_SERVICE_ADDRESSES = 16
+"""The cluster's DNS has the tenth, and API servers take no fewer than eight."""
 
 
 class RefusedSpecError(ValueError):
@@ -96,20 +109,25 @@ def desired(control_plane: CapelinControlPlane, cluster: Cluster, now: datetime)
         etcd_replicas=spec.etcd.replicas,
         host=host,
         port=port,
-        service_cidrs=_cidrs(network.services.cidr_blocks, "services") or (DEFAULT_SERVICE_CIDR,),
+        service_cidrs=_service_cidrs(network.services.cidr_blocks) or (DEFAULT_SERVICE_CIDR,),
         pod_cidrs=_cidrs(network.pods.cidr_blocks, "pods"),
-        service_domain=network.service_domain or DEFAULT_SERVICE_DOMAIN,
-        cert_sans=tuple(spec.api_server.cert_sans),
+        service_domain=_name(
+            network.service_domain or DEFAULT_SERVICE_DOMAIN,
+            "Cluster spec.clusterNetwork.serviceDomain",
+        ),
+        cert_sans=tuple(
+            _name(each, "spec.apiServer.certSANs") for each in spec.api_server.cert_sans
+        ),
         algorithm=_algorithm(spec.certificates),
         validity=timedelta(days=spec.certificates.validity_days),
         renew_before=timedelta(days=spec.certificates.renew_before_days),
         renew_made_before=_if_it_has_come(renewal_asked_for(control_plane), now),
         rollout_after=_if_it_has_come(spec.rollout.after, now),
         tuning={
-            "etcd": _tuning(spec.etcd),
-            "kube-apiserver": _tuning(spec.api_server),
-            "kube-controller-manager": _tuning(spec.controller_manager),
-            "kube-scheduler": _tuning(spec.scheduler),
+            "etcd": _tuning("etcd", spec.etcd),
+            "kube-apiserver": _tuning("kube-apiserver", spec.api_server),
+            "kube-controller-manager": _tuning("kube-controller-manager", spec.controller_manager),
+            "kube-scheduler": _tuning("kube-scheduler", spec.scheduler),
         },
         coredns=Addon(spec.addons.core_dns.image) if spec.addons.core_dns.enabled else None,
         kube_proxy=Addon(spec.addons.kube_proxy.image) if spec.addons.kube_proxy.enabled else None,
@@ -149,6 +167,9 @@ def _endpoint(spec: Spec, cluster: Cluster) -> tuple[str | None, int]:
     own = spec.control_plane_endpoint
     theirs = cluster.spec.control_plane_endpoint
     host = (own.host if own else None) or theirs.host or None
+    if host is not None:
+        whose = "" if own and own.host else "Cluster "
+        _name(host, f"{whose}spec.controlPlaneEndpoint.host")
     port = (
         (own.port if own else None)
         or theirs.port
@@ -156,6 +177,27 @@ def _endpoint(spec: Spec, cluster: Cluster) -> tuple[str | None, int]:
         or DEFAULT_PORT
     )
     return host, port
+
+
+def _name(name: str, field_: str) -> str:
+    if not name.isascii():
+        raise RefusedSpecError(
+            f"{field_}: {name!r} has letters that no certificate can have; write the name as DNS"
+            " knows it, such as xn--bcher-kva.example"
+        )
+    return name
+
+
+def _service_cidrs(blocks: list[str]) -> tuple[str, ...]:
+    cidrs = _cidrs(blocks, "services")
+    for cidr in cidrs:
+        if ip_network(cidr).num_addresses < _FEWEST_SERVICE_ADDRESSES:
+            raise RefusedSpecError(
+                f"Cluster spec.clusterNetwork.services.cidrBlocks: {cidr!r} has fewer than the"
+                f" {_FEWEST_SERVICE_ADDRESSES} addresses that services need; write a larger"
+                f" network such as {DEFAULT_SERVICE_CIDR}"
+            )
+    return cidrs
 
 
 def _cidrs(blocks: list[str], what: str) -> tuple[str, ...]:
@@ -174,11 +216,38 @@ def _algorithm(certificates: Certificates) -> Algorithm:
     return "rsa-2048" if certificates.key_algorithm == "RSA-2048" else "ecdsa-p256"
 
 
-def _tuning(component: Component | ApiServer | ControllerManager | Scheduler | Etcd) -> Tuning:
-    memory, cpu = component.resources.memory, component.resources.cpu
+def _tuning(
+    program: Program, component: Component | ApiServer | ControllerManager | Scheduler | Etcd
+) -> Tuning:
+    field_, resources = f"spec.{FIELDS[program]}", component.resources
+    memory = None if resources.memory is None else int(amount(resources.memory))
+    cpus = None if resources.cpu is None else float(amount(resources.cpu))
+    if memory == 0:
+        raise RefusedSpecError(
+            f"{field_}.resources.memory: nothing runs with {resources.memory}; write an amount"
+            " such as 512Mi, or leave it out"
+        )
+    if cpus == 0:
+        raise RefusedSpecError(
+            f"{field_}.resources.cpu: nothing runs with {resources.cpu}; write an amount such as"
+            " 500m, or leave it out"
+        )
+    _check_arguments(program, component.extra_args, f"{field_}.extraArgs")
     return Tuning(
         arguments=component.extra_args,
         environment=component.extra_env,
-        memory_bytes=None if memory is None else int(amount(memory)),
-        cpus=None if cpu is None else float(amount(cpu)),
+        memory_bytes=memory,
+        cpus=cpus,
     )
+
+
+def _check_arguments(program: Program, arguments: Mapping[str, str], field_: str) -> None:
+    try:
+        # What was stored before the API server refused it is still there.
+        check_extra(arguments, OWNED_FLAGS[program])
+    except ValueError as error:
+        raise RefusedSpecError(f"{field_}: {error}") from error
+    try:
+        feature_gates(arguments.get("feature-gates", ""))
+    except ValueError as error:
+        raise RefusedSpecError(f"{field_}[feature-gates]: {error}") from error

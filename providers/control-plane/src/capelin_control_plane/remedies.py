@@ -4,14 +4,8 @@ import errno
 from collections.abc import Mapping
 
 from capelin_control_plane.backends import Problem
+from capelin_control_plane.desired import FIELDS
 from capelin_control_plane.plan import Component
-
-_FIELDS: Mapping[Component, str] = {
-    "etcd": "etcd",
-    "kube-apiserver": "apiServer",
-    "kube-controller-manager": "controllerManager",
-    "kube-scheduler": "scheduler",
-}
 
 
 def remedy(component: Component, complaint: str, flags: Mapping[str, str]) -> str:
@@ -22,7 +16,7 @@ def remedy(component: Component, complaint: str, flags: Mapping[str, str]) -> st
     words = complaint.replace("=", " ").replace('"', " ").replace(",", " ").split()
     for flag in sorted(flags):
         if {f"--{flag}", f"-{flag}"} & {word.rstrip(":") for word in words}:
-            return f"mend spec.{_FIELDS[component]}.extraArgs[{flag}]"
+            return f"mend spec.{FIELDS[component]}.extraArgs[{flag}]"
     said = complaint.lower()
     if "address already in use" in said:
         return "stop what else listens there"
