@@ -1,6 +1,6 @@
 """A control plane as these tests want one: the smallest, but for what a test names."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from capelin_control_plane.desired import PROGRAMS, ControlPlane, Tuning
 
@@ -25,6 +25,7 @@ def wanted(
         renew_before=timedelta(days=90),
         renew_made_before=None,
         rollout_after=None,
+        as_of=datetime.now(UTC),
         tuning=dict.fromkeys(PROGRAMS, Tuning()),
         coredns=None,
         kube_proxy=None,

@@ -171,7 +171,7 @@ class Rollout(Model):
     """When components are replaced although nothing about them changed."""
 
     after: Time | None = None
-    """Once this moment has passed, what was started before it is replaced, one by one."""
+    """Once this moment has passed, what was made before it is replaced, one by one; etcd is not."""
 
 
 class Making(Model):

@@ -81,6 +81,9 @@ class ControlPlane:
     renew_before: timedelta
     renew_made_before: datetime | None
     rollout_after: datetime | None
+    """The moment before which nothing may have been planned that runs; of one that has passed."""
+    as_of: datetime
+    """When it is wanted so."""
     tuning: Mapping[Program, Tuning]
     coredns: Addon | None
     kube_proxy: Addon | None
@@ -123,6 +126,7 @@ def desired(control_plane: CapelinControlPlane, cluster: Cluster, now: datetime)
         renew_before=timedelta(days=spec.certificates.renew_before_days),
         renew_made_before=_if_it_has_come(renewal_asked_for(control_plane), now),
         rollout_after=_if_it_has_come(spec.rollout.after, now),
+        as_of=now,
         tuning={
             "etcd": _tuning("etcd", spec.etcd),
             "kube-apiserver": _tuning("kube-apiserver", spec.api_server),

@@ -1,12 +1,19 @@
 """Which instances of which component there are, and the next step from those to the wanted ones."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
 from capelin.embedded.processes import Command
 
 Component = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "relay"]
+
+PLANNED_AT = "CAPELIN_PLANNED_AT"
+"""The environment variable in which an instance has the moment at which it was planned.
+
+It makes the command of a replacement another one; that alone makes nothing outdated.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +26,8 @@ class Instance:
     command: Command
     rejoined: bool = False
     """Whether it came to its cluster later, in place of one that was lost. Of etcd members."""
+    rollout_after: datetime | None = None
+    """Of one that is wanted: it replaces what was planned before, though that runs the same."""
 
     @property
     def name(self) -> str:
@@ -60,8 +69,21 @@ class Composition:
 
 
 def is_current(instance: Instance, wanted: Instance) -> bool:
-    """Whether an instance runs as it is wanted."""
-    return instance.command.hash == wanted.command.hash
+    """Whether an instance runs as it is wanted, and was not planned before a rollout."""
+    is_old = wanted.rollout_after is not None and _is_planned_before(instance, wanted.rollout_after)
+    return _timeless(instance).hash == _timeless(wanted).hash and not is_old
+
+
+def _is_planned_before(instance: Instance, moment: datetime) -> bool:
+    planned_at = instance.command.environment.get(PLANNED_AT)
+    return planned_at is None or datetime.fromisoformat(planned_at) < moment
+
+
+def _timeless(instance: Instance) -> Command:
+    """What an instance runs, whenever it was planned."""
+    environment = instance.command.environment
+    rest = {name: value for name, value in environment.items() if name != PLANNED_AT}
+    return replace(instance.command, environment=rest)
 
 
 def outdated_api_servers(plan: Plan, wanted: Composition) -> tuple[Instance, ...]:
@@ -175,7 +197,10 @@ def is_complete(plan: Plan, wanted: Composition) -> bool:
     """Whether the plan is what is wanted, whatever is ready of it."""
     servers = plan.of("kube-apiserver")
     slots = [wanted.api_server(one.slot) for one in servers]
-    complete = Plan((*wanted.etcd, wanted.relay, *slots, *wanted.others))
-    return len(servers) == wanted.replicas and {
-        one.name: one.command.hash for one in plan.instances
-    } == {one.name: one.command.hash for one in complete.instances}
+    complete = {one.name: one for one in (*wanted.etcd, wanted.relay, *slots, *wanted.others)}
+    present = {one.name: one for one in plan.instances}
+    return (
+        len(servers) == wanted.replicas
+        and present.keys() == complete.keys()
+        and all(is_current(present[name], one) for name, one in complete.items())
+    )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -75,6 +75,7 @@ class Rig:
         while True:
             self.woken.clear()
             now = datetime.now(UTC)
+            wanted = replace(wanted, as_of=now)
             site = await self.backend.claim(wanted, self.keys, self.site and self.site.address)
             assert not isinstance(site, Problem), site
             self.site = site

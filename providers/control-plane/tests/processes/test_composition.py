@@ -1,7 +1,7 @@
 """The command lines of a control plane on processes."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,43 @@ def composed(wanted: ControlPlane, **options: set[int]) -> Composition:
     return composition(wanted, PLACE, PLACE.address, programs, **options)
 
 
-def test_a_rollout_replaces_all_but_etcd() -> None:
-    wanted = control_plane()
-    before = composed(wanted)
-    after = composed(replace(wanted, rollout_after=datetime(2026, 1, 1, tzinfo=UTC)))
-    assert not is_current(before.api_server(0), after.api_server(0))
-    assert not any(map(is_current, before.others, after.others))
-    assert all(map(is_current, before.etcd, after.etcd))
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(hours: int, rollout_after: datetime | None = None) -> Composition:
+    """What is composed so many hours after the moment."""
+    as_of = MOMENT + timedelta(hours=hours)
+    return composed(replace(control_plane(), as_of=as_of, rollout_after=rollout_after))
+
+
+def what_is_current(before: Composition, after: Composition) -> set[str]:
+    pairs = (
+        (before.api_server(0), after.api_server(0)),
+        *zip((*before.etcd, *before.others), (*after.etcd, *after.others), strict=True),
+    )
+    return {one.component for one, wanted in pairs if is_current(one, wanted)}
+
+
+def test_a_rollout_replaces_all_but_etcd_and_once() -> None:
+    assert what_is_current(at(-1), at(1, MOMENT)) == {"etcd"}
+    assert what_is_current(at(1, MOMENT), at(2, MOMENT)) == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("later", [None, MOMENT - timedelta(days=1)])
+def test_a_rollout_that_is_asked_for_no_more_or_for_earlier_replaces_nothing(
+    later: datetime | None,
+) -> None:
+    assert what_is_current(at(1, MOMENT), at(2, later)) == set(PROGRAMS)
+
+
+def test_what_was_planned_after_a_rollout_is_left_alone_even_if_it_was_not_asked_for_then() -> None:
+    assert what_is_current(at(1), at(2, MOMENT)) == set(PROGRAMS)
+
+
+def test_what_a_rollout_replaces_runs_another_command() -> None:
+    # The same would not be started again.
+    pairs = zip(at(-1).others, at(1, MOMENT).others, strict=True)
+    assert all(old.command.hash != new.command.hash for old, new in pairs)
 
 
 def test_a_member_that_rejoined_looks_for_its_cluster_and_the_others_stay_as_they_are() -> None:

@@ -19,7 +19,7 @@ from capelin.embedded.processes import Command, Limits
 
 from capelin_control_plane.backends.processes.places import Place
 from capelin_control_plane.desired import ControlPlane, Program
-from capelin_control_plane.plan import Composition, Instance
+from capelin_control_plane.plan import PLANNED_AT, Composition, Instance
 
 API_SERVER_PORT = 10443
 CONTROLLER_MANAGER_PORT = 10257
@@ -28,6 +28,9 @@ ETCD_PORT = 2379
 _PORTS_A_MEMBER = 10
 _SERVICE_ACCOUNT_KEY = "service-account.key"
 _SERVICE_ACCOUNT_PUBLIC_KEY = "service-account.pub"
+
+# An etcd member that is replaced costs its cluster a vote for a while, and gains nothing.
+_ROLLED_OUT = frozenset[Program]({"kube-apiserver", "kube-controller-manager", "kube-scheduler"})
 
 # Less memory for a little more processor time: many control planes share a machine.
 _GO = {
@@ -61,7 +64,8 @@ def composition(
 
     def run(program: Program, slot: int, arguments: tuple[str, ...]) -> Instance:
         command = _command(wanted, program, programs[program], arguments)
-        return Instance(program, slot, wanted.version, command)
+        rollout_after = wanted.rollout_after if program in _ROLLED_OUT else None
+        return Instance(program, slot, wanted.version, command, rollout_after=rollout_after)
 
     def api_server(slot: int) -> Instance:
         return run("kube-apiserver", slot, _api_server(wanted, place, slot, urls).arguments)
@@ -149,9 +153,8 @@ def _command(
 ) -> Command:
     tuning = wanted.tuning[program]
     environment = {**_GO[program], **tuning.environment}
-    if wanted.rollout_after is not None and program != "etcd":
-        # Makes it another command, so that what runs is outdated and replaced in order.
-        environment["CAPELIN_ROLLOUT_AFTER"] = wanted.rollout_after.isoformat()
+    if program in _ROLLED_OUT:
+        environment[PLANNED_AT] = wanted.as_of.isoformat()
     return Command(
         (str(path), *arguments),
         environment,
