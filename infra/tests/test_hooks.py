@@ -6,16 +6,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.embedded.management.problems import BadInputError
+from capelin.embedded.management.problems import BadInputError, MissingError
 from capelin.pki import issue, new_ca
+from capelin.runtime.requests import Scene, UsedPatch, example_scene
+from capelin.runtime.v1alpha1 import GeneratePatches
 from capelin_infra.hooks.measuring import milliseconds
 from capelin_infra.hooks.preview import preview
+from capelin_infra.hooks.requests import Wanted
 
 from . import command
 from .command import Said
@@ -206,6 +210,64 @@ def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:
 def test_nothing_changes_where_no_patch_says_so() -> None:
     item: dict[str, Any] = {"uid": "1", "object": {"kind": "A"}, "holderReference": {}}
     assert list(preview({"items": [item]}, {})) == ["No template changes."]
+
+
+SCENE = replace(
+    example_scene(variables={"motto": "swim", "depth": 3}),
+    patches=[
+        UsedPatch("inline", variables=frozenset({"depth"})),
+        UsedPatch(
+            "motto",
+            {"GeneratePatches": "motto-v1.shoal"},
+            frozenset({"motto"}),
+            {"a": "patch", "c": "d"},
+        ),
+        UsedPatch("one", {"GeneratePatches": "twice.shoal"}),
+        UsedPatch("two", {"GeneratePatches": "twice.shoal"}, frozenset({"depth"})),
+    ],
+)
+
+
+async def request_about_the_scene(
+    monkeypatch: pytest.MonkeyPatch, handler: str, patch: str | None = None
+) -> tuple[set[str], dict[str, str]]:
+    """The names of the variables that the handler is sent, and its settings."""
+
+    async def scene(*_: object) -> Scene:
+        return SCENE
+
+    monkeypatch.setattr(Wanted, "scene", scene)
+    wanted = Wanted(cluster="example", patch=patch)
+    settings = {"a": "config", "b": "config"}
+    request = await wanted.request(GeneratePatches, handler, "default", settings)
+    return {variable["name"] for variable in request["variables"]}, request["settings"]
+
+
+@pytest.mark.parametrize("handler", ["motto-v1.shoal", "motto-v1"])
+async def test_a_handler_is_told_what_the_patch_that_names_it_may_see(
+    monkeypatch: pytest.MonkeyPatch, handler: str
+) -> None:
+    told = await request_about_the_scene(monkeypatch, handler)
+    assert told == ({"builtin", "motto"}, {"a": "patch", "b": "config", "c": "d"})
+
+
+async def test_which_of_several_patches_is_meant_has_to_be_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(BadInputError, match=r"one, two.*--patch"):
+        await request_about_the_scene(monkeypatch, "twice.shoal")
+    names, _ = await request_about_the_scene(monkeypatch, "twice.shoal", "two")
+    assert names == {"builtin", "depth"}
+    with pytest.raises(MissingError, match="Those that do: one, two"):
+        await request_about_the_scene(monkeypatch, "twice.shoal", "three")
+
+
+async def test_a_handler_that_no_patch_names_is_told_all_and_people_that_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, settings = await request_about_the_scene(monkeypatch, "new.shoal")
+    assert (names, settings["a"]) == ({"builtin", "motto", "depth"}, "config")
+    assert "No patch of the ClusterClass names new.shoal" in capsys.readouterr().err
 
 
 ITEM: dict[str, Any] = {

@@ -6,10 +6,18 @@ from capelin.api.views.capi import Cluster, ClusterClass
 from capelin.api.views.capi.classes import ClassTemplate
 from capelin.runtime import AnyHook, Catalog, CatalogError, Hook, Message, Response
 from capelin.runtime.messages import read
-from capelin.runtime.requests import example_scene, request_for
+from capelin.runtime.requests import Scene, UsedTemplate, example_scene, request_for
 from capelin.runtime.requests.live import as_sent
-from capelin.runtime.requests.topology import used_templates, variables
-from capelin.runtime.v1alpha1 import CLUSTER_API, GeneratePatches, GeneratePatchesRequest
+from capelin.runtime.requests.topology import builtins, used_patches, used_templates, variables
+from capelin.runtime.v1alpha1 import (
+    CLUSTER_API,
+    CanUpdateMachine,
+    CanUpdateMachineSet,
+    GeneratePatches,
+    GeneratePatchesRequest,
+    UpdateMachine,
+    ValidateTopology,
+)
 
 ZOO = Catalog()
 
@@ -127,10 +135,65 @@ def test_a_cluster_s_own_values_stand_before_defaults() -> None:
     assert read(GeneratePatchesRequest, request).variables
 
 
+def patched_class() -> ClusterClass:
+    """A class with a patch of its own, and two of extensions."""
+    external = {"generatePatchesExtension": "motto-v1.sea", "settings": {"deep": "yes"}}
+    patches: list[dict[str, Any]] = [
+        {"name": "inside", "definitions": []},
+        {"name": "outside", "external": external},
+        {"name": "checks", "external": {"validateTopologyExtension": "checked.sea"}},
+    ]
+    defined = {"motto": ["outside"], "depth": ["inline"], "both": ["inline", "outside"]}
+    status: list[dict[str, Any]] = [
+        {"name": name, "definitions": [{"from": origin, "schema": {}} for origin in origins]}
+        for name, origins in defined.items()
+    ]
+    return ClusterClass.read(
+        {
+            "metadata": {"name": "small"},
+            "spec": {"patches": patches},
+            "status": {"variables": status},
+        }
+    )
+
+
+def test_a_patch_sees_the_variables_that_it_has_defined() -> None:
+    patches = list(used_patches(patched_class()))
+    names = ("builtin", "motto", "depth", "both", "unknown")
+    values: dict[str, Any] = dict.fromkeys(names, 1)
+    used = UsedTemplate({}, {}, values)
+    scene = Scene({}, "v1.0.0", "v1.0.0", templates=[used], variables=values, patches=patches)
+
+    def seen(patch: int, hook: AnyHook) -> set[str]:
+        scene_of_patch = scene.seen_by(patches[patch], hook)
+        assert scene_of_patch.variables == scene_of_patch.templates[0].variables
+        return set(scene_of_patch.variables)
+
+    assert seen(0, GeneratePatches) == {"builtin", "depth", "both"}
+    assert seen(1, GeneratePatches) == {"builtin", "motto", "both"}
+    # Cluster API checks what the last patch has left.
+    assert seen(1, ValidateTopology) == seen(2, GeneratePatches) == {"builtin"}
+    assert [dict(patch.handlers) for patch in patches] == [
+        {},
+        {"GeneratePatches": "motto-v1.sea"},
+        {"ValidateTopology": "checked.sea"},
+    ]
+    assert patches[1].settings == {"deep": "yes"}
+
+
+@pytest.mark.parametrize("hook", [CanUpdateMachine, CanUpdateMachineSet, UpdateMachine])
+def test_nobody_makes_up_a_machine_where_there_is_none(hook: AnyHook) -> None:
+    scene = Scene({"metadata": {"name": "blue"}}, "v1.0.0", "v1.0.0")
+    with pytest.raises(CatalogError, match=r"is about a machine .* give it in a file"):
+        request_for(hook, scene)
+
+
 def test_a_cluster_is_sent_without_what_cluster_api_keeps_to_itself() -> None:
     kept = {"a": "b"}
     hidden = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
-    metadata = {"name": "blue", "annotations": {**kept, **hidden}, "managedFields": [1]}
+    metadata: dict[str, Any] = {"name": "blue", "annotations": {**kept, **hidden}, "managedFields": [{}]}
+    told = builtins(Cluster.read({"metadata": metadata}))["cluster"]["metadata"]
+    assert told["annotations"] == kept
     sent = as_sent({"kind": "Cluster", "metadata": metadata, "spec": {}, "status": {"phase": "x"}})
     assert sent == {
         "kind": "Cluster",

@@ -16,8 +16,9 @@ from aiohttp import web
 from capelin.runtime.calling import Address, AddressError, Identity
 from capelin.runtime.conformance import RULES, examine
 from capelin.runtime.conformance.answers import plan_problem
+from capelin.runtime.requests import example_scene
 
-from .broken import BROKEN, Plain
+from .broken import BROKEN, HOOKS, Plain
 from .wire import CA, credentials, listening, server_context
 
 PROGRAM = Path(__file__).with_name("complete.py")
@@ -113,6 +114,19 @@ async def test_handlers_with_side_effects_can_be_left_alone(context: ssl.SSLCont
     async with served(Plain(), context) as address:
         report = await examine(address, pure_only=True)
     assert report.left_out == ("gate: it may do something beyond computing an answer",)
+
+
+async def test_a_handler_that_nobody_knows_how_to_ask_is_left_alone_and_named(
+    context: ssl.SSLContext,
+) -> None:
+    in_place = {"name": "place", "requestHook": {"apiVersion": HOOKS, "hook": "UpdateMachine"}}
+    server = Plain()
+    server.handlers = [*Plain.handlers, in_place]
+    async with served(server, context) as address:
+        report = await examine(address, scene=replace(example_scene(), machine={}))
+    assert report.failed == []
+    (left,) = report.left_out
+    assert left.startswith("place: a request of UpdateMachine is about a machine")
 
 
 async def test_every_rule_has_a_server_that_breaks_it() -> None:

@@ -60,6 +60,15 @@ Cluster = Annotated[
         help="Make the request from this Cluster of the environment; else from a made-up one.",
     ),
 ]
+Patch = Annotated[
+    str | None,
+    typer.Option(
+        "--patch",
+        metavar="NAME",
+        help="For patches, with --cluster: the patch of its ClusterClass whose variables and "
+        "settings to send, if several name the handler.",
+    ),
+]
 To = Annotated[
     str | None,
     typer.Option("--to", metavar="VERSION", help="For upgrades: the version to go to."),
@@ -115,6 +124,7 @@ def call(
     request: Request = None,
     cluster: Cluster = None,
     to: To = None,
+    patch: Patch = None,
     diff: Annotated[
         bool, typer.Option("--diff", help="Show what patches would change, not the answer.")
     ] = False,
@@ -138,7 +148,7 @@ def call(
     if request is not None and cluster is not None:
         raise typer.BadParameter("say --request or --cluster, not both")
     target = Target(which, environment, ca, client_cert, client_key, through)
-    wanted = Wanted(request, cluster, to)
+    wanted = Wanted(request, cluster, to, patch)
     held = run(ask(target, handler, wanted, diff=diff, show_request=show_request))
     if held:
         raise typer.Exit(7)
@@ -152,6 +162,7 @@ def bench(
     request: Request = None,
     cluster: Cluster = None,
     to: To = None,
+    patch: Patch = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="For how long.")] = 5,
     connections: Annotated[int, typer.Option(min=1, max=256, help="How many at once.")] = 4,
     ca: Ca = None,
@@ -166,7 +177,7 @@ def bench(
     from capelin_infra.hooks.targets import Target
 
     target = Target(which, environment, ca, client_cert, client_key, through)
-    wanted = Wanted(request, cluster, to)
+    wanted = Wanted(request, cluster, to, patch)
     run(
         measure(
             target,

@@ -85,7 +85,7 @@ async def call(
     config = await target.config()
     handler = find_handler(await discovered(target, config), name, config.metadata.name)
     hook = hook_of(handler)
-    request = await wanted.request(hook, target.environment, config.spec.settings)
+    request = await request_of(target, wanted, handler, config)
     if show_request:
         print(jsonlib.dumps(request, indent=2))  # noqa: T201
         return False
@@ -107,6 +107,19 @@ async def call(
     else:
         print(jsonlib.dumps(answer, indent=2))  # noqa: T201
     return bool(hook.blocks() and answer.get("retryAfterSeconds"))
+
+
+async def request_of(
+    target: Target, wanted: Wanted, handler: SaidHandler, config: ExtensionConfig
+) -> Unstructured:
+    """What to ask a handler.
+
+    Raises:
+        BadInputError: nobody can say what.
+        MissingError: what it is to be about is not there.
+    """
+    name = handler.name if target.is_url else f"{handler.name}.{config.metadata.name}"
+    return await wanted.request(hook_of(handler), name, target.environment, config.spec.settings)
 
 
 def _templates(request: Unstructured) -> Unstructured:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from capelin.runtime.calling import CallingError
 from rich.console import Console
 
-from capelin_infra.hooks.calling import ask, discovered, find_handler, hook_of, not_answered
+from capelin_infra.hooks.calling import ask, discovered, find_handler, not_answered, request_of
 from capelin_infra.hooks.requests import Wanted
 from capelin_infra.hooks.targets import Target
 
@@ -29,7 +29,7 @@ async def measure(
     """
     config = await target.config()
     handler = find_handler(await discovered(target, config), name, config.metadata.name)
-    request = await wanted.request(hook_of(handler), target.environment, config.spec.settings)
+    request = await request_of(target, wanted, handler, config)
     address = target.address(config)
     took: list[float] = []
     async with target.connections() as open_connections:

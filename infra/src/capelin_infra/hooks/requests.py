@@ -6,16 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import typer
 import yaml
 from capelin.api import Unstructured
 from capelin.client import NotFound
 from capelin.embedded.management.problems import BadInputError, MissingError
 from capelin.runtime import AnyHook, CatalogError
-from capelin.runtime.requests import Scene, example_scene, request_for, scene_of
+from capelin.runtime.requests import Scene, UsedPatch, example_scene, request_for, scene_of
+from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, ValidateTopology
 
 from capelin_infra.connection import client_of, the_environment
 
 _EXAMPLE = ("example", "conformance")
+_OF_PATCHES: tuple[AnyHook, ...] = (GeneratePatches, ValidateTopology, DiscoverVariables)
+_ALL_VARIABLES = (
+    "No patch of the ClusterClass names {}: all variables of the Cluster are sent. Cluster API"
+    " would send those that the patch's own DiscoverVariables describes."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,7 @@ class Wanted:
     file: Path | None = None
     cluster: str | None = None
     to_version: str | None = None
+    patch: str | None = None
 
     async def scene(self, environment: str) -> Scene:
         """What requests are about.
@@ -50,22 +58,63 @@ class Wanted:
                 ) from None
 
     async def request(
-        self, hook: AnyHook, environment: str, settings: dict[str, str]
+        self, hook: AnyHook, handler: str, environment: str, settings: dict[str, str]
     ) -> Unstructured:
-        """The request of a hook.
+        """The request of a hook for a handler, named as ClusterClasses name it.
 
         Raises:
             BadInputError: the file holds none, or the hook needs one.
-            MissingError: there is no such Cluster.
+            MissingError: there is no such Cluster, or no such patch in its class.
         """
         if self.file is not None:
             return await asyncio.to_thread(_of_file, self.file)
+        scene = await self.scene(environment)
+        if self.cluster is not None and hook in _OF_PATCHES:
+            patch = patch_of(scene, hook, handler, self.patch)
+            if patch is not None:
+                scene = scene.seen_by(patch, hook)
+                settings = {**settings, **patch.settings}
+            elif hook is not DiscoverVariables:
+                typer.echo(_ALL_VARIABLES.format(handler), err=True)
         try:
-            return request_for(hook, await self.scene(environment), settings)
+            return request_for(hook, scene, settings)
         except CatalogError as error:
             raise BadInputError(
                 "No request can be made.", f"{error}.", "Say --request FILE."
             ) from None
+
+
+def patch_of(scene: Scene, hook: AnyHook, handler: str, wanted: str | None) -> UsedPatch | None:
+    """The patch of the class that names the handler, if one does.
+
+    A handler whose extension is not known goes without its name, as `handler`.
+
+    Raises:
+        BadInputError: several do, and nobody said which is meant.
+        MissingError: the one that is meant does not.
+    """
+    found: list[UsedPatch] = []
+    for patch in scene.patches:
+        named = patch.handlers.get(hook.id.name, "")
+        if handler in (named, named.partition(".")[0]):
+            found.append(patch)
+    names = ", ".join(patch.name for patch in found)
+    if wanted is not None:
+        for patch in found:
+            if patch.name == wanted:
+                return patch
+        raise MissingError(
+            f"No patch {wanted} of the ClusterClass names {handler}.",
+            f"Those that do: {names or 'none'}.",
+            "Name one of them, or leave --patch out.",
+        )
+    if len(found) > 1:
+        raise BadInputError(
+            "No request can be made.",
+            f"Several patches of the ClusterClass name {handler}: {names}.",
+            "Say which is meant with --patch, since each has variables and settings of its own.",
+        )
+    return found[0] if found else None
 
 
 def _of_file(path: Path) -> Unstructured:

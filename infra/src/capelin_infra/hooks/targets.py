@@ -32,6 +32,11 @@ class Target:
     client_key: Path | None = None
     through: str | None = None
 
+    @property
+    def is_url(self) -> bool:
+        """Whether nobody knows what its ExtensionConfig is called."""
+        return self.which.startswith(("https://", "http://"))
+
     def identity(self) -> Identity | None:
         """What to show it.
 
@@ -59,7 +64,7 @@ class Target:
             BadInputError: it is none.
             MissingError: there is none of this name.
         """
-        if self.which.startswith(("https://", "http://")):
+        if self.is_url:
             return _of_url(self.which, self.ca)
         if _is_file(self.which):
             return await asyncio.to_thread(_of_file, Path(self.which))

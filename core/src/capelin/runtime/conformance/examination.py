@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from capelin.api import Unstructured
 from capelin.runtime.calling import Address, Connections, Identity, NoAnswerError
 from capelin.runtime.calling.connections import HttpAnswer
 from capelin.runtime.calling.discovery import SaidHandler, SaidHandlers, unknown_hooks
@@ -135,7 +136,12 @@ class _Asking:
             if why := _why_not(handler, hook, pure_only=pure_only):
                 left_out.append(f"{handler.name}: {why}")
             elif hook is not None:
-                asked.append(await self._handler(handler, hook))
+                try:
+                    request = request_for(hook, self._scene, self._settings)
+                except CatalogError as error:
+                    left_out.append(f"{handler.name}: {error}")
+                else:
+                    asked.append(await self._handler(handler, hook, request))
         together = await asyncio.gather(*(self._discover() for _ in range(TOGETHER)))
         seen = Evidence(
             host=self._address.authority,
@@ -161,8 +167,7 @@ class _Asking:
             "discovery", Discovery.id.path(), orjson.dumps(head), DEFAULT_TIMEOUT_SECONDS
         )
 
-    async def _handler(self, handler: SaidHandler, hook: AnyHook) -> Asked:
-        request = request_for(hook, self._scene, self._settings)
+    async def _handler(self, handler: SaidHandler, hook: AnyHook, request: Unstructured) -> Asked:
         path = hook.id.path(handler.name)
         seconds = min(handler.timeout_seconds or DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS)
 

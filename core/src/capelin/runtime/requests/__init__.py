@@ -2,6 +2,6 @@
 
 from capelin.runtime.requests.example import example_scene
 from capelin.runtime.requests.live import scene_of
-from capelin.runtime.requests.scene import Scene, UsedTemplate, request_for
+from capelin.runtime.requests.scene import Scene, UsedPatch, UsedTemplate, request_for
 
-__all__ = ["Scene", "UsedTemplate", "example_scene", "request_for", "scene_of"]
+__all__ = ["Scene", "UsedPatch", "UsedTemplate", "example_scene", "request_for", "scene_of"]

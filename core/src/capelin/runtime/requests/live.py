@@ -7,13 +7,8 @@ from capelin.api.resource import plural_of
 from capelin.api.views.capi import Cluster, ClusterClass
 from capelin.api.views.capi.classes import ClassTemplate
 from capelin.client import Client
-from capelin.runtime.requests.scene import Scene, UsedTemplate
-from capelin.runtime.requests.topology import used_templates, variables
-
-_HIDDEN = (
-    "kubectl.kubernetes.io/last-applied-configuration",
-    "cluster.x-k8s.io/conversion-data",
-)
+from capelin.runtime.requests.scene import Scene, UsedPatch, UsedTemplate
+from capelin.runtime.requests.topology import shown, used_patches, used_templates, variables
 
 
 async def scene_of(
@@ -29,6 +24,7 @@ async def scene_of(
     topology = cluster.spec.topology
     version = (topology.version if topology else None) or "v0.0.0"
     used: list[UsedTemplate] = []
+    patches: list[UsedPatch] = []
     defaults: dict[str, Any] = {}
     if topology is not None and topology.class_ref.name:
         where = topology.class_ref.namespace or namespace
@@ -37,6 +33,7 @@ async def scene_of(
             reference: await _template(client, reference, where) for reference in _references(shape)
         }
         used = list(used_templates(cluster, shape, lambda one: found[_key(one)]))
+        patches = list(used_patches(shape))
         defaults = _defaults(shape)
     return Scene(
         cluster=as_sent(document),
@@ -44,6 +41,7 @@ async def scene_of(
         to_version=to_version or version,
         templates=used,
         variables=variables(cluster, defaults),
+        patches=patches,
     )
 
 
@@ -51,8 +49,7 @@ def as_sent(cluster: Unstructured) -> Unstructured:
     """A Cluster without what Cluster API keeps to itself."""
     metadata = {key: value for key, value in cluster["metadata"].items() if key != "managedFields"}
     if "annotations" in metadata:
-        shown = metadata["annotations"].items()
-        metadata["annotations"] = {key: value for key, value in shown if key not in _HIDDEN}
+        metadata["annotations"] = shown(metadata["annotations"])
     return {**{k: v for k, v in cluster.items() if k != "status"}, "metadata": metadata}
 
 

@@ -1,12 +1,13 @@
 """From what a request can be about to the request of any hook."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from capelin.api import Unstructured
 from capelin.runtime.catalog import AnyHook, CatalogError
+from capelin.runtime.topology.builtins import BUILTIN
 from capelin.runtime.v1alpha1.common import ClusterRequest
 from capelin.runtime.v1alpha1.in_place import (
     CanUpdateMachineRequest,
@@ -37,6 +38,18 @@ class UsedTemplate:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedPatch:
+    """A patch of the ClusterClass: which handlers answer for it, and what they are told."""
+
+    name: str
+    handlers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By the name of their hook, as `handler.extension`; none for an inline patch."""
+    variables: frozenset[str] = frozenset()
+    """Those that it has defined: it sees no others."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """A cluster that requests are about: what it is made from, and where it is going."""
 
@@ -49,6 +62,27 @@ class Scene:
     """`machine`, `infrastructureMachine` and `bootstrapConfig`, as they are to be."""
     machine_set: Mapping[str, Unstructured] = field(default_factory=dict[str, Unstructured])
     """`machineSet` and the templates of its machines, as they are to be."""
+    patches: Sequence[UsedPatch] = ()
+    """The patches of the cluster's class, in its order."""
+
+    def seen_by(self, patch: UsedPatch, hook: AnyHook) -> "Scene":
+        """The scene with the variables that Cluster API lets the handlers of a patch see."""
+        if issubclass(hook.request_type(), ValidateTopologyRequest):
+            # Cluster API asks about what the last patch has left, its variables included.
+            patch = self.patches[-1]
+        return replace(
+            self,
+            variables=_visible(self.variables, patch),
+            templates=[
+                replace(one, variables=_visible(one.variables, patch)) for one in self.templates
+            ],
+        )
+
+
+def _visible(values: Mapping[str, Any], patch: UsedPatch) -> dict[str, Any]:
+    return {
+        name: value for name, value in values.items() if name == BUILTIN or name in patch.variables
+    }
 
 
 def request_for(
@@ -57,7 +91,8 @@ def request_for(
     """A request of a hook about a scene, as Cluster API would send it.
 
     Raises:
-        CatalogError: the hook is not one of Cluster API's.
+        CatalogError: the hook is not one of Cluster API's, or is about a machine where the scene
+            has none.
     """
     kind = hook.request_type()
     head = {"apiVersion": hook.id.api_version, "kind": kind.__name__}
@@ -82,10 +117,19 @@ def _about(hook: AnyHook, scene: Scene) -> Unstructured:
         (CanUpdateMachineSetRequest, scene.machine_set),
     ):
         if issubclass(kind, wanted):
-            return {"current": dict(objects), "desired": dict(objects)}
+            return {"current": _given(hook, objects), "desired": _given(hook, objects)}
     if issubclass(kind, UpdateMachineRequest):
-        return {"desired": dict(scene.machine)}
+        return {"desired": _given(hook, scene.machine)}
     raise CatalogError(f"nobody knows what a request of {hook.id} is about; give it in a file")
+
+
+def _given(hook: AnyHook, objects: Mapping[str, Unstructured]) -> Unstructured:
+    if not objects:
+        raise CatalogError(
+            f"a request of {hook.id.name} is about a machine as it is and as it is wanted, and a"
+            " Cluster tells of none; give it in a file"
+        )
+    return dict(objects)
 
 
 def _versions(kind: type[Any], scene: Scene) -> Unstructured:

@@ -1,19 +1,29 @@
-"""The templates of a managed topology with what uses them, from a Cluster and its ClusterClass."""
+"""What a managed topology is made from and by, from a Cluster and its ClusterClass."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from capelin.api import Unstructured
 from capelin.api.views.capi import Cluster, ClusterClass
-from capelin.api.views.capi.classes import ClassTemplate, WorkerClass
+from capelin.api.views.capi.classes import ClassTemplate, ExternalPatch, WorkerClass
 from capelin.api.views.capi.cluster import Topology, VariableOverrides, WorkerTopology
-from capelin.runtime.requests.scene import UsedTemplate
+from capelin.runtime.requests.scene import UsedPatch, UsedTemplate
 from capelin.runtime.topology.builtins import BUILTIN
+from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, ValidateTopology
 
 CORE = "cluster.x-k8s.io/v1beta2"
 
 FindTemplate = Callable[[ClassTemplate], Unstructured]
 """The template that a ClusterClass refers to."""
+
+HIDDEN_ANNOTATIONS = (
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "cluster.x-k8s.io/conversion-data",
+)
+"""What Cluster API tells nobody: long, and about no more than what is told anyway."""
+
+_INLINE = "inline"
+"""Who defines the variables that stand in the class itself."""
 
 _MACHINES = "spec.machineTemplate.spec.infrastructureRef"
 _BOOTSTRAP = "spec.template.spec.bootstrap.configRef"
@@ -66,7 +76,7 @@ def builtins(cluster: Cluster) -> Unstructured:
             "uid": cluster.metadata.uid,
             "metadata": {
                 "labels": cluster.metadata.labels,
-                "annotations": cluster.metadata.annotations,
+                "annotations": shown(cluster.metadata.annotations),
             },
             "topology": {
                 "version": topology.version,
@@ -81,6 +91,33 @@ def builtins(cluster: Cluster) -> Unstructured:
             },
         }
     }
+
+
+def shown(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Annotations as Cluster API sends them."""
+    return {key: value for key, value in annotations.items() if key not in HIDDEN_ANNOTATIONS}
+
+
+def used_patches(shape: ClusterClass) -> Iterator[UsedPatch]:
+    """The patches of a class, and which variables each of them has defined."""
+    for patch in shape.spec.patches:
+        origin = _INLINE if patch.external is None else patch.name
+        said = patch.external or ExternalPatch()
+        handlers = {
+            GeneratePatches.id.name: said.generate_patches_extension,
+            ValidateTopology.id.name: said.validate_topology_extension,
+            DiscoverVariables.id.name: said.discover_variables_extension,
+        }
+        yield UsedPatch(
+            name=patch.name,
+            handlers={hook: handler for hook, handler in handlers.items() if handler},
+            variables=frozenset(
+                variable.name
+                for variable in shape.status.variables
+                if any(definition.from_ == origin for definition in variable.definitions)
+            ),
+            settings=said.settings,
+        )
 
 
 def variables(cluster: Cluster, defaults: Mapping[str, Any]) -> dict[str, Any]:
