@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -51,6 +52,21 @@ async def slow(_: Call[BeforeClusterUpgrade, None]) -> Proceed:
 @ext.handler(BeforeClusterDelete, name="endless", timeout_seconds=30)
 async def endless(_: Call[BeforeClusterDelete, None]) -> None:
     await asyncio.Event().wait()
+
+
+@ext.handler(BeforeClusterDelete, name="hung")
+def hung(_: Call[BeforeClusterDelete, None]) -> None:
+    threading.Event().wait()
+
+
+@ext.handler(BeforeClusterDelete, name="hung-in-an-executor")
+async def hung_in_an_executor(_: Call[BeforeClusterDelete, None]) -> None:
+    await asyncio.to_thread(threading.Event().wait)
+
+
+@ext.handler(BeforeClusterDelete, name="hung-in-a-thread-of-its-own")
+async def hung_in_a_thread_of_its_own(_: Call[BeforeClusterDelete, None]) -> None:
+    threading.Thread(target=threading.Event().wait).start()
 
 
 @ext.handler(ValidateTopology, name="size")

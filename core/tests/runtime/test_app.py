@@ -1,8 +1,9 @@
 import asyncio
 import gc
 import json
+import threading
 import weakref
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -12,13 +13,16 @@ from capelin.runtime.extension import Call, Extension, InvalidExtensionError
 from capelin.runtime.server.app import App, patience
 from capelin.runtime.server.bodies import MAX_BODY_BYTES
 from capelin.runtime.server.metrics import Counter
-from capelin.runtime.v1alpha1 import BeforeClusterCreate, Discovery
+from capelin.runtime.threads import MOST
+from capelin.runtime.v1alpha1 import AfterClusterUpgrade, BeforeClusterCreate, Discovery
 from capelin.runtime.verdicts import Proceed, proceed
+from capelin.testing.waiting import PATIENCE, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PATH = BeforeClusterCreate.id.path("try")
 BODY = b'{"cluster":{}}'
+UPGRADED = b'{"cluster":{},"kubernetesVersion":"v1"}'
 HEADERS = {"content-type": "application/json"}
 
 
@@ -181,6 +185,79 @@ async def test_a_plain_handler_that_waits_too_long_is_answered_for() -> None:
     answer = await Client(query=b"timeout=20ms").call(app)
     waiting.set()
     assert answer["message"] == "handler try did not answer in time"
+
+
+class Hanging:
+    """A plain handler that returns when it is told to."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Semaphore(0)
+        self.released = threading.Event()
+
+    def __call__(self, _: object) -> Proceed:
+        self._begun.release()
+        self.released.wait()
+        return proceed("at last")
+
+    async def left_alone(self, app: App, times: int) -> None:
+        """Be called so often by clients that do not wait for the answer."""
+        clients = [Client() for _ in range(times)]
+        calls = [asyncio.create_task(app(one.scope, one.receive, one.send)) for one in clients]
+        for _ in clients:
+            assert await asyncio.to_thread(self._begun.acquire, timeout=PATIENCE)
+        for client in clients:
+            client.leave()
+        await asyncio.gather(*calls)
+
+
+@pytest.fixture
+def hanging() -> Generator[Hanging]:
+    handler = Hanging()
+    yield handler
+    handler.released.set()
+
+
+async def test_plain_handlers_that_hang_hold_up_no_other_and_say_so_at_last(
+    hanging: Hanging,
+) -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="try")(hanging)
+
+    @ext.handler(AfterClusterUpgrade)
+    def other(_: object) -> Proceed:
+        return proceed("fine")
+
+    app = App(ext)
+    await hanging.left_alone(app, MOST)
+    well = Client(UPGRADED, path=AfterClusterUpgrade.id.path("other"))
+    assert (await well.call(app))["message"] == "fine"
+    assert (await Client().call(app))["message"] == (
+        f"handler try takes no call while {MOST} earlier ones hang; find what they wait for,"
+        " or restart the extension"
+    )
+
+
+async def test_plain_handlers_that_only_have_much_to_do_refuse_nothing() -> None:
+    most = threading.Barrier(MOST)
+
+    def meet(_: object) -> Proceed:
+        most.wait()
+        return proceed("fine")
+
+    app, _ = app_of(meet)
+    answers = await asyncio.gather(*(Client().call(app) for _ in range(2 * MOST)))
+    assert {answer["message"] for answer in answers} == {"fine"}
+
+
+async def test_plain_handlers_are_called_again_when_what_hung_has_ended(hanging: Hanging) -> None:
+    app, _ = app_of(hanging)
+    await hanging.left_alone(app, MOST)
+    hanging.released.set()
+
+    async def answer() -> dict[str, Any]:
+        return await Client().call(app)
+
+    assert (await until(answer, lambda it: it["status"] == "Success"))["message"] == "at last"
 
 
 async def test_a_call_ends_when_its_client_is_gone() -> None:

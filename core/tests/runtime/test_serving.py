@@ -26,6 +26,7 @@ from .running import CA, PATIENCE, PROGRAM, Served, ask, certificate, serial, se
 PID = BeforeClusterCreate.id.path("pid")
 SLOW = BeforeClusterUpgrade.id.path("slow")
 ENDLESS = BeforeClusterDelete.id.path("endless")
+HUNG = ("hung", "hung-in-an-executor", "hung-in-a-thread-of-its-own")
 SIZE = ValidateTopology.id.path("size")
 CLUSTER = b'{"cluster":{}}'
 UPGRADE = b'{"cluster":{},"fromKubernetesVersion":"v1","toKubernetesVersion":"v2"}'
@@ -56,7 +57,7 @@ def test_a_hook_is_answered_without_a_content_type(server: Served) -> None:
 def test_a_connection_is_good_for_many_calls(server: Served) -> None:
     connection = server.connect()
     names = {handler["name"] for handler in ask(connection, Discovery.id.path(), b"{}")["handlers"]}
-    assert names == {"pid", "slow", "endless", "size", "motto"}
+    assert names == {"pid", "slow", "endless", "size", "motto", *HUNG}
     assert {ask(connection, PID, CLUSTER)["status"] for _ in range(20)} == {"Success"}
     connection.close()
 
@@ -242,6 +243,17 @@ def test_a_call_that_has_begun_is_finished(folder: Path, workers: int) -> None:
     assert sorted(server.out) == ["begun\n", *["closed\n"] * workers, *["open\n"] * workers]
 
 
+@pytest.mark.parametrize("handler", HUNG)
+def test_a_server_ends_whatever_threads_hang(folder: Path, handler: str) -> None:
+    with serving(folder) as server:
+        server.ask(f"{BeforeClusterDelete.id.path(handler)}?timeout=50ms", CLUSTER)
+        server.process.send_signal(signal.SIGTERM)
+        try:
+            assert server.process.wait(PATIENCE) == 0
+        finally:
+            server.process.kill()
+
+
 def test_a_server_goes_on_for_a_while_until_nobody_calls_any_more(folder: Path) -> None:
     with serving(folder, CAPELIN_DRAIN_SECONDS="60") as server:
         server.process.send_signal(signal.SIGTERM)
@@ -314,7 +326,7 @@ def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Pa
         )
     pid = int(started.stdout.splitlines()[0])
     try:
-        wait_until(lambda: "serving 5 handlers" in log.read_text())
+        wait_until(lambda: f"serving {5 + len(HUNG)} handlers" in log.read_text())
         served = time.monotonic()
         wait_until(lambda: time.monotonic() > served + 1.5)
         assert not has_ended(pid)

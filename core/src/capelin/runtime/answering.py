@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-from asyncio import to_thread
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.extension import Call, Extension, Handler
 from capelin.runtime.messages import MessageError, Response, explain, read_json
+from capelin.runtime.threads import MOST, AllHangError, Threads
 from capelin.runtime.v1alpha1 import Discovery
 from capelin.runtime.verdicts import Failure, Proceed, Retry
 
@@ -37,6 +37,7 @@ class Endpoint:
         # What is built now is there when the first call comes, and shared by all processes.
         self._request.model_rebuild()
         self._proceed = write(handler.hook, Proceed())
+        self._threads = Threads(handler.name)
 
     async def answer(self, body: bytes) -> Answered:
         """The response to a request."""
@@ -49,6 +50,11 @@ class Endpoint:
             return self._proceed if result is None else write(self.handler.hook, result)
         except MessageError as error:
             return self.failure(f"cannot read the request: {error}")
+        except AllHangError:
+            return self.failure(
+                f"takes no call while {MOST} earlier ones hang; find what they wait for, or restart"
+                " the extension"
+            )
         except Exception as error:  # noqa: BLE001 - every error becomes an answer
             _log.exception("handler %s failed", self.handler.name)
             # The error's own words may hold a secret, or change from call to call.
@@ -63,7 +69,7 @@ class Endpoint:
         if self.at_once or inspect.iscoroutinefunction(function):
             result = function(call)
         else:
-            result = await to_thread(function, call)
+            result = await self._threads.run(function, call)
         # A plain function may hand on what an async one returned.
         return await result if inspect.isawaitable(result) else result
 

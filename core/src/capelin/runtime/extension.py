@@ -143,7 +143,7 @@ class Extension:
         """Register a function as a handler.
 
         Async functions are awaited. Plain functions run at once for hooks that are pure, since
-        they only compute, and in a thread for all others, since they may wait.
+        they only compute, and in a thread of the handler's for all others, since they may wait.
 
         Args:
             hook: What it answers.

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +32,10 @@ _LAST_CALLS_SECONDS = 30
 """For how long calls may go on after the server has stopped listening: none may last longer."""
 
 
+_LAST_THREADS_SECONDS = 3
+"""For how long threads may go on after everything is answered and closed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """What a process needs to answer."""
@@ -45,9 +51,15 @@ class Worker:
     """Whether it belongs to a process that looks after it, and ends with that."""
 
     def run(self) -> None:
-        """Answer until SIGTERM or SIGINT."""
+        """Answer until SIGTERM or SIGINT; and end then, whatever threads of handlers hang."""
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve())
+            # The runner waits for the threads of its executor, and Python for all other ones.
+            end = threading.Timer(_LAST_THREADS_SECONDS, _end)
+            end.daemon = True
+            end.start()
+        if not _hold_up_the_end():
+            end.cancel()
 
     async def _serve(self) -> None:
         app = App(self.extension, self.metrics.process(self.number))
@@ -71,6 +83,18 @@ class Worker:
             for helper in helpers:
                 helper.cancel()
             hooks.should_exit = probes.should_exit = True
+
+
+def _hold_up_the_end() -> list[str]:
+    """Threads without whose end Python does not end."""
+    mine = threading.current_thread()
+    return [each.name for each in threading.enumerate() if each is not mine and not each.daemon]
+
+
+def _end() -> None:
+    hanging = ", ".join(_hold_up_the_end()) or "none"
+    _log.warning("ending although not all has come to its end; threads that hang: %s", hanging)
+    os._exit(0)
 
 
 async def _stop_when_orphaned(told: "asyncio.Queue[float]") -> None:
