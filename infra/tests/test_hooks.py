@@ -6,20 +6,26 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from capelin.api.views.capi import ExtensionConfig
+from capelin.client import Client, NotServed
 from capelin.embedded.management.problems import BadInputError, MissingError
+from capelin.extensions import Extension as ExtensionObject
 from capelin.pki import issue, new_ca
 from capelin.runtime.requests import Scene, UsedPatch, example_scene
 from capelin.runtime.v1alpha1 import GeneratePatches
 from capelin_infra.hooks.measuring import milliseconds
 from capelin_infra.hooks.preview import preview
 from capelin_infra.hooks.requests import Wanted
+from capelin_infra.hooks.targets import registered
 
 from . import command
 from .command import Said
@@ -60,6 +66,35 @@ ext.run()
 """
 
 
+ZOO = """
+from capelin.runtime import Catalog, Hook, Request, RetryResponse
+
+ZOO = Catalog()
+
+class BeforeOpeningRequest(Request):
+    gate: str
+
+class BeforeOpeningResponse(RetryResponse):
+    visitors: int = 0
+
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before a gate opens")
+class BeforeOpening(Hook[BeforeOpeningRequest, BeforeOpeningResponse]):
+    \"""Asked every morning.\"""
+"""
+KEEPER = """
+from capelin.runtime import Call, Extension
+from zoo import BeforeOpening, BeforeOpeningResponse
+
+ext = Extension("keeper")
+
+@ext.handler(BeforeOpening)
+def fed(call: Call[BeforeOpening, None]) -> BeforeOpeningResponse:
+    hungry = {"north": 60}.get(call.request.gate, 0)
+    return BeforeOpeningResponse(status="Success", retry_after_seconds=hungry, visitors=3)
+
+ext.run()
+"""
+
 Capelin = Callable[..., Said]
 
 
@@ -67,13 +102,30 @@ Capelin = Callable[..., Said]
 def extension(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Path]]:
     """The URL of a running extension, and a folder with an ExtensionConfig for it."""
     folder = tmp_path_factory.mktemp("extension")
+    with running(PROGRAM, folder) as url:
+        yield url, folder
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """The folder of an extension for hooks of its author's own."""
+    folder = tmp_path_factory.mktemp("keeper")
+    (folder / "zoo.py").write_text(ZOO)
+    (folder / "request.json").write_text('{"gate": "north"}')
+    with running(KEEPER, folder):
+        yield folder
+
+
+@contextmanager
+def running(program: str, folder: Path) -> Generator[str]:
+    """The URL of a program, whose files and ExtensionConfig come into the folder."""
     now = datetime.now(UTC)
     ca = new_ca("hooks", now=now)
     pair = issue(ca, common_name="hooks", usages=["server"], addresses=["127.0.0.1"], now=now)
     (folder / "tls.crt").write_bytes(pair.certificate_pem)
     (folder / "tls.key").write_bytes(pair.private_key_pem)
     (folder / "ca.crt").write_bytes(ca.certificate_pem)
-    (folder / "program.py").write_text(PROGRAM)
+    (folder / "program.py").write_text(program)
     command = [sys.executable, str(folder / "program.py"), "--host=127.0.0.1", "--port=0"]
     command += ["--probes-port=0", f"--cert-dir={folder}", "--drain-seconds=0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -95,7 +147,7 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, 
             },
         }
         (folder / "config.json").write_text(json.dumps(config))
-        yield url, folder
+        yield url
         process.terminate()
         process.stderr.read()
 
@@ -198,6 +250,86 @@ def test_what_cannot_be_is_said_with_what_to_do(
     assert said.returncode == code, said.stderr
     assert words in " ".join(said.stderr.split())
     assert "defect" not in said.stderr
+
+
+def test_hooks_of_others_are_discovered_called_and_checked_where_their_types_are_named(
+    keeper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(keeper)
+    monkeypatch.delitem(sys.modules, "zoo", raising=False)
+    capelin = partial(command.capelin, "hooks", home=tmp_path)
+    unknown = capelin("discover", "config.json")
+    assert unknown.returncode == 1
+    assert "known with --catalog MODULE:NAME" in " ".join(unknown.stderr.split())
+    zoo = ("--catalog", "zoo:ZOO")
+    assert "zoo.example.com/v1" in capelin("discover", "config.json", *zoo).stdout
+    held = capelin("call", "config.json", "fed", "-f", "request.json", *zoo)
+    answer = json.loads(held.stdout)
+    assert (held.returncode, answer["retryAfterSeconds"], answer["visitors"]) == (7, 60, 3)
+    made_up = capelin("call", "config.json", "fed", *zoo)
+    assert (made_up.returncode, "give it in a file" in made_up.stderr) == (2, True)
+    figures = capelin(
+        "bench", "config.json", "fed", "-f", "request.json", "--seconds=0.1", "-o", "json", *zoo
+    )
+    assert json.loads(figures.stdout)["calls"] > 0
+    checked = capelin("conformance", "config.json", *zoo)
+    assert checked.returncode == 0, checked.stdout
+    assert "not called: fed: nobody knows what a request of BeforeOpening" in checked.stdout
+    nowhere = capelin("discover", "config.json", "--catalog", "zoo:SEA")
+    assert (nowhere.returncode, "no catalog called SEA" in nowhere.stderr) == (2, True)
+
+
+def listed(name: str) -> dict[str, Any]:
+    """An object with one handler, as an API server has it."""
+    hook = {"apiVersion": "zoo.example.com/v1", "hook": "BeforeOpening"}
+    handler = {"name": f"fed.{name}", "requestHook": hook}
+    return {
+        "metadata": {"name": name},
+        "spec": {"clientConfig": {"url": "https://keeper"}},
+        "status": {"handlers": [{**handler, "timeoutSeconds": 5, "failurePolicy": "Fail"}]},
+    }
+
+
+class ApiServer:
+    """Has an object of each kind that it serves."""
+
+    def __init__(self, *kinds: type[ExtensionConfig] | type[ExtensionObject]) -> None:
+        self.kinds = kinds
+
+    async def list(self, kind: type[ExtensionConfig] | type[ExtensionObject]) -> Any:
+        if kind not in self.kinds:
+            raise NotServed(404, "NotFound", "no such kind")
+        return SimpleNamespace(items=[kind.read(listed(kind.resource.kind.lower()))])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        ((), []),
+        ((ExtensionConfig,), ["extensionconfig"]),
+        ((ExtensionObject,), ["extension"]),
+        ((ExtensionConfig, ExtensionObject), ["extensionconfig", "extension"]),
+    ],
+)
+async def test_extensions_are_registered_with_cluster_api_s_core_and_without(
+    kinds: tuple[type[ExtensionConfig] | type[ExtensionObject], ...], names: list[str]
+) -> None:
+    found = await registered(cast("Client", ApiServer(*kinds)))
+    assert [config.metadata.name for config in found] == names
+    assert all(config.spec.client_config.url == "https://keeper" for config in found)
+    assert [config.status.handlers[0].name for config in found] == [f"fed.{name}" for name in names]
+
+
+def test_a_file_may_hold_an_extension_of_a_system_without_the_core(
+    keeper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(keeper)
+    config = json.loads(Path("config.json").read_text())
+    config |= {"apiVersion": "runtime.capelin.io/v1alpha1", "kind": "Extension"}
+    Path("extension.json").write_text(json.dumps(config))
+    arguments = ("hooks", "discover", "extension.json", "--catalog", "zoo:ZOO")
+    said = command.capelin(*arguments, home=tmp_path)
+    assert "BeforeOpening" in said.stdout, said.stderr
 
 
 def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -14,12 +15,21 @@ from capelin.api import ObjectMeta
 from capelin.client import Client, Config, Impersonation, Invalid
 from capelin.contract.vocabulary import WATCH_LABEL
 from capelin.controller import Manager
+from capelin.controller.options import OptionsError, parse
 from capelin.extensions import Extension, Extensions, manifests
+from capelin.extensions.__main__ import ExtensionsOptions, build
 from capelin.extensions.api import ClientConfig, GroupVersionHook, Handler, Service, Spec
 from capelin.extensions.controller import discover, reason_of, status_of
 from capelin.pki import new_ca
-from capelin.runtime.calling import AddressError, CallingError, NoAnswerError, Registry
-from capelin.runtime.v1alpha1 import BeforeClusterUpgrade
+from capelin.runtime import Catalog, Hook, Message, Response
+from capelin.runtime.calling import (
+    AddressError,
+    CallingError,
+    DiscoveryError,
+    NoAnswerError,
+    Registry,
+)
+from capelin.runtime.v1alpha1 import CLUSTER_API, BeforeClusterUpgrade
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 
@@ -27,6 +37,14 @@ from core.tests.runtime.calling.wire import CA as WIRE_CA
 from core.tests.runtime.calling.wire import Server, answer, credentials, listening, server_context
 from core.tests.runtime.running import CA as SERVED_CA
 from core.tests.runtime.running import certificate, serving, write
+
+ZOO = Catalog()
+
+
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before the gates open")
+class BeforeOpening(Hook[Message, Response]):
+    """Asked every morning."""
+
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 LATER = NOW + timedelta(minutes=5)
@@ -117,6 +135,29 @@ async def test_each_bad_answer_has_its_reason(
     found = await discover(extension("one", server.url, WIRE_CA.certificate_pem))
     assert isinstance(found, CallingError)
     assert reason_of(found) == reason
+
+
+async def test_handlers_for_hooks_of_others_are_taken_where_the_hooks_are_known(
+    server: Server,
+) -> None:
+    opens = {"apiVersion": "zoo.example.com/v1", "hook": "BeforeOpening"}
+    handlers = [{"name": "gates", "requestHook": opens}]
+    server.says[DISCOVERY] = {"status": "Success", "handlers": handlers}
+    made = extension("one", server.url, WIRE_CA.certificate_pem)
+    unknown = await discover(made)
+    assert isinstance(unknown, DiscoveryError)
+    (found,) = cast("list[Handler]", await discover(made, CLUSTER_API.joined(ZOO)))
+    assert (found.name, found.request_hook.hook) == ("gates.one", "BeforeOpening")
+
+
+def test_the_program_is_told_whose_hooks_it_knows() -> None:
+    place = f"{__name__}:ZOO"
+    options = parse(ExtensionsOptions, "extensions", "", [f"--catalog={place}, {place}"], {})
+    assert options.catalog.find("zoo.example.com/v1", "BeforeOpening") is BeforeOpening
+    assert options.catalog.find(HOOK["apiVersion"], HOOK["hook"]) is BeforeClusterUpgrade
+    assert len(build(options)) == 1
+    with pytest.raises(OptionsError, match=r"--catalog: 'zoo' names no catalog"):
+        parse(ExtensionsOptions, "extensions", "", ["--catalog=zoo"], {})
 
 
 async def test_nobody_there_somebody_else_and_nowhere(server: Server) -> None:

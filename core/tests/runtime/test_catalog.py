@@ -1,8 +1,18 @@
+import sys
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import pytest
-from capelin.runtime.catalog import Catalog, CatalogError, Deprecation, Hook, HookId, Version
+from capelin.runtime.catalog import (
+    Catalog,
+    CatalogError,
+    Deprecation,
+    Hook,
+    HookId,
+    Version,
+    catalog_at,
+)
 from capelin.runtime.messages import Message, Request, Response, RetryResponse, read
 from capelin.runtime.v1alpha1 import CLUSTER_API, BeforeClusterCreate, Discovery, UpdateMachine
 from hypothesis import given, settings
@@ -309,3 +319,35 @@ def test_a_hook_carries_what_it_was_registered_with() -> None:
     assert (Going.summary, Going.tag, Going.deprecated) == ("Sum", "Tag", going)
     assert Going.description() == "What it is for."
     assert not Going.blocks()
+
+
+def test_catalogs_are_joined_with_their_conversions() -> None:
+    mine, versions = quota()
+    both = CLUSTER_API.joined(mine, mine)
+    assert both.find(versions[0].id.api_version, "Quota") is versions[0]
+    assert both.find(BeforeClusterCreate.id.api_version, "BeforeClusterCreate")
+    request = QuotaRequestV2(cores=3)
+    assert both.older_request(request, versions[1], versions[0]) == QuotaRequestV1(cores=3)
+    assert len(list(mine)) == 3
+    other, _ = quota()
+    with pytest.raises(CatalogError, match=r"two catalogs have a hook Quota .*, and not the same"):
+        mine.joined(other)
+
+
+def test_a_catalog_is_found_by_its_module_and_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    (tmp_path / "zoo_hooks.py").write_text("from capelin.runtime import Catalog\nZOO = Catalog()")
+    (tmp_path / "broken_hooks.py").write_text("raise OSError('no sea')")
+    assert isinstance(catalog_at("zoo_hooks:ZOO"), Catalog)
+    for place, words in (
+        ("zoo_hooks", "write it as module:name"),
+        ("zoo_hooks:", "write it as module:name"),
+        ("zoo_hooks:SEA", "has no catalog called SEA"),
+        ("zoo_hooks:Catalog", "has no catalog called Catalog"),
+        ("no_hooks:ZOO", "no_hooks cannot be imported"),
+        ("broken_hooks:ZOO", r"\(OSError: no sea\)"),
+    ):
+        with pytest.raises(CatalogError, match=words):
+            catalog_at(place)

@@ -7,6 +7,7 @@ from time import monotonic
 from capelin.contract.conditions import Aspect, update
 from capelin.controller import After, Context, For, Key, Reconciler, Result, patience
 from capelin.extensions.api import MOST_HANDLERS, Extension, Handler, Status
+from capelin.runtime import Catalog
 from capelin.runtime.calling import (
     AddressError,
     Caller,
@@ -16,6 +17,7 @@ from capelin.runtime.calling import (
     Registry,
     Trouble,
 )
+from capelin.runtime.v1alpha1 import CLUSTER_API
 
 DISCOVERED = "Discovered"
 """The condition, and its reason while the handlers in the status are what is said now."""
@@ -39,8 +41,15 @@ class Extensions(Reconciler[Extension]):
 
     watches = (For(Extension),)
 
-    def __init__(self, period: timedelta = PERIOD) -> None:
+    def __init__(self, period: timedelta = PERIOD, *, catalog: Catalog = CLUSTER_API) -> None:
+        """Begin with nobody asked.
+
+        Args:
+            period: How often an extension is asked again, though nothing has changed.
+            catalog: The hooks that handlers may be for.
+        """
         self._period = period
+        self._catalog = catalog
         self._asked: dict[str, tuple[tuple[str, int], float]] = {}
 
     async def reconcile(self, extension: Extension, at: Context, /) -> Result:
@@ -50,7 +59,7 @@ class Extensions(Reconciler[Extension]):
         # What we write is an event, too: who answers otherwise each time would be asked for ever.
         if asked == version and (rest := until - monotonic()) > 0:
             return After(rest)
-        found, now = await discover(extension), at.now()
+        found, now = await discover(extension, self._catalog), at.now()
         status = status_of(extension, found, now)
         await at.publish(extension, status)
         pause = After(self._period.total_seconds())
@@ -64,10 +73,12 @@ class Extensions(Reconciler[Extension]):
         self._asked.pop(key.name, None)
 
 
-async def discover(extension: Extension) -> list[Handler] | CallingError:
+async def discover(
+    extension: Extension, catalog: Catalog = CLUSTER_API
+) -> list[Handler] | CallingError:
     """The handlers that an extension has, or why nobody knows."""
     # A new connection each time: what the last one was allowed to trust does not count any more.
-    async with Caller(Registry(), namespace_labels=_unasked) as caller:
+    async with Caller(Registry(), namespace_labels=_unasked, catalog=catalog) as caller:
         try:
             config = await caller.discover(extension.config())
         except CallingError as error:

@@ -13,6 +13,7 @@ from capelin.runtime.catalog import (
     Hook,
     HookId,
     Version,
+    catalog_at,
 )
 from capelin.runtime.evolution import Release, breaking_changes
 from capelin.runtime.extension import Call, Extension, Handler, InvalidExtensionError
@@ -63,6 +64,7 @@ __all__ = [
     "Verdict",
     "Version",
     "breaking_changes",
+    "catalog_at",
     "openapi_document",
     "proceed",
     "retry_after",

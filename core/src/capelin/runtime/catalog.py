@@ -1,5 +1,6 @@
 """The hooks that are known, by group, version and name, and how their versions convert."""
 
+import importlib
 import inspect
 import re
 from collections import deque
@@ -197,6 +198,20 @@ class Catalog:
             raise CatalogError(f"{newer.id} has a conversion to {older.id} already")
         self._conversions[newer.id, older.id] = Conversion(newer, older, request, response)
 
+    def joined(self, *others: "Catalog") -> "Catalog":
+        """A catalog with the hooks and conversions of these as well.
+
+        Raises:
+            CatalogError: two of them mean different hooks by the same name.
+        """
+        made = Catalog()
+        for one in (self, *others):
+            for hook in one:
+                if made._hooks.setdefault(hook.id, hook) is not hook:
+                    raise CatalogError(f"two catalogs have a hook {hook.id}, and not the same one")
+            made._conversions.update({(c.newer.id, c.older.id): c for c in one.conversions})
+        return made
+
     def __iter__(self) -> Iterator[AnyHook]:
         return iter(self._hooks.values())
 
@@ -252,6 +267,26 @@ class Catalog:
                     seen.add(end)
                     ways.append((end, [*way, step]))
         raise CatalogError(f"no conversion leads from {newer.id} to {older.id}")
+
+
+def catalog_at(place: str) -> Catalog:
+    """The catalog that a module holds, as `module:name`.
+
+    Raises:
+        CatalogError: there is none.
+    """
+    module, colon, name = place.partition(":")
+    if not (module and colon and name):
+        raise CatalogError(f"{place!r} names no catalog; write it as module:name")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    # Whatever it does when it is imported.
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise CatalogError(f"module {module} cannot be imported ({why})") from error
+    if not isinstance(found, Catalog):
+        raise CatalogError(f"module {module} has no catalog called {name}")
+    return found
 
 
 def _message_types(hook: AnyHook) -> tuple[type[Any], type[Any]]:

@@ -43,6 +43,15 @@ Through = Annotated[
         help="Connect there instead, as to a port that kubectl port-forward opened for a service.",
     ),
 ]
+Catalogs = Annotated[
+    list[str],
+    typer.Option(
+        "--catalog",
+        metavar="MODULE:NAME",
+        help="A catalog with hooks that are not Cluster API's own; can be said several times.",
+        show_default=False,
+    ),
+]
 Handler = Annotated[
     str, typer.Argument(metavar="HANDLER", help="As ls names it.", show_default=False)
 ]
@@ -106,13 +115,14 @@ def discover(
     client_cert: Certificate = None,
     client_key: Key = None,
     through: Through = None,
+    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
     output: Output = "text",
 ) -> None:
     """Ask an extension for its handlers, and check them as Cluster API does."""
     from capelin_infra.hooks.calling import discover as ask
-    from capelin_infra.hooks.targets import Target
+    from capelin_infra.hooks.targets import Target, known_hooks
 
-    target = Target(which, environment, ca, client_cert, client_key, through)
+    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
     run(ask(target, json=output == "json"))
 
 
@@ -135,6 +145,7 @@ def call(
     client_cert: Certificate = None,
     client_key: Key = None,
     through: Through = None,
+    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
 ) -> None:
     """Call a handler: with a request from a file, about a Cluster, or about a made-up one.
 
@@ -143,11 +154,11 @@ def call(
     """
     from capelin_infra.hooks.calling import call as ask
     from capelin_infra.hooks.requests import Wanted
-    from capelin_infra.hooks.targets import Target
+    from capelin_infra.hooks.targets import Target, known_hooks
 
     if request is not None and cluster is not None:
         raise typer.BadParameter("say --request or --cluster, not both")
-    target = Target(which, environment, ca, client_cert, client_key, through)
+    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
     wanted = Wanted(request, cluster, to, patch)
     held = run(ask(target, handler, wanted, diff=diff, show_request=show_request))
     if held:
@@ -169,14 +180,15 @@ def bench(
     client_cert: Certificate = None,
     client_key: Key = None,
     through: Through = None,
+    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
     output: Output = "text",
 ) -> None:
     """Call a handler again and again, and say how long that takes."""
     from capelin_infra.hooks.measuring import measure
     from capelin_infra.hooks.requests import Wanted
-    from capelin_infra.hooks.targets import Target
+    from capelin_infra.hooks.targets import Target, known_hooks
 
-    target = Target(which, environment, ca, client_cert, client_key, through)
+    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
     wanted = Wanted(request, cluster, to, patch)
     run(
         measure(
@@ -206,6 +218,7 @@ def conformance(
     client_cert: Certificate = None,
     client_key: Key = None,
     through: Through = None,
+    catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
     output: Output = "text",
 ) -> None:
     """Check an extension in any language against what Cluster API needs of it.
@@ -216,9 +229,9 @@ def conformance(
     """
     from capelin_infra.hooks.checking import check
     from capelin_infra.hooks.requests import Wanted
-    from capelin_infra.hooks.targets import Target
+    from capelin_infra.hooks.targets import Target, known_hooks
 
-    target = Target(which, environment, ca, client_cert, client_key, through)
+    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
     wanted = Wanted(None, cluster, to)
     if not run(check(target, wanted, pure_only=pure_only, json=output == "json")):
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ from capelin.runtime.calling import (
 from capelin.runtime.calling.discovery import SaidHandler, SaidHandlers, problems_of
 from capelin.runtime.messages import read
 from capelin.runtime.requests import example_scene, request_for
-from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery, GeneratePatches, GeneratePatchesRequest
+from capelin.runtime.v1alpha1 import Discovery, GeneratePatches, GeneratePatchesRequest
 from rich.console import Console
 
 from capelin_infra.hooks.listing import handler_table
@@ -40,7 +40,10 @@ def not_answered(which: str, error: CallingError) -> NotAnsweredError:
         case RefusedError():
             remedy = "Its log says more; the request that it got is shown by --show-request."
         case DiscoveryError():
-            remedy = "Correct its handlers: Cluster API would refuse all of them."
+            remedy = (
+                "Correct its handlers: Cluster API would refuse all of them. Hooks that are not"
+                " Cluster API's own are known with --catalog MODULE:NAME."
+            )
         case _:
             remedy = f"See what else is wrong with capelin hooks conformance {which}."
     return NotAnsweredError("The extension did not do it.", f"{error}.", remedy)
@@ -71,7 +74,7 @@ async def discovered(target: Target, config: ExtensionConfig) -> list[SaidHandle
             )
             check_status(name, answer)
             handlers = read_answer(name, SaidHandlers, answer.body).handlers
-            if problems := problems_of(handlers, CLUSTER_API):
+            if problems := problems_of(handlers, target.catalog):
                 raise DiscoveryError(name, problems)
         except CallingError as error:
             raise not_answered(target.which, error) from None
@@ -84,7 +87,7 @@ async def call(
     """Call a handler and show its answer; whether it holds its caller back."""
     config = await target.config()
     handler = find_handler(await discovered(target, config), name, config.metadata.name)
-    hook = hook_of(handler)
+    hook = hook_of(handler, target)
     request = await request_of(target, wanted, handler, config)
     if show_request:
         print(jsonlib.dumps(request, indent=2))  # noqa: T201
@@ -98,7 +101,7 @@ async def call(
     compared = _templates(request) if diff else {}
     async with target.connections() as connections:
         try:
-            answer = await ask(connections, target.address(config), handler, request)
+            answer = await ask(connections, target.address(config), handler, hook, request)
         except CallingError as error:
             raise not_answered(target.which, error) from None
     if diff:
@@ -119,7 +122,9 @@ async def request_of(
         MissingError: what it is to be about is not there.
     """
     name = handler.name if target.is_url else f"{handler.name}.{config.metadata.name}"
-    return await wanted.request(hook_of(handler), name, target.environment, config.spec.settings)
+    return await wanted.request(
+        hook_of(handler, target), name, target.environment, config.spec.settings
+    )
 
 
 def _templates(request: Unstructured) -> Unstructured:
@@ -139,14 +144,17 @@ def _templates(request: Unstructured) -> Unstructured:
 
 
 async def ask(
-    connections: Connections, address: Address, handler: SaidHandler, request: Unstructured
+    connections: Connections,
+    address: Address,
+    handler: SaidHandler,
+    hook: AnyHook,
+    request: Unstructured,
 ) -> Unstructured:
     """A handler's answer, which is a success.
 
     Raises:
         CallingError: it is none, or there is none.
     """
-    hook = hook_of(handler)
     answer = await connections.post(
         address,
         address.path(hook.id.path(handler.name)),
@@ -177,6 +185,6 @@ def find_handler(handlers: list[SaidHandler], name: str, extension: str) -> Said
     )
 
 
-def hook_of(handler: SaidHandler) -> AnyHook:
+def hook_of(handler: SaidHandler, target: Target) -> AnyHook:
     """What a discovered handler answers."""
-    return CLUSTER_API.find(handler.request_hook.api_version, handler.request_hook.hook)
+    return target.catalog.find(handler.request_hook.api_version, handler.request_hook.hook)

@@ -20,6 +20,7 @@ async def check(target: Target, wanted: Wanted, *, pure_only: bool, json: bool) 
             scene=await wanted.scene(target.environment),
             settings=config.spec.settings,
             identity=target.identity(),
+            catalog=target.catalog,
             pure_only=pure_only,
         )
     except AddressError as error:

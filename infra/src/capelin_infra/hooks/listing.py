@@ -3,13 +3,12 @@
 import json as jsonlib
 from collections.abc import Iterable
 
-from capelin.api.views.capi import ExtensionConfig
-from capelin.client import Client
 from capelin.runtime.calling.discovery import SaidHandler
 from rich.console import Console
 from rich.table import Table
 
 from capelin_infra.connection import client_of, the_environment
+from capelin_infra.hooks.targets import registered
 
 
 def handler_table(handlers: Iterable[SaidHandler]) -> Table:
@@ -29,7 +28,7 @@ def handler_table(handlers: Iterable[SaidHandler]) -> Table:
 async def show(environment: str, *, json: bool) -> None:
     """Print what the environment's ExtensionConfigs say."""
     async with client_of(the_environment(environment)) as client:
-        configs = await _configs(client)
+        configs = sorted(await registered(client), key=lambda config: config.metadata.name)
     if json:
         print(jsonlib.dumps([one.dump() for one in configs], indent=2))  # noqa: T201
         return
@@ -49,8 +48,3 @@ async def show(environment: str, *, json: bool) -> None:
         console.print(table)
     else:
         console.print("No ExtensionConfigs. Register one with kubectl apply.")
-
-
-async def _configs(client: Client) -> list[ExtensionConfig]:
-    found = (await client.list(ExtensionConfig)).items
-    return sorted(found, key=lambda config: config.metadata.name)

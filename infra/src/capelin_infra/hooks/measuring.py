@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from capelin.runtime.calling import CallingError
 from rich.console import Console
 
-from capelin_infra.hooks.calling import ask, discovered, find_handler, not_answered, request_of
+from capelin_infra.hooks.calling import (
+    ask,
+    discovered,
+    find_handler,
+    hook_of,
+    not_answered,
+    request_of,
+)
 from capelin_infra.hooks.requests import Wanted
 from capelin_infra.hooks.targets import Target
 
@@ -30,19 +37,19 @@ async def measure(
     config = await target.config()
     handler = find_handler(await discovered(target, config), name, config.metadata.name)
     request = await request_of(target, wanted, handler, config)
-    address = target.address(config)
+    address, hook = target.address(config), hook_of(handler, target)
     took: list[float] = []
     async with target.connections() as open_connections:
 
         async def calls(until: float) -> None:
             while time.perf_counter() < until:
                 start = time.perf_counter()
-                await ask(open_connections, address, handler, request)
+                await ask(open_connections, address, handler, hook, request)
                 took.append(time.perf_counter() - start)
 
         try:
             # The first opens a connection, which the figures are not about.
-            await ask(open_connections, address, handler, request)
+            await ask(open_connections, address, handler, hook, request)
             end = time.perf_counter() + seconds
             await asyncio.gather(*(calls(end) for _ in range(connections)))
         except CallingError as error:

@@ -1,14 +1,18 @@
 """From what stands on the command line to an ExtensionConfig, and who calls it."""
 
 import asyncio
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
-from capelin.client import NotFound
+from capelin.client import Client, NotServed
 from capelin.embedded.management.problems import BadInputError, MissingError
+from capelin.extensions import Extension
+from capelin.runtime import Catalog, CatalogError, catalog_at
 from capelin.runtime.calling import (
     Address,
     AddressError,
@@ -16,9 +20,14 @@ from capelin.runtime.calling import (
     Identity,
     address_of,
 )
+from capelin.runtime.v1alpha1 import CLUSTER_API
 from pydantic import ValidationError
 
 from capelin_infra.connection import client_of, the_environment
+
+KindT = TypeVar("KindT", ExtensionConfig, Extension)
+
+_KINDS = {kind.resource.kind for kind in (ExtensionConfig, Extension)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,8 @@ class Target:
     client_cert: Path | None = None
     client_key: Path | None = None
     through: str | None = None
+    catalog: Catalog = CLUSTER_API
+    """The hooks that its handlers may be for."""
 
     @property
     def is_url(self) -> bool:
@@ -86,16 +97,51 @@ class Target:
 
     async def _of_name(self) -> ExtensionConfig:
         async with client_of(the_environment(self.environment)) as client:
-            try:
-                return await client.get(ExtensionConfig, self.which)
-            except NotFound:
-                found = (await client.list(ExtensionConfig)).items
-        known = ", ".join(sorted(one.metadata.name for one in found)) or "none"
+            found = await registered(client)
+        for one in found:
+            if one.metadata.name == self.which:
+                return one
+        known = ", ".join(sorted({one.metadata.name for one in found})) or "none"
         raise MissingError(
             f"There is no ExtensionConfig {self.which}.",
             f"Those that there are: {known}.",
             "Name one of them, a file that holds one, or a URL that begins with https://.",
         )
+
+
+async def registered(client: Client) -> list[ExtensionConfig]:
+    """All ExtensionConfigs, and the Extensions of systems without Cluster API's core after them."""
+    configs, extensions = await asyncio.gather(
+        _served(client, ExtensionConfig), _served(client, Extension)
+    )
+    return [*configs, *(extension.config() for extension in extensions)]
+
+
+async def _served(client: Client, kind: type[KindT]) -> list[KindT]:
+    try:
+        return (await client.list(kind)).items
+    except NotServed:
+        return []
+
+
+def known_hooks(places: Sequence[str]) -> Catalog:
+    """Cluster API's hooks, and those of the catalogs at these places, as `module:name`.
+
+    Raises:
+        BadInputError: a catalog is not there.
+    """
+    # As with `python -m`, what lies where one works can be named.
+    sys.path.insert(0, "")
+    try:
+        return CLUSTER_API.joined(*(catalog_at(place) for place in places))
+    except CatalogError as error:
+        raise BadInputError(
+            "The hooks cannot be known.",
+            f"{error}.",
+            "Name another catalog, or install its module.",
+        ) from None
+    finally:
+        sys.path.remove("")
 
 
 def _is_file(which: str) -> bool:
@@ -112,7 +158,7 @@ def _of_url(url: str, ca: Path | None) -> ExtensionConfig:
 def _of_file(path: Path) -> ExtensionConfig:
     try:
         documents: list[Any] = list(yaml.safe_load_all(path.read_text()))
-        (found,) = [one for one in documents if one and one.get("kind") == "ExtensionConfig"]
+        (found,) = [one for one in documents if one and one.get("kind") in _KINDS]
         return ExtensionConfig.read(found)
     except OSError as error:
         why = f"It cannot be read ({error.strerror})."
