@@ -13,6 +13,7 @@ from capelin.runtime.extension import Call, Extension, InvalidExtensionError
 from capelin.runtime.server.app import App, patience
 from capelin.runtime.server.bodies import MAX_BODY_BYTES
 from capelin.runtime.server.metrics import Counter
+from capelin.runtime.server.watch import Watch, WatchedCall
 from capelin.runtime.threads import MOST
 from capelin.runtime.v1alpha1 import AfterClusterUpgrade, BeforeClusterCreate, Discovery
 from capelin.runtime.verdicts import Proceed, proceed
@@ -52,6 +53,9 @@ class Client:
             piece = self._pieces.pop(0)
             return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
         await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def left(self) -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -284,11 +288,7 @@ async def test_a_call_ends_when_its_client_is_gone() -> None:
 async def test_a_client_that_leaves_while_it_speaks_is_let_go() -> None:
     app, counts = app_of(go_on)
     client = Client(b'{"clus', b"")
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    client.receive = receive
+    client.receive = client.left
     await app(client.scope, client.receive, client.send)
     assert client.sent == []
     assert counts.ended == [(PATH, "abandoned")]
@@ -320,6 +320,79 @@ async def test_a_handler_that_will_not_be_cancelled_still_gives_its_answer() -> 
     app, _ = app_of(stubborn)
     answer = await Client(query=b"timeout=20ms").call(app)
     assert answer["message"] == "late"
+
+
+async def test_a_call_is_answered_in_time_whatever_its_handler_does_then() -> None:
+    release, ended = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_: object) -> Proceed:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        ended.set()
+        return proceed("too late")
+
+    app, counts = app_of(stubborn)
+    client = Client(query=b"timeout=20ms")
+    call = asyncio.create_task(app(client.scope, client.receive, client.send))
+    await until(lambda: len(client.sent) == 2)
+    assert not call.done()
+    release.set()
+    await call
+    assert ended.is_set()
+    answer = orjson.loads(client.sent[1]["body"])
+    assert answer["message"] == "handler try did not answer in time"
+    assert client.headers["connection"] == "close"
+    assert len(client.sent) == 2
+    assert counts.ended == [(PATH, "timeout")]
+
+
+async def test_a_handler_that_fails_after_its_time_is_answered_for_once() -> None:
+    release = asyncio.Event()
+
+    async def stubborn(_: object) -> Proceed:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await release.wait()
+        return proceed()
+
+    app, counts = app_of(stubborn)
+    client = Client(query=b"timeout=20ms")
+    call = asyncio.create_task(app(client.scope, client.receive, client.send))
+    await until(lambda: len(client.sent) == 2)
+    release.set()
+    await call
+    assert len(client.sent) == 2
+    assert counts.ended == [(PATH, "timeout")]
+
+
+async def test_nobody_is_told_anything_who_has_gone_before_the_handler_ends() -> None:
+    client, told = Client(), list[str]()
+
+    async def tell() -> None:
+        told.append("late")
+
+    async def stubborn() -> None:
+        with Watch().call(client.receive, 1, tell) as call:
+            call.heard = True
+            watched.append(call)
+            for _ in range(2):
+                with suppress(asyncio.CancelledError):
+                    await release.wait()
+
+    watched, release = list[WatchedCall](), asyncio.Event()
+    client.receive = client.left
+    task = asyncio.create_task(stubborn())
+    await until(lambda: watched)
+    now = asyncio.get_running_loop().time()
+    watched[0].look(now)
+    await until(task.cancelling)
+    for seconds in (2, 3):
+        watched[0].look(now + seconds)
+    release.set()
+    await task
+    assert told == []
 
 
 async def test_nothing_is_left_of_a_call() -> None:

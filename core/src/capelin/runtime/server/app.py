@@ -7,12 +7,12 @@ do (docs/decisions/0040-hooks-before-fastapi.md).
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qs
 
 from capelin.api.durations import parse_duration
-from capelin.runtime.answering import Answered, endpoints
+from capelin.runtime.answering import Answered, Endpoint, endpoints
 from capelin.runtime.extension import Extension
 from capelin.runtime.server.bodies import (
     MAX_BODY_BYTES,
@@ -22,7 +22,7 @@ from capelin.runtime.server.bodies import (
     read_body,
 )
 from capelin.runtime.server.metrics import Counter, Metrics
-from capelin.runtime.server.watch import TimeOverError, Watch
+from capelin.runtime.server.watch import AnsweredError, TimeOverError, Watch
 
 Scope = Mapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
@@ -55,16 +55,20 @@ class App:
             return
         start = time.perf_counter()
         seconds = patience(endpoint.handler.timeout_seconds, scope["query_string"])
+        late = partial(self._too_late, send, endpoint, start)
         try:
-            with self._watch.call(receive, seconds) as call:
+            with self._watch.call(receive, seconds, late) as call:
                 body = await read_body(receive)
                 call.heard = True
                 answered = await endpoint.answer(body)
             await self._send(send, answered)
             outcome = answered.outcome
         except TimeOverError:
-            outcome = "timeout"
-            await self._send(send, endpoint.failure("did not answer in time"), last=True)
+            await late()
+            return
+        except AnsweredError as answered:
+            await answered.telling
+            return
         except BodyTooLargeError:
             outcome = "failure"
             limit = f"{MAX_BODY_BYTES // 2**20} MiB"
@@ -72,6 +76,10 @@ class App:
         except ClientGoneError:
             outcome = "abandoned"
         self._counter.count(endpoint.handler.path, outcome, time.perf_counter() - start)
+
+    async def _too_late(self, send: Send, endpoint: Endpoint, start: float) -> None:
+        await self._send(send, endpoint.failure("did not answer in time"), last=True)
+        self._counter.count(endpoint.handler.path, "timeout", time.perf_counter() - start)
 
     async def _send(self, send: Send, answered: Answered, *, last: bool = False) -> None:
         headers = [_JSON, (b"content-length", b"%d" % len(answered.body))]

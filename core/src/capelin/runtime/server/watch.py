@@ -1,6 +1,7 @@
 """Ending calls whose time is over or whose client has gone."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,17 @@ class TimeOverError(Exception):
     """The caller does not wait any longer."""
 
 
+class AnsweredError(Exception):
+    """The caller was told that its time is over while the call still would not end."""
+
+    def __init__(self, telling: asyncio.Task[None]) -> None:
+        super().__init__()
+        self.telling = telling
+
+
+Tell = Callable[[], Coroutine[None, None, None]]
+
+
 class Watch:
     """Looks after the calls of a process, as long as there are any."""
 
@@ -22,9 +34,13 @@ class Watch:
         self._calls: set[WatchedCall] = set()
         self._walking = False
 
-    def call(self, receive: Receive, seconds: float) -> "WatchedCall":
-        """A block that is left with `TimeOverError` or `ClientGoneError` when it comes to that."""
-        return WatchedCall(self, receive, seconds)
+    def call(self, receive: Receive, seconds: float, tell: Tell) -> "WatchedCall":
+        """A block that is left with `TimeOverError` or `ClientGoneError` when it comes to that.
+
+        If it is not left although its time is over, `tell` is called meanwhile, and it ends with
+        `AnsweredError`.
+        """
+        return WatchedCall(self, receive, seconds, tell)
 
     def begin(self, call: "WatchedCall") -> None:
         """Look after a call."""
@@ -57,15 +73,19 @@ class WatchedCall:
         "_receive",
         "_seconds",
         "_task",
+        "_tell",
+        "_telling",
         "_watch",
         "_why",
         "heard",
     )
 
-    def __init__(self, watch: Watch, receive: Receive, seconds: float) -> None:
+    def __init__(self, watch: Watch, receive: Receive, seconds: float, tell: Tell) -> None:
         self._watch = watch
         self._receive = receive
         self._seconds = seconds
+        self._tell = tell
+        self._telling: asyncio.Task[None] | None = None
         self._why: type[Exception] | None = None
         self._listener: asyncio.Task[None] | None = None
         self.heard = False
@@ -94,13 +114,20 @@ class WatchedCall:
             return
         # Somebody else may have cancelled the task too, and then it stays cancelled.
         ours = self._task.uncancel() <= self._cancelling
-        if ours and kind is asyncio.CancelledError:
+        cancelled = ours and kind is asyncio.CancelledError
+        if self._telling is not None and (cancelled or kind is None):
+            raise AnsweredError(self._telling) from None
+        if cancelled:
             raise self._why from None
 
     def look(self, now: float) -> None:
         """End the call if it is late; find out whether it is still for somebody."""
         if now >= self._deadline:
-            self._end(TimeOverError)
+            if self._why is None:
+                self._end(TimeOverError)
+            else:
+                # It had a round's time to end, and its caller's is nearly over.
+                self._leave_alone()
         elif self.heard and self._listener is None:
             self._listener = asyncio.create_task(self._until_gone())
 
@@ -108,6 +135,11 @@ class WatchedCall:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._end(ClientGoneError)
+
+    def _leave_alone(self) -> None:
+        self._watch.end(self)
+        if self._why is TimeOverError:
+            self._telling = asyncio.create_task(self._tell())
 
     def _end(self, why: type[Exception]) -> None:
         if self._why is None:
