@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,8 @@ from capelin.client import Client, Config
 from capelin.contract.conditions import Aspect
 from capelin.contract.owners import reference_to
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL
-from capelin.controller import Key, Manager
+from capelin.controller import Context, Key, Manager
+from capelin.controller.events import Recorder
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane, Spec
@@ -68,8 +70,7 @@ class Told:
         raise AssertionError(f"nothing answers at {site}")
 
     async def release(self, key: Key) -> None:
-        assert key.name == "one"
-        self.told.append("release")
+        self.told.append(f"release {key.name}")
 
     async def remove(self, key: Key, cluster: str, address: str) -> None:
         assert (key.name, cluster) == ("one", "one")
@@ -104,6 +105,21 @@ class Place:
         mine.metadata.labels = {CLUSTER_NAME_LABEL: "one", **labels}
         mine.metadata.owner_references = [reference_to(cluster, controller=True)]
         await self.client.create(mine)
+
+    async def create_worker(self) -> None:
+        worker = {
+            "metadata": {
+                "name": "worker",
+                "namespace": self.namespace,
+                "labels": {CLUSTER_NAME_LABEL: "one"},
+            },
+            "spec": {
+                "clusterName": "one",
+                "bootstrap": {"dataSecretName": "none"},
+                "infrastructureRef": {"apiGroup": "x.io", "kind": "None", "name": "none"},
+            },
+        }
+        await self.client.create(Machine.read(worker))
 
     async def mine(self) -> CapelinControlPlane:
         return await self.client.get(CapelinControlPlane, "one", self.namespace)
@@ -148,7 +164,7 @@ async def test_a_paused_control_plane_is_let_go_and_left_alone(place: Place) -> 
     await place.annotate(**{PAUSED_ANNOTATION: ""})
     async with place.managed():
         await until(lambda: place.says("Paused", "True", "Paused"))
-        assert set(place.backend.told) == {"release"}
+        assert set(place.backend.told) == {"release one"}
         assert (await place.mine()).metadata.finalizers == []
         await place.client.delete(CapelinControlPlane, "one", place.namespace)
         await until(place.gone)
@@ -160,7 +176,7 @@ async def test_a_paused_cluster_pauses_its_control_plane_and_wakes_it_again(plac
     await place.client.patch(Cluster, "one", place.namespace, {"spec": {"paused": True}})
     async with place.managed():
         await until(lambda: place.says("Paused", "True", "Paused"))
-        assert set(place.backend.told) == {"release"}
+        assert set(place.backend.told) == {"release one"}
         await place.client.patch(Cluster, "one", place.namespace, {"spec": {"paused": False}})
         await until(lambda: place.says("Paused", "False", "NotPaused"))
         assert "move" in place.backend.told
@@ -244,23 +260,9 @@ async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(plac
 
 async def test_it_goes_after_its_workers(place: Place) -> None:
     await place.create()
-    worker = Machine.read(
-        {
-            "metadata": {
-                "name": "worker",
-                "namespace": place.namespace,
-                "labels": {CLUSTER_NAME_LABEL: "one"},
-            },
-            "spec": {
-                "clusterName": "one",
-                "bootstrap": {"dataSecretName": "none"},
-                "infrastructureRef": {"apiGroup": "x.io", "kind": "None", "name": "none"},
-            },
-        }
-    )
     async with place.managed():
         await until(lambda: place.says("Paused", "False", "NotPaused"))
-        await place.client.create(worker)
+        await place.create_worker()
         await place.client.delete(CapelinControlPlane, "one", place.namespace)
         await until(lambda: place.says("Deleting", "True", "WaitingForWorkersDeletion"))
         assert "remove" not in " ".join(place.backend.told)
@@ -309,3 +311,84 @@ async def test_what_is_asked_for_later_begins_when_its_moment_comes(
 
         await until(has_begun)
     assert place.backend.due[0] == {None}
+
+
+async def test_one_that_went_without_us_is_let_go_and_what_runs_goes_on(place: Place) -> None:
+    await place.create()
+    await place.create_worker()
+    async with place.managed():
+        await until(lambda: place.says("Paused", "False", "NotPaused"))
+        await place.client.delete(CapelinControlPlane, "one", place.namespace)
+        await until(lambda: place.says("Deleting", "True", "WaitingForWorkersDeletion"))
+        # By hand, as somebody does who waits in vain.
+        await place.client.patch(
+            CapelinControlPlane, "one", place.namespace, {"metadata": {"finalizers": None}}
+        )
+
+        async def is_let_go() -> bool:
+            return "release one" in place.backend.told
+
+        await until(is_let_go)
+    assert "remove" not in " ".join(place.backend.told)
+
+
+async def test_another_one_of_the_same_name_does_not_meet_what_was_the_first_ones(
+    place: Place,
+) -> None:
+    recorder = Recorder(place.client, "test", "test", now=lambda: datetime.now(UTC))
+    at = Context(place.client, logging.getLogger(__name__), recorder)
+    reconciler = ControlPlanes(place.backend)
+    await place.create()
+    await reconciler.reconcile(await place.mine(), at)
+    await reconciler.reconcile(await place.mine(), at)
+    assert place.backend.told == ["claim", "move", "claim again", "move"]
+    first = await place.mine()
+    await place.client.patch(
+        CapelinControlPlane, "one", place.namespace, {"metadata": {"finalizers": None}}
+    )
+    await place.client.delete(CapelinControlPlane, "one", place.namespace)
+    second = CapelinControlPlane.of("one", place.namespace, spec=first.spec)
+    second.metadata.labels = first.metadata.labels
+    await reconciler.reconcile(await place.client.create(second), at)
+    assert place.backend.told[4:] == ["release one", "claim", "move"]
+
+
+@pytest.fixture
+async def copied(place: Place) -> Place:
+    """A control plane that is paused, and a copy of it in its namespace."""
+    await place.create()
+    await place.annotate(**{PAUSED_ANNOTATION: "", ADDRESS_ANNOTATION: ADDRESS})
+    original = await place.mine()
+    copy = CapelinControlPlane.of("two", place.namespace, spec=original.spec)
+    copy.metadata.labels = original.metadata.labels
+    copy.metadata.annotations = {ADDRESS_ANNOTATION: ADDRESS}
+    copy.metadata.finalizers = [FINALIZER]
+    await place.client.create(copy)
+    return place
+
+
+async def test_a_copy_moves_nothing_of_its_original(copied: Place) -> None:
+    async def says_whose_it_is() -> bool:
+        copy = await copied.client.get(CapelinControlPlane, "two", copied.namespace)
+        said = copy.status.conditions if copy.status else []
+        return any(
+            (one.type, one.reason) == ("Available", "WaitingForOwnerCluster")
+            and "of Cluster one names one" in one.message
+            for one in said
+        )
+
+    async with copied.managed():
+        await until(says_whose_it_is)
+    assert {"claim", "claim again", "move"}.isdisjoint(copied.backend.told)
+
+
+async def test_a_copy_goes_without_its_original(copied: Place) -> None:
+    await copied.create_worker()
+    await copied.client.delete(CapelinControlPlane, "two", copied.namespace)
+
+    async def is_gone() -> bool:
+        return await copied.client.find(CapelinControlPlane, "two", copied.namespace) is None
+
+    async with copied.managed():
+        await until(is_gone)
+    assert "remove" not in " ".join(copied.backend.told)

@@ -2,18 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from capelin.api import Unstructured, resource_of
-from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.capi import Cluster
 from capelin.api.views.core import Secret
 from capelin.client import Client, ClientError, needs_apply
-from capelin.contract.clusters import cluster_name_of, cluster_of, named_by
+from capelin.contract.clusters import cluster_name_of, cluster_of
 from capelin.contract.conditions import Aspect, is_true
 from capelin.contract.pausing import paused
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
+from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.controller import (
     After,
     Context,
@@ -30,6 +29,12 @@ from capelin.controller import (
 from capelin_control_plane import status as say
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backends import Backend, Observed, Problem, Site
+from capelin_control_plane.belonging import (
+    its_control_plane,
+    original_of,
+    why_nobodys,
+    workers_of,
+)
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ControlPlane,
@@ -49,12 +54,6 @@ MANAGER = "capelin-control-plane"
 _LOOK_AGAIN = timedelta(minutes=2)
 """How soon something that was deleted from the workload cluster is put back."""
 _RETRY = 5.0
-
-
-def its_control_plane(cluster: Cluster) -> Iterable[Key]:
-    """The control plane that a Cluster's events concern."""
-    name = named_by(cluster.spec.control_plane_ref, CapelinControlPlane)
-    return [] if name is None else [Key(cluster.namespace or "", name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +80,42 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._kept: dict[Key, _Kept] = {}
+        self._uids: dict[Key, str | None] = {}
+        """Whose the backend looks after: another one of the same name may come in its place."""
 
     async def reconcile(self, control_plane: CapelinControlPlane, at: Context) -> Result:
         """Take one step."""
         key = Key(control_plane.namespace or "", control_plane.name)
+        if self._uids.get(key, control_plane.uid) != control_plane.uid:
+            await self._let_go(key)
         cluster = await cluster_of(at.client, control_plane)
         pause = paused(control_plane, cluster)
         if pause.status == "True":
-            await self._backend.release(key)
+            await self._let_go(key)
             await at.publish(control_plane, say.paused_status(control_plane, pause, at.now()))
             return Done()
+        original = original_of(control_plane, cluster)
+        if original is not None:
+            # What runs is the original's, which may be paused and so looked after by nobody.
+            await self._let_go(key)
         if control_plane.metadata.deletion_timestamp is not None:
-            return await self._delete(key, control_plane, at)
-        if cluster is None:
-            problem = Problem(
-                say.WAITING_FOR_OWNER,
-                "no Cluster owns this control plane yet; name it in a Cluster's"
-                " spec.controlPlaneRef",
-            )
+            return await self._delete(key, control_plane, at, is_copy=original is not None)
+        if cluster is None or original is not None:
+            problem = Problem(say.WAITING_FOR_OWNER, why_nobodys(cluster, original))
             await at.publish(control_plane, say.waiting(control_plane, [pause], problem, at.now()))
             return Done()
         await at.add_finalizer(control_plane, FINALIZER)
         return await self._keep(key, control_plane, cluster, pause, at)
+
+    async def gone(self, key: Key, _: Context) -> None:
+        """Look no more after one that went without us. What it runs was not ours to stop."""
+        if key in self._uids:
+            await self._let_go(key)
+
+    async def _let_go(self, key: Key) -> None:
+        self._kept.pop(key, None)
+        self._uids.pop(key, None)
+        await self._backend.release(key)
 
     async def _keep(
         self,
@@ -128,6 +141,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         if isinstance(keys, Problem):
             refused = Aspect(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
             return await blocked(keys, refused)
+        self._uids[key] = control_plane.uid
         try:
             site = await self._backend.claim(wanted, keys, address)
             if isinstance(site, Problem):
@@ -235,8 +249,13 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         ca = await ca_certificate(at.client, cluster, namespace)
         return None if ca is None else await self._backend.find(namespace, cluster, ca)
 
-    async def _delete(self, key: Key, control_plane: CapelinControlPlane, at: Context) -> Result:
-        workers = await _workers(control_plane, at)
+    async def _delete(
+        self, key: Key, control_plane: CapelinControlPlane, at: Context, *, is_copy: bool
+    ) -> Result:
+        if is_copy:
+            await at.remove_finalizer(control_plane, FINALIZER)
+            return Done()
+        workers = await workers_of(control_plane, at)
         if workers:
             message = f"{', '.join(workers)} still need the API; they're deleted first"
             await at.publish(
@@ -252,6 +271,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         if cluster is not None and address is not None:
             await self._backend.remove(key, cluster, address)
         self._kept.pop(key, None)
+        self._uids.pop(key, None)
         await at.remove_finalizer(control_plane, FINALIZER)
         return Done()
 
@@ -272,21 +292,6 @@ async def _ensure_object(workload: Client, wanted: Unstructured) -> None:
     live = await workload.find(resource, metadata["name"], metadata.get("namespace"))
     if live is None or needs_apply(live, wanted, MANAGER):
         await workload.apply(wanted, resource=resource)
-
-
-async def _workers(control_plane: CapelinControlPlane, at: Context) -> list[str]:
-    cluster = control_plane.metadata.labels.get(CLUSTER_NAME_LABEL)
-    if cluster is None:
-        return []
-    namespace = control_plane.namespace
-    labels = {CLUSTER_NAME_LABEL: cluster}
-    machines = await at.client.list(Machine, namespace, labels=labels)
-    pools = await at.client.list(MachinePool, namespace, labels=labels)
-    counts = {
-        "machines": sum(CONTROL_PLANE_LABEL not in one.metadata.labels for one in machines.items),
-        "machine pools": len(pools.items),
-    }
-    return [f"{count} {what}" for what, count in counts.items() if count]
 
 
 def _next_look(seen: Observed, now: datetime, *asked_for: datetime | None) -> Result:
