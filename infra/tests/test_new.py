@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_its_own_tests_pass_and_hold_down_what_is_released(folder: Path) -> None:
     tests = ("pytest", "-q", "-p", "no:cacheprovider")
+    first = run(folder, *tests, "tests/test_released.py")
+    assert (first.returncode, "pytest --record does that" in first.stdout) == (1, True)
     recorded = run(folder, *tests, "--record")
     assert recorded.returncode == 0, recorded.stdout
     assert (folder / "tests/released/motto-v1/example.json").exists()
@@ -78,12 +81,15 @@ def test_its_certificate_names_the_service_that_is_called_and_its_last_calls_hav
     assert injected == f"storage-guard/{secret}"
 
 
-async def test_an_api_server_takes_what_is_to_be_deployed(folder: Path, kubeconfig: Path) -> None:
-    """All that is Kubernetes' own; cert-manager's kinds are not there to be asked."""
-    text = (folder / "deploy/extension.yaml").read_text()
+async def test_an_api_server_takes_what_is_to_be_deployed(
+    folder: Path, kubeconfig: Path, install_crds: Callable[..., None]
+) -> None:
+    """Kubernetes' own and Cluster API's; cert-manager's kinds are not there to be asked."""
+    install_crds("extensionconfigs.runtime.cluster.x-k8s.io")
     manifests = [
         one
-        for one in yaml.safe_load_all(text)
+        for file in ("extension.yaml", "extensionconfig.yaml")
+        for one in yaml.safe_load_all((folder / "deploy" / file).read_text())
         if not one["apiVersion"].startswith("cert-manager.io/")
     ]
     async with Client(Config.from_kubeconfig(kubeconfig), manager="user") as client:
@@ -91,7 +97,7 @@ async def test_an_api_server_takes_what_is_to_be_deployed(folder: Path, kubeconf
         for manifest in manifests:
             await client.apply(manifest, dry_run=True)
     kinds = {manifest["kind"] for manifest in manifests}
-    assert kinds >= {"Namespace", "Deployment", "Service", "PodDisruptionBudget"}
+    assert kinds >= {"Namespace", "Deployment", "Service", "PodDisruptionBudget", "ExtensionConfig"}
 
 
 def test_its_image_is_given_what_its_package_is_made_of(folder: Path) -> None:
@@ -124,7 +130,13 @@ def test_nothing_is_written_over_what_exists(folder: Path) -> None:
         write_extension("storage-guard", folder)
 
 
-@pytest.mark.parametrize("name", ["", "Guard", "my_guard", "-guard", "1guard", "class", "a" * 51])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "Guard", "my_guard", "-guard", "1guard", "class", "a" * 51),
+        *("json", "capelin", "tests", "null", "true", "on", "no"),
+    ],
+)
 def test_a_name_has_to_do_for_a_package_and_a_service(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be the name"):
         write_extension(name, tmp_path / "other")

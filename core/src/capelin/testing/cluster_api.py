@@ -11,6 +11,7 @@ from capelin.embedded.binaries import Binaries
 
 _PLACES: Final = {
     "cluster.x-k8s.io": ("cluster-api", "core"),
+    "runtime.cluster.x-k8s.io": ("cluster-api", "core"),
     "bootstrap.cluster.x-k8s.io": ("cluster-api", "bootstrap/kubeadm"),
     "controlplane.cluster.x-k8s.io": ("cluster-api", "controlplane/kubeadm"),
     "infrastructure.cluster.x-k8s.io": ("cluster-api/test", "infrastructure/docker"),

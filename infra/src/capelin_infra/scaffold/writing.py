@@ -1,6 +1,7 @@
 """Filling in the names and writing the files."""
 
 import re
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.resources import files
@@ -8,8 +9,10 @@ from importlib.resources.abc import Traversable
 from keyword import iskeyword
 from pathlib import Path
 
+import yaml
 from capelin.embedded.management.problems import BadInputError
 
+_TAKEN = sys.stdlib_module_names | {"capelin", "tests"}
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
@@ -25,6 +28,12 @@ def write_extension(name: str, folder: Path) -> list[Path]:
             f"{name} cannot be the name of an extension.",
             "It names a Python package, a Service and an ExtensionConfig.",
             "Use lower-case letters, digits and dashes, beginning with a letter, at most 50.",
+        )
+    if package in _TAKEN or yaml.safe_load(name) != name:
+        raise BadInputError(
+            f"{name} cannot be the name of an extension.",
+            "It means something else to Python or in YAML.",
+            "Choose another, as my-extension.",
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInputError(
