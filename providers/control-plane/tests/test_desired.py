@@ -85,6 +85,23 @@ def test_a_network_that_is_none_is_refused_by_its_field() -> None:
         wanted(cluster={"clusterNetwork": {"pods": {"cidrBlocks": ["sea"]}}})
 
 
+@pytest.mark.parametrize(
+    ("validity", "renew_before", "left"),
+    [
+        (365, 90, timedelta(days=90)),
+        (365, 0, timedelta(days=1)),
+        (2, 0, timedelta(hours=16)),
+        (1, 0, timedelta(hours=8)),
+    ],
+)
+def test_a_certificate_is_renewed_well_before_it_ends(
+    validity: int, renew_before: int, left: timedelta
+) -> None:
+    one = wanted({"certificates": {"validityDays": validity, "renewBeforeDays": renew_before}})
+    share = 1 - left / timedelta(days=validity)
+    assert one.renewal_share == pytest.approx(share)
+
+
 def test_resources_are_read_as_kubernetes_writes_them() -> None:
     one = wanted({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
     assert one.tuning["etcd"].memory_bytes == 512 * 2**20

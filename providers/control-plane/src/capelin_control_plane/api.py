@@ -139,7 +139,10 @@ class Certificates(Model):
     validity_days: Annotated[int, Ge(1), Le(3650)] = 365
     """How long a certificate is good. Authorities are good for ten years."""
     renew_before_days: Annotated[int, Ge(0), Le(3649)] = 90
-    """How long before its end a certificate is renewed; the kubeconfig is at half its life."""
+    """How long before its end a certificate is renewed; the kubeconfig is at half its life.
+
+    It is a day at least, or a third of its life where that is less.
+    """
 
     rules = (
         rule(

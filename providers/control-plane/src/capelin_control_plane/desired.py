@@ -42,6 +42,9 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 """By program, where in a spec users say how it runs."""
 
+_LEAST_LEFT = timedelta(days=1)
+"""Who uses a certificate reads a new one minutes later, and a provider may be down for longer."""
+
 _FEWEST_SERVICE_ADDRESSES = 16
 """The cluster's DNS has the tenth, and API servers take no fewer than eight."""
 
@@ -90,8 +93,9 @@ class ControlPlane:
 
     @property
     def renewal_share(self) -> float:
-        """The share of a certificate's life after which it is renewed."""
-        return max(0.01, 1 - self.renew_before / self.validity)
+        """The share of a certificate's life after which it is renewed, well before its end."""
+        left = max(self.renew_before, min(_LEAST_LEFT, self.validity / 3))
+        return max(0.01, 1 - left / self.validity)
 
     @property
     def first_service_address(self) -> str:
