@@ -8,7 +8,7 @@ from capelin.api.views.core import Secret
 from capelin.client import Client
 from capelin.contract.owners import controller_of, is_controlled_by
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
-from capelin.pki import KeyPair, client_certificate_of, new_ca, validity_of
+from capelin.pki import KeyPair, client_certificate_of, new_ca, read_kubeconfig, validity_of
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backends import Problem, Site
 from capelin_control_plane.certificates import Authorities
@@ -113,10 +113,14 @@ async def test_an_owner_that_somebody_took_away_is_put_back(
 
 
 async def keep_kubeconfig(
-    client: Client, owner: CapelinControlPlane, keys: Authorities, now: datetime
+    client: Client,
+    owner: CapelinControlPlane,
+    keys: Authorities,
+    now: datetime,
+    site: Site = SITE,
 ) -> Secret:
     of = wanted(NEW, namespace=owner.namespace or "")
-    await ensure_kubeconfig(client, owner, of, site=SITE, keys=keys, now=now)
+    await ensure_kubeconfig(client, owner, of, site=site, keys=keys, now=now)
     return await secret(client, owner, "kubeconfig")
 
 
@@ -133,6 +137,18 @@ async def test_the_kubeconfig_is_renewed_at_half_its_life_and_not_before(
     certificate = client_certificate_of(later.data["value"])
     assert certificate is not None
     assert validity_of(certificate).not_after > NOW + timedelta(days=500)
+
+
+@pytest.mark.parametrize(
+    ("host", "server"),
+    [("127.64.0.9", "https://127.64.0.9:443"), ("fd00::9", "https://[fd00::9]:443")],
+)
+async def test_the_kubeconfig_leads_to_the_endpoint_of_either_family(
+    client: Client, owner: CapelinControlPlane, host: str, server: str
+) -> None:
+    keys = await made(client, owner)
+    kept = await keep_kubeconfig(client, owner, keys, NOW, Site("127.64.0.9", host, 443))
+    assert read_kubeconfig(kept.data["value"]).server == server
 
 
 async def test_a_kubeconfig_that_is_deleted_or_not_ours_any_more_is_mended(

@@ -1,8 +1,10 @@
 """What is said of a control plane."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from capelin.api import Condition, ObjectMeta
 from capelin.contract.conditions import Aspect
 from capelin_control_plane.api import (
@@ -45,7 +47,7 @@ def part(component: Component, slot: int = 0, version: str = NEW, **state: objec
         component=component,
         version=version,
         ready=bool(merged["ready"]),
-        current=bool(merged["current"]),
+        current=None if merged["current"] is None else bool(merged["current"]),
         failure=str(merged["failure"]),
     )
 
@@ -228,3 +230,16 @@ def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
     assert condition(current, "Available")[:2] == ("False", "NotAvailable")
     assert "etcd-2 lost its data" in condition(current, "Available")[2]
+
+
+@pytest.mark.parametrize(("version", "up_to_date"), [(NEW, 1), (OLD, 0)])
+def test_while_programs_are_got_what_runs_their_version_is_up_to_date(
+    version: str, up_to_date: int
+) -> None:
+    parts = (part("etcd"), part("kube-apiserver", version=version), *followers(version))
+    getting = Problem("GettingPrograms", f"getting the programs of Kubernetes {NEW}")
+    seen = Observed(parts=tuple(replace(one, current=None) for one in parts), problem=getting)
+    current = said(seen, of=control_plane(initialized=True))
+    assert (current.replicas, current.ready_replicas) == (1, 1)
+    assert (current.up_to_date_replicas, current.updated_replicas) == (up_to_date, up_to_date)
+    assert condition(current, "RollingOut")[0] == ("False" if up_to_date else "True")

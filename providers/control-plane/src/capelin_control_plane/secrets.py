@@ -92,11 +92,10 @@ async def ensure_kubeconfig(
     present = await client.find(Secret, name, wanted.namespace)
     if present is not None and not _may_change(present, control_plane):
         return
-    server = f"https://{site.host}:{site.port}"
     data = present.data.get(secrets.KUBECONFIG) if present else None
     reason = kubeconfig_reason(
         data,
-        server,
+        site.server,
         keys.ca.certificate_pem,
         signer_pem=keys.ca.certificate_pem,
         common_name=_ADMINISTRATOR,
@@ -104,7 +103,7 @@ async def ensure_kubeconfig(
         now=now,
     )
     if data is None or reason is not None or _made_before(data, wanted):
-        data = _new_kubeconfig(wanted, server, keys, now)
+        data = _new_kubeconfig(wanted, site.server, keys, now)
     secret = secrets.kubeconfig_secret(data, cluster=wanted.cluster, owner=control_plane)
     if present is None or _differs(present, secret):
         await client.apply(secret)

@@ -1,6 +1,7 @@
 """What to say of a control plane: status and conditions from what is wanted and what was seen."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from capelin.api import Condition
@@ -56,10 +57,11 @@ def status(
 ) -> Status:
     """The status of a control plane that is there or coming."""
     before = control_plane.status or Status()
+    seen = _told_by_version(seen, wanted)
     initialized = bool(before.initialization.control_plane_initialized) or seen.answers
     servers = seen.of("kube-apiserver")
     ready = sum(part.ready for part in servers)
-    current = sum(part.current for part in servers)
+    current = sum(bool(part.current) for part in servers)
     ill = ailing(control_plane, seen) if initialized else ()
     versions = running_versions(seen) if initialized else []
     aspects = [
@@ -219,7 +221,7 @@ def scaling_up(wanted: ControlPlane, seen: Observed, ill: Sequence[Part]) -> Asp
 
 def scaling_down(wanted: ControlPlane, seen: Observed) -> Aspect:
     """Whether there are more API servers than are wanted."""
-    there = sum(part.current for part in seen.of("kube-apiserver"))
+    there = sum(bool(part.current) for part in seen.of("kube-apiserver"))
     if seen.problem is not None or there <= wanted.replicas:
         return Aspect(SCALING_DOWN, "False", f"Not{SCALING_DOWN}")
     message = f"from {there} to {wanted.replicas} API servers"
@@ -261,6 +263,15 @@ def running_versions(seen: Observed) -> list[VersionCount]:
         for version in sorted(counts, key=Version.read)
         if counts[version] or version in {part.version for part in _followers(seen)}
     ]
+
+
+def _told_by_version(seen: Observed, wanted: ControlPlane) -> Observed:
+    """What was seen, with its version to tell what is current where nothing else is known of it."""
+    parts = (
+        replace(part, current=part.version == wanted.version) if part.current is None else part
+        for part in seen.parts
+    )
+    return replace(seen, parts=tuple(parts))
 
 
 def _followers(seen: Observed) -> list[Part]:

@@ -11,6 +11,7 @@ from capelin.controller import Key
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.plan import Component
+from capelin_control_plane.workload.facts import server_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,8 @@ class Part:
     component: Component
     version: str
     ready: bool
-    current: bool
-    """Whether it runs as it is wanted."""
+    current: bool | None
+    """Whether it runs as it is wanted; nothing while the programs are not there to tell by."""
     failure: str = ""
     """Why it ended, when it has and is being started again."""
 
@@ -66,6 +67,11 @@ class Site:
     """What it is known by in its backend; it stays, whatever else changes."""
     host: str
     port: int
+
+    @property
+    def server(self) -> str:
+        """The URL at which the API answers."""
+        return server_url(self.host, self.port)
 
 
 class Backend(Protocol):

@@ -30,11 +30,15 @@ class Facts:
     @property
     def server(self) -> str:
         """The URL at which the workload cluster's API answers."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"https://{host}:{self.port}"
+        return server_url(self.host, self.port)
 
     @property
     def dns_addresses(self) -> tuple[str, ...]:
         """The cluster DNS addresses: the tenth of each service range, where kubeadm puts them."""
         networks = (ip_network(cidr) for cidr in self.service_cidrs)
         return tuple(str(ip_address(int(network.network_address) + 10)) for network in networks)
+
+
+def server_url(host: str, port: int) -> str:
+    """The URL of an API server, which has an IPv6 address in brackets."""
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -38,13 +38,12 @@ def parts(
 
 
 def _part(one: Instance, state: State | None, goal: Composition | None) -> Part:
-    wanted = None if goal is None else _wanted(one, goal)
     return Part(
         name=one.name,
         component=one.component,
         version=one.version,
         ready=state is not None and state.phase is Phase.RUNNING,
-        current=wanted is not None and is_current(one, wanted),
+        current=None if goal is None else _is_as_wanted(one, goal),
     )
 
 
@@ -57,6 +56,11 @@ def _being_replaced(one: Instance) -> Part:
         current=True,
         failure="lost its data, and is being replaced from the others",
     )
+
+
+def _is_as_wanted(one: Instance, goal: Composition) -> bool:
+    wanted = _wanted(one, goal)
+    return wanted is not None and is_current(one, wanted)
 
 
 def _wanted(one: Instance, goal: Composition) -> Instance | None:
