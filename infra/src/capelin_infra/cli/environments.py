@@ -113,6 +113,8 @@ def status(
     """
     from capelin_infra.overview import show
 
+    if watch and output == "json":
+        raise typer.BadParameter("--watch is for people; programs ask again")
     run(show(name, json=output == "json", watch=watch))
 
 

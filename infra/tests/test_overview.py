@@ -1,0 +1,40 @@
+"""Environments as they are shown, once and for as long as somebody watches."""
+
+import asyncio
+import io
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from capelin.embedded.management.environment import Environment, Settings
+from capelin.testing.waiting import until
+from capelin_infra.overview import show
+from rich.console import Console
+
+from .command import capelin
+
+
+async def test_who_watches_sees_what_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, color_system=None, width=100)
+    watching = asyncio.create_task(show(None, json=False, watch=True, console=console))
+    try:
+        await until(lambda: "There is no environment." in screen.getvalue())
+        environment = Environment(tmp_path / "capelin" / "lab")
+        environment.make_folders()
+        environment.write_settings(Settings(kubernetes_version="v1.34.4"))
+        await until(lambda: "Environment lab  stopped" in screen.getvalue())
+        assert not watching.done()
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+def test_what_programs_read_is_not_watched(tmp_path: Path) -> None:
+    ended = capelin("status", "--watch", "--output", "json", home=tmp_path)
+    assert ended.returncode == 2
+    assert "--watch is for people" in ended.stderr
