@@ -5,10 +5,12 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
+from capelin.api import Model
+from capelin.runtime import Catalog, Hook, Request, RetryResponse
 from capelin.runtime.extension import Call, Extension, InvalidExtensionError
 from capelin.runtime.server.app import App, patience
 from capelin.runtime.server.bodies import MAX_BODY_BYTES
@@ -16,7 +18,7 @@ from capelin.runtime.server.metrics import Counter
 from capelin.runtime.server.watch import Watch, WatchedCall
 from capelin.runtime.threads import MOST
 from capelin.runtime.v1alpha1 import AfterClusterUpgrade, BeforeClusterCreate, Discovery
-from capelin.runtime.verdicts import Proceed, proceed
+from capelin.runtime.verdicts import Proceed, Retry, proceed, retry_after
 from capelin.testing.waiting import PATIENCE, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -469,6 +471,61 @@ async def test_the_document_describes_what_the_server_answers() -> None:
     ]
     (name,) = document["paths"][BeforeClusterCreate.id.path("{name}")]["post"]["parameters"]
     assert name["schema"] == {"type": "string", "enum": [PATH.rpartition("/")[2]]}
+
+
+ZOO = Catalog()
+
+
+class OpeningRequest(Request):
+    gate: Literal["north"]
+
+
+class OpeningResponse(RetryResponse):
+    visitors: int = 0
+
+
+@ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Before the gates open")
+class BeforeOpening(Hook[OpeningRequest, OpeningResponse]):
+    """Asked every morning."""
+
+
+class Rain(Model):
+    umbrellas: int = 0
+
+
+async def test_hooks_of_another_group_are_discovered_answered_and_described() -> None:
+    ext = Extension("zoo")
+
+    @ext.handler(BeforeOpening, settings=Rain)
+    def gates(call: Call[BeforeOpening, Rain]) -> OpeningResponse | Retry:
+        if not call.settings.umbrellas:
+            return retry_after(60, f"no umbrellas at the {call.request.gate} gate")
+        return OpeningResponse(status="Success", retry_after_seconds=0, visitors=9)
+
+    app, path = App(ext), "/zoo.example.com/v1beta1/beforeopening/gates"
+    (said,) = (await Client(b"{}", path=Discovery.id.path()).call(app))["handlers"]
+    assert said["requestHook"] == {"apiVersion": "zoo.example.com/v1beta1", "hook": "BeforeOpening"}
+    head = {"apiVersion": "zoo.example.com/v1beta1", "kind": "OpeningResponse"}
+    assert await Client(b'{"gate":"north"}', path=path).call(app) == {
+        **head,
+        "status": "Success",
+        "message": "no umbrellas at the north gate",
+        "retryAfterSeconds": 60,
+    }
+    dry = Client(b'{"gate":"north","settings":{"umbrellas":"5"}}', path=path)
+    assert await dry.call(app) == {
+        **head,
+        "status": "Success",
+        "retryAfterSeconds": 0,
+        "visitors": 9,
+    }
+    client = Client(method="GET", path="/openapi.json")
+    await app(client.scope, client.receive, client.send)
+    document = orjson.loads(b"".join(message.get("body", b"") for message in client.sent[1:]))
+    operation = document["paths"]["/zoo.example.com/v1beta1/beforeopening/{name}"]["post"]
+    assert operation["parameters"][0]["schema"]["enum"] == ["gates"]
+    types = document["components"]["schemas"]
+    assert types[f"{__name__}.OpeningRequest"]["properties"]["gate"]["enum"] == ["north"]
 
 
 async def test_swagger_ui_comes_from_the_server_itself() -> None:

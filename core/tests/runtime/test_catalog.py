@@ -273,7 +273,10 @@ def test_a_hook_is_registered_once() -> None:
 
 @pytest.mark.parametrize(
     ("api_version", "problem"),
-    [("v1", "is not a group and a version"), ("example.com/1", "is not a version")],
+    [
+        *((f"{group}v1", "is not a group and a version") for group in ("", "/", "a/b/", "A.b/")),
+        ("example.com/1", "is not a version"),
+    ],
 )
 def test_a_hook_needs_a_group_and_a_version(api_version: str, problem: str) -> None:
     with pytest.raises(CatalogError, match=problem):

@@ -141,6 +141,35 @@ class BeforeOpening(Hook[Message, Response]):
     """Asked every morning."""
 
 
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="The animals", singleton=True)
+class Animals(Hook[Message, Response]):
+    """Asked at any time."""
+
+
+class Forgotten(Hook[Message, Response]):
+    """In no catalog."""
+
+
+def test_every_handler_of_other_hooks_is_found_by_its_name() -> None:
+    assert (
+        "good answers Animals, which has no place for its name in its path, so that no caller finds"
+        " it; register the hook without singleton"
+    ) in refusing(Animals)
+
+
+def test_settings_are_for_requests_that_carry_some() -> None:
+    assert (
+        "good wants settings, and requests of BeforeOpening carry none; derive Message from Request"
+    ) in refusing(BeforeOpening, settings=Settings)
+
+
+def test_a_hook_that_nobody_registered_is_named() -> None:
+    assert (
+        "good answers Forgotten, which is in no catalog; register it with"
+        ' @CATALOG.hook("GROUP/VERSION", ...)'
+    ) in refusing(Forgotten)
+
+
 def test_an_extension_for_other_callers_has_none_of_cluster_apis_hooks() -> None:
     ext = Extension("guard")
     ext.handler(BeforeOpening, name="gates")(lambda _: None)

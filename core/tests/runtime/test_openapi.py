@@ -2,9 +2,9 @@ import json
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from annotated_types import MaxLen
+from annotated_types import Gt, Lt, MaxLen
 from capelin.api.rules import rule
 from capelin.runtime.catalog import Catalog, Deprecation, Hook
 from capelin.runtime.messages import Int64, Json, Part, Request, Response
@@ -100,6 +100,11 @@ class TryRequest(Request):
     count: Int64 | None = None
     even: Annotated[int, rule("self % 2 == 0", "must be even")] = 0
     limit: int | str = 0
+    mode: Literal["quick"] = "quick"
+    pace: Literal["slow", "fast", None] = None  # noqa: PYI061 - authors write it, too
+    share: Annotated[float, Gt(0), Lt(1)] = 0.5
+    note: Annotated[str | None, MaxLen(9)] = None
+    parts: Annotated[list["Node"] | None, MaxLen(3)] = None
     labels: dict[str, Node] = {}
     anything: Json = None
 
@@ -143,5 +148,16 @@ def test_hooks_of_others_are_described_as_well() -> None:
         "x-kubernetes-validations": [{"rule": "self % 2 == 0", "message": "must be even"}],
     }
     assert fields["limit"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert fields["mode"] == {"type": "string", "enum": ["quick"]}
+    assert fields["pace"] == {"enum": ["fast", "slow"]}
+    assert fields["share"] == {
+        "type": "number",
+        "minimum": 0,
+        "exclusiveMinimum": True,
+        "maximum": 1,
+        "exclusiveMaximum": True,
+    }
+    assert fields["note"] == {"type": "string", "maxLength": 9}
+    assert fields["parts"] == {"type": "array", "items": node, "maxItems": 3}
     assert fields["labels"] == {"type": "object", "additionalProperties": node}
     assert types[f"{Node.__module__}.Node"]["properties"]["children"]["items"] == node

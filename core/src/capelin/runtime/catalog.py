@@ -18,6 +18,7 @@ OldResponseT = TypeVar("OldResponseT", bound=Response)
 HookT = TypeVar("HookT", bound="Hook[Any, Any]")
 
 _VERSION = re.compile(r"v(?P<major>[1-9]\d*)(?:(?P<track>alpha|beta)(?P<minor>[1-9]\d*))?")
+_GROUP = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _TRACKS = ("alpha", "beta", "")
 
 
@@ -158,7 +159,7 @@ class Catalog:
             CatalogError: the group or version is malformed, or the hook is there already.
         """
         group, _, version = api_version.rpartition("/")
-        if not group:
+        if not _GROUP.fullmatch(group):
             raise CatalogError(f"{api_version!r} is not a group and a version, as example.com/v1")
         Version.parse(version)
 

@@ -197,6 +197,17 @@ class Extension:
 
 
 def _problems(handlers: Sequence[Handler]) -> Iterator[str]:
+    unknown = [handler for handler in handlers if not hasattr(handler.hook, "id")]
+    for handler in unknown:
+        yield (
+            f"{handler.name} answers {handler.hook.__name__}, which is in no catalog; register it"
+            ' with @CATALOG.hook("GROUP/VERSION", ...)'
+        )
+    if not unknown:
+        yield from _problems_of_all(handlers)
+
+
+def _problems_of_all(handlers: Sequence[Handler]) -> Iterator[str]:
     for name, count in Counter(handler.name for handler in handlers).items():
         if count > 1:
             yield f"{count} handlers are called {name}; give each its own name"
@@ -233,5 +244,16 @@ def _problems_of(handler: Handler) -> Iterator[str]:
         yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds; say 1 to 30"
     if handler.failure_policy not in {"Fail", "Ignore"}:
         yield f"{handler.name} has the failure policy {handler.failure_policy}; say Fail or Ignore"
-    if handler.hook.singleton:
-        yield f"{handler.name} answers {handler.hook.id.name}, which the server answers itself"
+    hook = handler.hook
+    if hook is Discovery:
+        yield f"{handler.name} answers {hook.id.name}, which the server answers itself"
+    elif hook.singleton:
+        yield (
+            f"{handler.name} answers {hook.id.name}, which has no place for its name in its path,"
+            " so that no caller finds it; register the hook without singleton"
+        )
+    if handler.settings is not None and "settings" not in hook.request_type().model_fields:
+        yield (
+            f"{handler.name} wants settings, and requests of {hook.id.name} carry none; derive"
+            f" {hook.request_type().__name__} from Request"
+        )

@@ -17,6 +17,8 @@ from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import Go
 
 _REFERENCE = "#/components/schemas/"
+_SIZES = ("minItems", "maxItems", "minProperties", "maxProperties")
+_EXCLUSIVE = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 
 
 def openapi_document(hooks: Iterable[AnyHook], *, title: str, version: str) -> Schema:
@@ -149,10 +151,18 @@ class Components:
         for go in said:
             if isinstance(go, Go):
                 return self._of_go(go.type.replace("/", "."))
+        options = [option for option in _options(kind) if option is not type(None)]
+        if len(options) == 1:
+            # Whether it may be missing is said by what requires it.
+            declared = Annotated[(options[0], *said)]
         inner = self._type(kind)
-        schema = (
-            inner if inner.keys() & {"$ref", "items", "additionalProperties"} else _plain(declared)
-        )
+        if "$ref" in inner:
+            schema = inner
+        elif inner.keys() & {"items", "additionalProperties"}:
+            limits = _plain(Annotated[(get_origin(options[0]) or options[0], *said)])
+            schema = inner | {key: limits[key] for key in _SIZES if key in limits}
+        else:
+            schema = _plain(declared)
         for marker in said:
             if isinstance(marker, Marker):
                 marker.mark(schema)
@@ -166,10 +176,23 @@ class Components:
         return {"$ref": _REFERENCE + name}
 
 
+def _options(declared: Any) -> tuple[Any, ...]:
+    united = get_origin(declared) in (Union, types.UnionType)
+    return get_args(declared) if united else (declared,)
+
+
 def _plain(declared: Any) -> Schema:
+    """The schema of a type that refers to no other, in the words of OpenAPI 3.0."""
     schema = TypeAdapter(declared).json_schema()
     schema.pop("title", None)
-    return {**schema, "enum": sorted(schema["enum"])} if "enum" in schema else schema
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const")]
+    if "enum" in schema:
+        schema["enum"] = sorted((v for v in schema["enum"] if v is not None), key=str)
+    for limit, exclusive in _EXCLUSIVE.items():
+        if exclusive in schema:
+            schema |= {limit: schema[exclusive], exclusive: True}
+    return schema
 
 
 @cache
