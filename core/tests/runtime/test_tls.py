@@ -225,6 +225,30 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, missing: str) -
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file or directory"),
+        (b"", "NO_CERTIFICATE_OR_CRL_FOUND"),
+        (b"nonsense", "NO_CERTIFICATE_OR_CRL_FOUND"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", ""),
+    ],
+)
+def test_a_file_that_holds_no_ca_of_the_clients_is_named(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    write(tmp_path, certificate())
+    client_ca = tmp_path / "clients.crt"
+    if content is not None:
+        client_ca.write_bytes(content)
+    with pytest.raises(CertificateError) as refusal:
+        Certificates(tmp_path, client_ca)
+    said = str(refusal.value)
+    assert said.startswith(f"{client_ca} holds no CA of the clients ({why}")
+    assert said.endswith("); name a file of certificates in PEM")
+    assert "tls." not in said
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     write(tmp_path, certificate())
     (tmp_path / "tls.key").write_bytes(certificate().private_key_pem)

@@ -75,19 +75,26 @@ class Certificates:
         try:
             # Without a password at hand, OpenSSL would ask for one on the terminal.
             context.load_cert_chain(self._certificate, self._key, password="")
-            if self._client_ca is not None:
-                context.load_verify_locations(self._client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
         except OSError as error:
             raise CertificateError(self._problem(error)) from None
+        if self._client_ca is not None:
+            try:
+                context.load_verify_locations(self._client_ca)
+            except OSError as error:
+                why = getattr(error, "reason", None) or error.strerror or "unreadable"
+                raise CertificateError(
+                    f"{self._client_ca} holds no CA of the clients ({why}); name a file of"
+                    " certificates in PEM"
+                ) from None
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
     def _problem(self, error: OSError) -> str:
         if isinstance(error, ssl.SSLError):
             files = f"{self._certificate} and {self._key}"
             return f"{files} are not a certificate and its key ({error.reason or 'unreadable'})"
-        for path in (self._certificate, self._key, self._client_ca):
-            if path is not None and not os.access(path, os.R_OK):
+        for path in (self._certificate, self._key):
+            if not os.access(path, os.R_OK):
                 return f"{path} cannot be read; mount the certificate there, or name another folder"
         return f"{self._certificate} cannot be read ({error.strerror})"
 
