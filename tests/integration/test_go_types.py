@@ -1,0 +1,117 @@
+"""Our messages beside Cluster API's own types, in Go: the same fields, paths and names."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import pytest
+from capelin.api import Model
+from capelin.embedded.binaries.catalogue import CLUSTER_API as SOURCES
+from capelin.embedded.binaries.catalogue import Platform
+from capelin.embedded.binaries.go import find_go
+from capelin.runtime import AnyHook
+from capelin.runtime.messages import read
+from capelin.runtime.requests import example_scene, request_for
+from capelin.runtime.v1alpha1 import CLUSTER_API
+
+# Without what Go keeps of earlier builds, it compiles a good part of Kubernetes' libraries.
+pytestmark = pytest.mark.timeout(600)
+
+PROGRAM = Path(__file__).with_name("go_types") / "main.go"
+
+Messages = dict[str, dict[str, Any]]
+"""Requests and responses by the name of their hook."""
+
+Ask = Callable[[Messages], Awaitable[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    """Has the Go types read our messages; what they say of each hook, by its name."""
+    if shutil.which("go") is None:
+        pytest.skip("there is no Go here")
+    folder = tmp_path_factory.mktemp("go")
+    files = SOURCES.module_files(SOURCES.versions[-1])
+    for file in (files / "go.mod", files / "go.sum", PROGRAM):
+        shutil.copy(file, folder)
+    go = await find_go(
+        files, what="a test", environment=os.environ, platform=Platform.here(), noted=print
+    )
+    # As the programs themselves are built, so that they share what is compiled.
+    await go.run("build", "-trimpath", "-buildvcs=false", "-o", "hooks", ".", folder=folder)
+
+    async def asked(messages: Messages) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            str(folder / "hooks"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate(json.dumps(messages).encode())
+        assert process.returncode == 0
+        return {hook["name"]: hook for hook in json.loads(out)}
+
+    return asked
+
+
+def sides(hook: AnyHook) -> dict[str, type[Model]]:
+    return {"request": hook.request_type(), "response": hook.response_type()}
+
+
+def missing(model: type[Model], document: dict[str, Any], path: str = "") -> list[str]:
+    """Our fields that a document with every field of Go's does not have."""
+    found: list[str] = []
+    for field in model.model_fields.values():
+        name = str(field.validation_alias)
+        value = document.get(name)
+        if value is None:
+            found.append(f"{path}{name}")
+            continue
+        first = cast("list[Any]", value)[0] if isinstance(value, list) else value
+        for option in (field.annotation, *get_args(field.annotation)):
+            if isinstance(option, type) and issubclass(option, Model):
+                found += missing(option, first, f"{path}{name}.")
+    return found
+
+
+async def test_hooks_are_called_what_and_where_go_calls_them(ask: Ask) -> None:
+    said = await ask({})
+    assert said.keys() == {hook.id.name for hook in CLUSTER_API}
+    for hook in CLUSTER_API:
+        go = said[hook.id.name]
+        path = hook.id.path(None if hook.singleton else "handler")
+        assert (go["apiVersion"], go["path"]) == (hook.id.api_version, path)
+        assert go["singleton"] == hook.singleton
+        for side, model in sides(hook).items():
+            assert go[side]["kind"] == model.__name__
+
+
+async def test_a_message_with_every_field_of_go_s_comes_out_of_our_types_as_it_went_in(
+    ask: Ask,
+) -> None:
+    said = await ask({})
+    for hook in CLUSTER_API:
+        for side, model in sides(hook).items():
+            full = said[hook.id.name][side]["full"]
+            # Building is strict: a field that our type does not have would raise.
+            assert model.model_validate(full).dump() == full
+            assert missing(model, full) == []
+
+
+async def test_go_reads_our_messages_and_finds_nothing_that_it_does_not_know(ask: Ask) -> None:
+    samples, scene = await ask({}), example_scene()
+    ours: Messages = {}
+    for hook in CLUSTER_API:
+        full = samples[hook.id.name]["response"]["full"]
+        response = read(hook.response_type(), full).dump()
+        ours[hook.id.name] = {"request": request_for(hook, scene), "response": response}
+    said = await ask(ours)
+    for hook in CLUSTER_API:
+        go = said[hook.id.name]
+        assert (hook.id.name, go["request"]["wrong"], go["response"]["wrong"]) == (
+            hook.id.name,
+            "",
+            "",
+        )
+        assert go["response"]["read"] == ours[hook.id.name]["response"]
