@@ -1,6 +1,7 @@
 import base64
 import copy
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -524,3 +525,53 @@ async def test_a_new_handler_is_written_down_before_release(released: Path) -> N
     assert "images-v2 has no answer for one; record it before release" in await changed_answers(
         extension(name="images-v2"), released
     )
+
+
+@pytest.mark.parametrize(
+    ("files", "said", "bring"),
+    [
+        (["requests/one.json"], "the example one", "requests/one.json"),
+        (["requests/one.json", "images-v1/one.json"], "the example one", "requests/one.json"),
+        (["images-v1/one.json"], "an answer for one", "images-v1/one.json"),
+    ],
+)
+async def test_an_example_does_not_go_unseen(
+    released: Path, files: list[str], said: str, bring: str
+) -> None:
+    await record_answers(extension(), released)
+    for file in files:
+        (released / file).unlink()
+    assert await changed_answers(extension(), released) == [
+        f"images-v1 was recorded with {said}, which is gone; bring {bring} back"
+    ]
+
+
+async def test_the_list_of_what_was_recorded_does_not_go_unseen(released: Path) -> None:
+    await record_answers(extension(), released)
+    (released / "examples.json").unlink()
+    (problem,) = await changed_answers(extension(), released)
+    assert problem.startswith("examples.json is gone, which tells what was recorded; bring it back")
+
+
+async def test_a_handler_does_not_go_unseen_with_all_that_was_recorded_of_it(
+    released: Path,
+) -> None:
+    await record_answers(extension(), released)
+    await record_answers(extension(name="images-v2"), released)
+    shutil.rmtree(released / "images-v1")
+    assert await changed_answers(extension(name="images-v2"), released) == [
+        "images-v1 is gone, and with it the clusters whose ClusterClass names it; bring it back"
+    ]
+
+
+async def test_what_is_recorded_later_forgets_nothing(released: Path) -> None:
+    await record_answers(extension(), released)
+    (released / "requests" / "one.json").unlink()
+    (released / "images-v1" / "one.json").unlink()
+    (released / "requests" / "two.json").write_text(json.dumps(request(item("2"))))
+    await record_answers(extension(), released)
+    assert json.loads((released / "examples.json").read_text()) == {
+        "images-v1": ["none", "one", "two"]
+    }
+    (problem,) = await changed_answers(extension(), released)
+    assert problem.endswith("bring requests/one.json back")

@@ -6,6 +6,9 @@ ClusterClasses name when they are ready for it. A folder in an extension's tests
 
     released/requests/three-workers.json         a request for `GeneratePatches`
     released/log-level-v1/three-workers.json     what the handler log-level-v1 answered it
+    released/examples.json                       which examples each handler was recorded with
+
+The last is written for those who would take an example away: its files alone cannot tell.
 """
 
 import json
@@ -25,23 +28,37 @@ from capelin.runtime.v1alpha1 import (
     GeneratePatchesResponse,
 )
 
+_LIST = "examples.json"
+
 
 async def changed_answers(extension: Extension, folder: Path) -> list[str]:
     """What the handlers do otherwise than the folder says, in sentences.
 
     A patch may say the same in other words; what counts is the template that comes of it.
     """
-    handlers = _handlers(extension)
+    handlers, recorded = _handlers(extension), _recorded(folder)
+    there = {example.stem for example in _examples(folder)}
     problems = [
         f"{name} is gone, and with it the clusters whose ClusterClass names it; bring it back"
-        for name in _recorded(folder) - handlers.keys()
+        for name in recorded.keys() - handlers.keys()
     ]
+    if recorded and not (folder / _LIST).exists():
+        problems.append(f"{_LIST} is gone, which tells what was recorded; bring it back, or record")
+    for name, examples in recorded.items():
+        problems += [
+            f"{name} was recorded with the example {example}, which is gone; bring"
+            f" requests/{example}.json back"
+            for example in examples - there
+        ]
     for name, handler in handlers.items():
         for example in _examples(folder):
             file = folder / name / example.name
             if not file.exists():
                 problems.append(
-                    f"{name} has no answer for {example.stem}; record it before release"
+                    f"{name} was recorded with an answer for {example.stem}, which is gone; bring"
+                    f" {name}/{file.name} back"
+                    if example.stem in recorded.get(name, ())
+                    else f"{name} has no answer for {example.stem}; record it before release"
                 )
                 continue
             request = json.loads(example.read_bytes())
@@ -55,7 +72,7 @@ async def changed_answers(extension: Extension, folder: Path) -> list[str]:
 
 
 async def record_answers(extension: Extension, folder: Path) -> list[Path]:
-    """Write down the answers that are not there yet, and only those; the files that are new."""
+    """Write down the answers that are not there yet, and only those; the files of these."""
     written: list[Path] = []
     for name, handler in _handlers(extension).items():
         for example in _examples(folder):
@@ -65,6 +82,9 @@ async def record_answers(extension: Extension, folder: Path) -> list[Path]:
                 file.parent.mkdir(exist_ok=True)
                 file.write_text(json.dumps(found, indent=2) + "\n")
                 written.append(file)
+    if recorded := _recorded(folder):
+        listed = {name: sorted(examples) for name, examples in sorted(recorded.items())}
+        (folder / _LIST).write_text(json.dumps(listed, indent=2) + "\n")
     return written
 
 
@@ -105,5 +125,12 @@ def _examples(folder: Path) -> list[Path]:
     return sorted((folder / "requests").glob("*.json"))
 
 
-def _recorded(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_dir() and path.name != "requests"}
+def _recorded(folder: Path) -> dict[str, set[str]]:
+    """The examples that each handler was recorded with, be they still there or not."""
+    listed = folder / _LIST
+    said: dict[str, list[str]] = json.loads(listed.read_bytes()) if listed.exists() else {}
+    recorded = {name: set(examples) for name, examples in said.items()}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != "requests":
+            recorded.setdefault(path.name, set()).update(file.stem for file in path.glob("*.json"))
+    return recorded
