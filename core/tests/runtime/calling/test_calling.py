@@ -409,6 +409,15 @@ class Feed(Hook[FeedRequest, FeedResponse]):
     """Feeds."""
 
 
+class WeighResponse(Response):
+    scale: FeedRequest
+
+
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Weighs")
+class Weigh(Hook[FeedRequest, WeighResponse]):
+    """Weighs; whoever does has a scale."""
+
+
 class _Old:
     @ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Feeds")
     class Feed(Hook[OldFeedRequest, OldFeedResponse]):
@@ -443,6 +452,28 @@ async def test_older_versions_are_called_with_newest_types(server: Server) -> No
         "kind": "OldFeedRequest",
         "animal": "otter",
     }
+
+
+async def test_trouble_with_a_hook_of_others_is_ignored_as_far_as_nothing_is_an_answer(
+    server: Server,
+) -> None:
+    server.says[DISCOVERY] = discovers(
+        {**feeds("v1", "gate"), "failurePolicy": "Ignore"},
+        {
+            "name": "weigh",
+            "requestHook": {**feeds("v1", "")["requestHook"], "hook": "Weigh"},
+            "failurePolicy": "Ignore",
+        },
+    )
+    server.says["/zoo.example.com/v1/feed/gate"] = server.says[
+        "/zoo.example.com/v1/weigh/weigh"
+    ] = words
+    request = FeedRequest(animal="otter", grams=5)
+    async with calling(server.config(), catalog=ZOO) as caller:
+        nothing = await caller.call(Feed, "gate.ext", request, about=DEMO)
+        assert nothing == FeedResponse(status="Success", eaten=0)
+        with pytest.raises(NoAnswerError, match="not JSON"):
+            await caller.call(Weigh, "weigh.ext", request, about=DEMO)
 
 
 async def post(connections: Connections, address: Address) -> int:

@@ -109,8 +109,14 @@ def _the_only_one(hook: AnyHook, responses: Sequence[Response]) -> Response:
 
 
 def success(hook: AnyHook) -> Response:
-    """The answer that stands for none."""
-    return merged(hook, [])
+    """The answer that stands for none: beside success, all that it says is Go's zero.
+
+    Raises:
+        MessageError: such an answer is none of this hook's.
+    """
+    kind = hook.response_type()
+    nothing = {str(field.validation_alias): None for field in kind.model_fields.values()}
+    return read(kind, {**nothing, "status": "Success"})
 
 
 def merged(hook: AnyHook, responses: Sequence[Response]) -> Response:

@@ -27,7 +27,7 @@ from capelin.runtime.calling.pacing import About, Backoff, Blocked, Clock, Resti
 from capelin.runtime.calling.registry import DEFAULT_TIMEOUT_SECONDS, Registration, Registry
 from capelin.runtime.calling.selectors import selects, selects_everything
 from capelin.runtime.catalog import AnyHook, Catalog, CatalogError, Hook, HookId
-from capelin.runtime.messages import Message, Request, Response
+from capelin.runtime.messages import Message, MessageError, Request, Response
 from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -160,10 +160,14 @@ class Caller:
                 return cast("ResponseT", kept)
         try:
             response = await self._call(hook, handler, request)
-        except (NoAnswerError, CatalogError):
+        except (NoAnswerError, CatalogError) as error:
             if not handler.ignores_trouble:
                 raise
-            return cast("ResponseT", success(hook))
+            try:
+                return cast("ResponseT", success(hook))
+            except MessageError:
+                # Nobody could tell an answer that is not there from one that was made up.
+                raise error from None
         if key is not None:
             self._kept.put(key, response)
         return response
