@@ -235,7 +235,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
                     await _ensure_object(workload, one)
         except ClientError as error:
             self._kept.pop(key, None)
-            return Aspect(type_, "False", "NotApplied", f"cannot apply them: {error}")
+            return Aspect(type_, "False", say.NOT_APPLIED, f"cannot apply them: {error}")
         self._kept[key] = _Kept(digest, now)
         return Aspect(type_, "True", type_)
 

@@ -30,11 +30,13 @@ REMEDIATING = "Remediating"
 
 # Reasons, besides X, NotX and the problems that backends report.
 WAITING_FOR_OWNER = "WaitingForOwnerCluster"
-WAITING_FOR_CERTIFICATES = "WaitingForCertificates"
 WAITING_FOR_API_SERVER = "WaitingForAPIServer"
 NOT_INITIALIZED = "NotInitialized"
 STARTING = "Starting"
 QUORUM_LOST = "QuorumLost"
+ETCD_CLUSTER_DEGRADED = "EtcdClusterDegraded"
+API_SERVERS_DEGRADED = "APIServersDegraded"
+NOT_APPLIED = "NotApplied"
 NO_REPLICAS = "NoReplicas"
 INVALID_SPEC = "InvalidSpec"
 WORKERS_REMAIN = "WaitingForWorkersDeletion"
@@ -65,7 +67,7 @@ def status(
     ill = ailing(control_plane, seen) if initialized else ()
     versions = running_versions(seen) if initialized else []
     aspects = [
-        available(wanted, seen, certificates, initialized=initialized),
+        available(wanted, seen, initialized=initialized),
         certificates,
         etcd_available(wanted, seen),
         api_servers_available(wanted, seen),
@@ -135,14 +137,10 @@ def deleting(
     return before.model_copy(update={"conditions": _conditions(control_plane, [*kept, going], now)})
 
 
-def available(
-    wanted: ControlPlane, seen: Observed, certificates: Aspect, *, initialized: bool
-) -> Aspect:
+def available(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> Aspect:
     """Whether the API can be used, even if something about it is being changed or mended."""
     if wanted.replicas == 0:
         return Aspect(AVAILABLE, "False", NO_REPLICAS, "spec.replicas is 0: no API server runs")
-    if certificates.status != "True":
-        return Aspect(AVAILABLE, "False", WAITING_FOR_CERTIFICATES, certificates.message)
     etcd = etcd_available(wanted, seen)
     if initialized and etcd.status != "True":
         return Aspect(AVAILABLE, "False", "NotAvailable", etcd.message)
@@ -163,7 +161,7 @@ def etcd_available(wanted: ControlPlane, seen: Observed) -> Aspect:
     troubles = _troubles(members)
     if up >= needed:
         return Aspect(
-            ETCD_CLUSTER_AVAILABLE, "True", "EtcdClusterDegraded", f"a quorum is up; {troubles}"
+            ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {troubles}"
         )
     reason = QUORUM_LOST if any(member.ready for member in members) else STARTING
     missing = troubles or f"{wanted.etcd_replicas} members are to be started"
@@ -178,7 +176,7 @@ def api_servers_available(wanted: ControlPlane, seen: Observed) -> Aspect:
     if wanted.replicas and ready >= wanted.replicas and not troubles:
         return Aspect(API_SERVERS_AVAILABLE, "True", API_SERVERS_AVAILABLE)
     if seen.answers:
-        return Aspect(API_SERVERS_AVAILABLE, "True", "APIServersDegraded", troubles)
+        return Aspect(API_SERVERS_AVAILABLE, "True", API_SERVERS_DEGRADED, troubles)
     missing = troubles or "no API server runs yet"
     return Aspect(API_SERVERS_AVAILABLE, "False", STARTING, missing)
 
