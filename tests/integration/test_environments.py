@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -142,18 +143,35 @@ async def test_a_second_up_is_told_that_the_first_is_at_work(home: Home) -> None
     assert first.returncode == 0
 
 
-async def test_ctrl_c_leaves_what_up_continues_and_down_cleans(home: Home) -> None:
-    first = await home.start("up", "--management-only")
+async def test_ctrl_c_at_any_time_leaves_what_up_continues_and_down_cleans(home: Home) -> None:
+    async def interrupted(*arguments: str, once: Callable[[], bool]) -> tuple[int, str]:
+        command = await home.start(*arguments)
+        await until(lambda: once() or command.returncode is not None)
+        if command.returncode is None:
+            command.send_signal(signal.SIGINT)
+        _, err = await command.communicate()
+        return command.returncode or 0, err.decode()
 
-    async def has_processes() -> bool:
-        return "etcd" in processes(home.environment())
+    def runs(name: str) -> bool:
+        return name in processes(home.environment())
 
-    await until(has_processes)
-    first.send_signal(signal.SIGINT)
-    _, err = await first.communicate()
-    assert first.returncode == 130
-    assert "Go on with capelin up --name default" in err.decode()
+    async def nothing_is_left() -> None:
+        ended = await home.capelin("down", "--yes")
+        assert ended.code in {0, 4}, ended.err
+        assert mentioned(home.folder) == []
+        assert not home.environment().folder.exists()
+
+    for moment in (
+        home.environment().folder.exists,
+        partial(runs, "etcd"),
+        partial(runs, "kube-apiserver"),
+        partial(runs, "cluster-api"),
+    ):
+        await nothing_is_left()
+        code, said = await interrupted("up", "--management-only", once=moment)
+        assert code == 130
+        assert "Go on with capelin up --name default" in said
     await home.up()
-    ended = await home.capelin("down", "--yes")
-    assert ended.code == 0
-    assert mentioned(home.folder) == []
+    code, said = await interrupted("down", "--yes", once=lambda: not runs("kube-apiserver"))
+    assert code in {0, 130}, said
+    await nothing_is_left()
