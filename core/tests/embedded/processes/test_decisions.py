@@ -40,6 +40,12 @@ class TestNextSteps:
         assert next_steps(both, {"a": running(ready=False)}, 0) == Steps()
         assert next_steps(both, {"a": running()}, 0) == Steps(start=("b",))
 
+    def test_what_waits_for_another_itself_starts_when_that_is_reachable(self) -> None:
+        both = wanted("a", "b", b="a")
+        reachable = replace(running(ready=False), reachable=True)
+        assert next_steps(both, {"a": reachable}, 0) == Steps(start=("b",))
+        assert phase(both["a"], reachable) is Phase.STARTING
+
     def test_what_is_about_to_be_replaced_is_not_waited_for(self) -> None:
         seen = {"a": running(command=OLD)}
         assert next_steps(wanted("a", "b", b="a"), seen, 0) == Steps(stop=("a",))

@@ -231,6 +231,29 @@ async def test_some_of_those_before_can_be_enough(folder: Path) -> None:
         await until(lambda: supervisor.states["c"].phase is Phase.RUNNING)
 
 
+async def test_whoever_waits_itself_starts_before_what_it_waits_for_is_ready(folder: Path) -> None:
+    answers: list[str] = ["nothing listens"]
+
+    async def reachable() -> AsyncGenerator[str, None]:
+        while True:
+            yield answers[0]
+
+    async def never() -> AsyncGenerator[str, None]:
+        while True:
+            yield "no leader"
+
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(
+            replace(declared("a", ready=never), reachable=reachable), declared("b", "a")
+        )
+        await until(lambda: supervisor.states["a"].reason == "nothing listens")
+        assert supervisor.states["b"].phase is Phase.WAITING
+        answers[0] = ""
+        await until(lambda: supervisor.states["b"].phase is Phase.RUNNING)
+        await until(lambda: supervisor.states["a"].reason == "no leader")
+        assert supervisor.states["a"].phase is Phase.STARTING
+
+
 async def test_what_says_that_it_is_broken_is_started_again(folder: Path) -> None:
     async with Supervisor(folder, backoff=Backoff(first=0.2, longest=0.2)) as supervisor:
         supervisor.declare(server(500))

@@ -22,6 +22,7 @@ async def test_an_api_server_may_take_longer_by_what_it_serves_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "readiness", ready_at_once)
+    monkeypatch.setattr(backend, "reachability", ready_at_once)
     rig = Rig.on(tmp_path / "control-planes")
     rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: rig.woken.set())
     await rig.until(control_plane(), lambda seen: seen.answers)

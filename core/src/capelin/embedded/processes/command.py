@@ -101,14 +101,19 @@ class Liveness:
 class Declared:
     """A process that a supervisor keeps running.
 
-    It starts when `enough` of those in `after` are ready, and stops before them.
+    It starts when `enough` of those in `after` are reachable, and stops before them.
     """
 
     name: str
     command: Command
     after: tuple[str, ...] = ()
     enough: int | None = None
-    """How many of them have to be ready; all, where nothing is said."""
+    """How many of them have to be reachable; all, where nothing is said."""
+    reachable: Probe | None = None
+    """Asks whether those after it may start, where they wait themselves until it is ready.
+
+    Where nothing is said, they start when it is ready.
+    """
     ready: Probe | None = None
     alive: Liveness | None = None
     refusal: Refusal | None = None

@@ -53,6 +53,7 @@ class Seen:
     alive: bool
     hash: str = ""
     after: tuple[str, ...] = ()
+    reachable: bool = False
     ready: bool = False
     stopping: bool = False
     failures: int = 0
@@ -124,20 +125,20 @@ def _to_end(alive: Mapping[str, Seen], declared: Mapping[str, Declared]) -> set[
 
 
 def _may_start(one: Declared, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
-    ready = sum(_is_ready(other, declared, seen) for other in one.after)
-    return ready >= (len(one.after) if one.enough is None else min(one.enough, len(one.after)))
+    reachable = sum(_is_reachable(other, declared, seen) for other in one.after)
+    return reachable >= (len(one.after) if one.enough is None else min(one.enough, len(one.after)))
 
 
 def _is_outdated(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
     return name in declared and declared[name].command.hash != seen[name].hash
 
 
-def _is_ready(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
+def _is_reachable(name: str, declared: Mapping[str, Declared], seen: Mapping[str, Seen]) -> bool:
     one = seen.get(name)
     return (
         one is not None
         and one.alive
-        and one.ready
+        and (one.reachable or one.ready)
         and not one.stopping
         and not _is_outdated(name, declared, seen)
     )

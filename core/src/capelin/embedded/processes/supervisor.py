@@ -55,6 +55,7 @@ class _Life:
 
     process: Process | None = None
     care: asyncio.Task[None] | None = None
+    reachable: bool = False
     ready: bool = False
     stopping: bool = False
     failures: int = 0
@@ -70,6 +71,7 @@ class _Life:
             alive=process is not None,
             hash=process.hash if process else "",
             after=process.after if process else (),
+            reachable=self.reachable,
             ready=self.ready,
             stopping=self.stopping,
             failures=self.failures,
@@ -316,6 +318,10 @@ class Supervisor:
                 life.reason = missing
                 self._wake.set()
 
+        if declared.reachable is not None:
+            await until_ready(declared.reachable, tell)
+            life.reachable = life.process is process
+            self._wake.set()
         if declared.ready is not None:
             await until_ready(declared.ready, tell)
         if life.process is not process:
@@ -329,7 +335,8 @@ class Supervisor:
     def _ended(self, life: _Life) -> None:
         if life.care is not None:
             life.care.cancel()
-        life.process, life.care, life.ready, life.stopping = None, None, False, False
+        life.process, life.care, life.stopping = None, None, False
+        life.reachable, life.ready = False, False
         self._wake.set()
 
     def _failed(self, life: _Life, reason: str) -> None:

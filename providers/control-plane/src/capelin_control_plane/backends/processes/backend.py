@@ -39,7 +39,12 @@ from capelin_control_plane.backends.processes.places import (
     owner_of,
     site_of,
 )
-from capelin_control_plane.backends.processes.probes import liveness, readiness, tell_relay
+from capelin_control_plane.backends.processes.probes import (
+    liveness,
+    reachability,
+    readiness,
+    tell_relay,
+)
 from capelin_control_plane.backends.processes.turns import Turns
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program
@@ -264,6 +269,7 @@ class Processes:
                     after=etcd if one.component == "kube-apiserver" else (),
                     enough=len(etcd) // 2 + 1,
                     grace=seconds_to_go(one),
+                    reachable=reachability(care.place, one),
                     ready=readiness(care.place, one),
                     alive=liveness(care.place, one),
                     refusal=partial(members.why_not_start, care.place, one.slot)

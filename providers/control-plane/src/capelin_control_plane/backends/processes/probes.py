@@ -23,11 +23,24 @@ EVERY_SECONDS = 10.0
 WITHIN_SECONDS = 5.0
 
 
+def reachability(place: Place, one: Instance) -> Probe | None:
+    """How an instance is asked whether those that start after it may, where it need not be ready.
+
+    An API server waits itself until etcd answers; started only then, it would be ready later.
+    """
+    if one.component == "etcd":
+        return partial(listening, place.address, etcd_port(one.slot))
+    return None
+
+
 def readiness(place: Place, one: Instance) -> Probe:
     """How an instance is asked whether it is ready."""
     match one.component:
         case "etcd":
-            return partial(listening, place.address, etcd_port(one.slot))
+            # Only a member of a quorum that knows its leader says that it is well. One that may
+            # not grow any more is: it is read from, and there is a flag that mends it.
+            health = f"http://{place.address}:{etcd_metrics_port(one.slot)}/health?exclude=NOSPACE"
+            return partial(alive, health, within=WITHIN_SECONDS)
         case "kube-apiserver":
             return partial(
                 answering,

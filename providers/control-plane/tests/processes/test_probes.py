@@ -1,0 +1,64 @@
+"""What the processes of a control plane have to say before they count as ready."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from capelin.embedded.addresses import free_address
+from capelin.embedded.processes import Command, Probe
+from capelin_control_plane.backends.processes.composition import etcd_metrics_port, etcd_port
+from capelin_control_plane.backends.processes.places import Place
+from capelin_control_plane.backends.processes.probes import reachability, readiness
+from capelin_control_plane.plan import Instance
+
+MEMBER = Instance("etcd", 1, "v1.34.4", Command(("etcd",)))
+NO_LEADER = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+WELL = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    ports = (etcd_port(MEMBER.slot), etcd_metrics_port(MEMBER.slot))
+    return Place(tmp_path, free_address(str(tmp_path), ports=ports))
+
+
+@asynccontextmanager
+async def answering(address: str, port: int, said: bytes) -> AsyncGenerator[list[bytes]]:
+    """Somebody who says the same to whoever asks, and what was asked."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, address, port):
+        yield asked
+
+
+async def said(probe: Probe | None) -> str:
+    assert probe is not None
+    answers = probe()
+    try:
+        return await anext(answers)
+    finally:
+        await answers.aclose()
+
+
+async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(place: Place) -> None:
+    with socket.create_server((place.address, etcd_port(1))):
+        async with answering(place.address, etcd_metrics_port(1), NO_LEADER):
+            assert await said(reachability(place, MEMBER)) == ""
+            assert await said(readiness(place, MEMBER)) == "it answers 503"
+
+
+async def test_an_etcd_member_is_ready_when_it_is_well_whether_or_not_it_has_room(
+    place: Place,
+) -> None:
+    async with answering(place.address, etcd_metrics_port(1), WELL) as asked:
+        assert await said(readiness(place, MEMBER)) == ""
+    assert asked == [b"GET /health?exclude=NOSPACE HTTP/1.1"]
