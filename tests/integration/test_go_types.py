@@ -15,6 +15,7 @@ from capelin.embedded.binaries.catalogue import Platform
 from capelin.embedded.binaries.go import find_go
 from capelin.runtime import AnyHook
 from capelin.runtime.messages import read
+from capelin.runtime.openapi import openapi_document
 from capelin.runtime.requests import example_scene, request_for
 from capelin.runtime.v1alpha1 import CLUSTER_API
 
@@ -31,7 +32,7 @@ Ask = Callable[[Messages], Awaitable[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """Has the Go types read our messages; what they say of each hook, by its name."""
+    """Has the Go types read our messages; what they say of that, and of themselves."""
     if shutil.which("go") is None:
         pytest.skip("there is no Go here")
     folder = tmp_path_factory.mktemp("go")
@@ -50,9 +51,14 @@ async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
         )
         out, _ = await process.communicate(json.dumps(messages).encode())
         assert process.returncode == 0
-        return {hook["name"]: hook for hook in json.loads(out)}
+        return json.loads(out)
 
     return asked
+
+
+def hooks_of(said: dict[str, Any]) -> dict[str, Any]:
+    """What is said of each hook, by its name."""
+    return {hook["name"]: hook for hook in said["hooks"]}
 
 
 def sides(hook: AnyHook) -> dict[str, type[Model]]:
@@ -76,7 +82,7 @@ def missing(model: type[Model], document: dict[str, Any], path: str = "") -> lis
 
 
 async def test_hooks_are_called_what_and_where_go_calls_them(ask: Ask) -> None:
-    said = await ask({})
+    said = hooks_of(await ask({}))
     assert said.keys() == {hook.id.name for hook in CLUSTER_API}
     for hook in CLUSTER_API:
         go = said[hook.id.name]
@@ -90,7 +96,7 @@ async def test_hooks_are_called_what_and_where_go_calls_them(ask: Ask) -> None:
 async def test_a_message_with_every_field_of_go_s_comes_out_of_our_types_as_it_went_in(
     ask: Ask,
 ) -> None:
-    said = await ask({})
+    said = hooks_of(await ask({}))
     for hook in CLUSTER_API:
         for side, model in sides(hook).items():
             full = said[hook.id.name][side]["full"]
@@ -100,13 +106,13 @@ async def test_a_message_with_every_field_of_go_s_comes_out_of_our_types_as_it_w
 
 
 async def test_go_reads_our_messages_and_finds_nothing_that_it_does_not_know(ask: Ask) -> None:
-    samples, scene = await ask({}), example_scene()
+    samples, scene = hooks_of(await ask({})), example_scene()
     ours: Messages = {}
     for hook in CLUSTER_API:
         full = samples[hook.id.name]["response"]["full"]
         response = read(hook.response_type(), full).dump()
         ours[hook.id.name] = {"request": request_for(hook, scene), "response": response}
-    said = await ask(ours)
+    said = hooks_of(await ask(ours))
     for hook in CLUSTER_API:
         go = said[hook.id.name]
         assert (hook.id.name, go["request"]["wrong"], go["response"]["wrong"]) == (
@@ -115,3 +121,28 @@ async def test_go_reads_our_messages_and_finds_nothing_that_it_does_not_know(ask
             "",
         )
         assert go["response"]["read"] == ours[hook.id.name]["response"]
+
+
+def shape(schema: dict[str, Any]) -> str:
+    """What a schema describes, in the words of the Go program."""
+    if "allOf" in schema:
+        (schema,) = schema["allOf"]
+    if "$ref" in schema:
+        return schema["$ref"].removeprefix("#/components/schemas/")
+    if schema["type"] == "array":
+        return f"list of {shape(schema['items'])}"
+    if "additionalProperties" in schema:
+        return f"map of {shape(schema['additionalProperties'])}"
+    return " ".join(filter(None, (schema["type"], schema.get("format"))))
+
+
+async def test_the_document_describes_every_field_of_every_type_as_go_has_it(ask: Ask) -> None:
+    types = (await ask({}))["types"]
+    document = openapi_document(CLUSTER_API, title="ours", version="1")
+    schemas = document["components"]["schemas"]
+    assert schemas.keys() == types.keys()
+    # Cluster API publishes an older description of it, with a field that Go has no more.
+    types["k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["clusterName"] = "string"
+    for name, fields in types.items():
+        described = schemas[name].get("properties", {})
+        assert (name, {key: shape(one) for key, one in described.items()}) == (name, fields)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"reflect"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,13 @@ var words = map[reflect.Type]string{
 	reflect.TypeFor[runtimehooksv1.ResponseStatus](): "Success",
 	reflect.TypeFor[runtimehooksv1.FailurePolicy]():  "Fail",
 	reflect.TypeFor[runtimehooksv1.PatchType]():      "JSONPatch",
+}
+
+// answer is all that is said.
+type answer struct {
+	Hooks []hook `json:"hooks"`
+	// Types are the shapes of all fields, by the names of their types and of themselves.
+	Types map[string]map[string]string `json:"types"`
 }
 
 // sample is a message with every field set, what is wrong with ours, and what of it is left.
@@ -50,13 +58,13 @@ func main() {
 	must(runtimehooksv1.AddToCatalog(catalog))
 	var ours map[string]given
 	must(json.NewDecoder(os.Stdin).Decode(&ours))
-	hooks := []hook{}
+	said := answer{Types: map[string]map[string]string{}}
 	for id, about := range catalog.AllKnownHooks() {
 		handler := "handler"
 		if about.Metadata.Singleton {
 			handler = ""
 		}
-		hooks = append(hooks, hook{
+		said.Hooks = append(said.Hooks, hook{
 			APIVersion: id.GroupVersion().String(),
 			Name:       id.Hook,
 			Path:       runtimecatalog.GVHToPath(id, handler),
@@ -65,7 +73,11 @@ func main() {
 			Response:   of(catalog.NewResponse, id, ours[id.Hook].Response),
 		})
 	}
-	must(json.NewEncoder(os.Stdout).Encode(hooks))
+	for _, one := range said.Hooks {
+		shape(reflect.TypeOf(one.Request.Full), said.Types)
+		shape(reflect.TypeOf(one.Response.Full), said.Types)
+	}
+	must(json.NewEncoder(os.Stdout).Encode(said))
 }
 
 func of(
@@ -141,6 +153,57 @@ func fill(value reflect.Value, inside []reflect.Type) {
 			if value.Type().Field(field).IsExported() {
 				fill(value.Field(field), inside)
 			}
+		}
+	}
+}
+
+// documented are types that say themselves how they are described.
+type documented interface{ OpenAPISchemaType() []string }
+
+// shape says how a document describes a type, and notes the types that it refers to.
+func shape(of reflect.Type, types map[string]map[string]string) string {
+	switch of.Kind() {
+	case reflect.Pointer:
+		return shape(of.Elem(), types)
+	case reflect.String:
+		return "string"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Int32:
+		return "integer int32"
+	case reflect.Int, reflect.Int64:
+		return "integer int64"
+	case reflect.Slice:
+		if of.Elem().Kind() == reflect.Uint8 {
+			return "string byte"
+		}
+		return "list of " + shape(of.Elem(), types)
+	case reflect.Map:
+		return "map of " + shape(of.Elem(), types)
+	case reflect.Struct:
+		name := strings.ReplaceAll(of.PkgPath(), "/", ".") + "." + of.Name()
+		if _, known := types[name]; !known {
+			types[name] = map[string]string{}
+			if _, itself := reflect.New(of).Interface().(documented); !itself {
+				shapes(of, types[name], types)
+			}
+		}
+		return name
+	default:
+		panic("no shape for " + of.String())
+	}
+}
+
+func shapes(of reflect.Type, fields map[string]string, types map[string]map[string]string) {
+	for number := range of.NumField() {
+		field := of.Field(number)
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case name == "-" || !field.IsExported():
+		case name == "" && field.Anonymous:
+			shapes(field.Type, fields, types)
+		default:
+			fields[name] = shape(field.Type, types)
 		}
 	}
 }
