@@ -25,19 +25,34 @@ from .rig import KEY, NEW, OLD, Rig, control_plane, settled
 REPLACED_SECONDS = 20.0
 """Nearly all of it is how long an API server takes to become ready, on a machine that is busy."""
 
+SLACK = float(os.environ.get("CAPELIN_TEST_SLACK", "6"))
+"""How many times slower an upgrade may be than on a machine that does nothing else.
+
+Seen there: 14 s, 97 requests a second. On one that is busy with other tests, of which nobody knows
+how many there are: 28 s, 34 requests a second. `CAPELIN_TEST_SLACK=1` asks for what is wanted.
+"""
+UPGRADE_SECONDS = 15.0 * SLACK
+SERVED_A_SECOND = 50.0 / SLACK
+
 
 @pytest.mark.timeout(300)
 async def test_an_upgrade_under_load_fails_no_request(rig: Rig) -> None:
     await rig.until(control_plane(OLD, replicas=2), settled)
     load = rig.load()
     running = asyncio.create_task(load.run())
+    await load.reaches(1)
+    began, before = time.monotonic(), load.sent
     seen = await rig.until(control_plane(NEW, replicas=2), settled)
+    took = time.monotonic() - began
+    # One is still to be answered.
+    served = load.sent - 1 - before - len(load.failed)
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
     assert {part.version for part in seen.of("kube-apiserver")} == {NEW}
-    assert load.sent > 50
     assert load.failed == []
+    assert served / took >= SERVED_A_SECOND, f"{served} requests in {took:.1f} s"
+    assert took < UPGRADE_SECONDS
 
 
 @pytest.mark.timeout(300)
