@@ -120,6 +120,26 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def openapi(session: nox.Session) -> None:
+    """The OpenAPI document of Cluster API's hooks, as a release has it, in dist/."""
+    install(session)
+    file = Path("dist", "runtime-sdk-openapi.json")
+    file.parent.mkdir(exist_ok=True)
+    title = "Cluster API - Runtime SDK"
+    with file.open("w") as to:
+        session.run("python", "-m", "capelin.runtime", "openapi", f"--title={title}", stdout=to)
+    session.log(f"wrote {file}")
+
+
+@nox.session(default=False)
+def snapshot(session: nox.Session) -> None:
+    """What a release of the hooks promises, for later ones to keep: `-- --release VERSION`."""
+    install(session)
+    file = "core/tests/runtime/released.json"
+    session.run("python", "-m", "capelin.runtime", "snapshot", file, *session.posargs)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """The figures that the documents promise, as a table and as JSON (`-- --json FILE`)."""
     install(session)

@@ -33,6 +33,7 @@ class AskRequest(Request):
 class AskResponse(Response):
     answer: str = ""
     parts: dict[str, Detail] = {}
+    limit: int | str = 0
 
 
 class Ask(Hook[AskRequest, AskResponse]):
@@ -77,6 +78,7 @@ def test_what_is_added_and_optional_breaks_nothing() -> None:
         types["Detail"]["properties"]["text"]["maxLength"] = 20
         del types["AskRequest"]["properties"]["count"]["maximum"]
         types["AskResponse"]["required"].remove("status")
+        types["AskResponse"]["properties"]["limit"]["anyOf"].append({"type": "boolean"})
 
     assert changed(add) == []
 
@@ -138,6 +140,10 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], object], list[str]]] = [
             "minItems",
             "minProperties",
         ]
+    ),
+    (
+        lambda t: t["AskResponse"]["properties"]["limit"].update(anyOf=[{"type": "integer"}]),
+        ["response.limit does not take string any more"],
     ),
     (
         lambda t: t["AskResponse"]["properties"]["answer"].update(enum=["yes"]),

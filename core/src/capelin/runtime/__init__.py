@@ -27,6 +27,7 @@ from capelin.runtime.messages import (
     Status,
 )
 from capelin.runtime.openapi import openapi_document
+from capelin.runtime.releases import BreakingChangesError, Snapshot
 from capelin.runtime.verdicts import (
     Answer,
     Failure,
@@ -40,6 +41,7 @@ from capelin.runtime.verdicts import (
 __all__ = [
     "Answer",
     "AnyHook",
+    "BreakingChangesError",
     "Call",
     "Catalog",
     "CatalogError",
@@ -60,6 +62,7 @@ __all__ = [
     "Response",
     "Retry",
     "RetryResponse",
+    "Snapshot",
     "Status",
     "Verdict",
     "Version",

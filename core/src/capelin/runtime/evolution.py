@@ -1,9 +1,9 @@
 """Whether a catalog may follow the one that was released: what would break the other side.
 
-A release keeps its OpenAPI document; the next one is held against it. The rules are those of the
-Runtime SDK: nothing is taken away from a version once it is released (1), what replaces a
-deprecated version is at least as stable (3), and a deprecated version stays for a while (4).
-Conversions between versions (2) are a matter of code, and of tests that call it.
+A release keeps its OpenAPI document (see `releases.py`); the next one is held against it. The rules
+are those of the Runtime SDK: nothing is taken away from a version once it is released (1), what
+replaces a deprecated version is at least as stable (3), and a deprecated version stays for a while
+(4). Conversions between versions (2) are a matter of code, and of tests that call it.
 """
 
 import calendar
@@ -154,6 +154,9 @@ class _Comparison:
             if before.get(key) != after.get(key):
                 yield self._problem(where, f"was {before.get(key)} and is {after.get(key)}")
                 return
+        for option in before.get("anyOf", ()):
+            if option not in after.get("anyOf", ()):
+                yield self._problem(where, f"does not take {option.get('type')} any more")
         yield from self._limits(where, before, after)
         yield from self._fields(where, before, after)
         for key in ("items", "additionalProperties"):

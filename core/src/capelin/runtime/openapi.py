@@ -99,7 +99,7 @@ class Components:
 
     def reference(self, model: type[Model]) -> Schema:
         """A reference to a model, whose schema is then among the components."""
-        package = getattr(sys.modules[model.__module__], "GO_PACKAGE", model.__module__)
+        package = getattr(sys.modules.get(model.__module__), "GO_PACKAGE", model.__module__)
         name = f"{package}.{model.__name__}".replace("/", ".")
         if name not in self.schemas:
             # A place for it before its fields are looked at: it may refer to itself.
