@@ -30,7 +30,7 @@ async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_sta
         monkeypatch.setattr(backend, "tell_relay", told)
         await rig.until(wanted, lambda _: True)
         assert plans_when_told == []
-        later = replace(wanted, rollout_after=datetime(2026, 1, 1, tzinfo=UTC))
+        later = replace(wanted, rollout_after=datetime.now(UTC))
         await rig.until(later, lambda _: True)
         assert plan.read_bytes() != first
         assert targets.read_bytes() == before
