@@ -239,6 +239,7 @@ def test_conformance_says_what_holds_and_by_its_exit_code_whether_all_does(
         (("call", "config.json", "fine", "-f", "ca.crt"), 2, "ca.crt is no request"),
         (("call", "config.json", "fine", "--cluster", "x/y"), 4, "There is no environment"),
         (("call", "config.json", "fine", "-f", "a", "--cluster", "b"), 2, "not both"),
+        (("call", "config.json", "motto-v1", "--patch", "motto"), 2, "Say --cluster as well"),
         (("discover", "config.json", "--client-cert", "tls.crt"), 2, "Say both or neither"),
         (("discover", "https://127.0.0.1:1"), 1, "connection refused"),
     ],

@@ -66,6 +66,12 @@ class Wanted:
             BadInputError: the file holds none, or the hook needs one.
             MissingError: there is no such Cluster, or no such patch in its class.
         """
+        if self.patch is not None and self.cluster is None:
+            raise BadInputError(
+                f"Patch {self.patch} is of no ClusterClass.",
+                "No Cluster is named.",
+                "Say --cluster as well, or leave --patch out.",
+            )
         if self.file is not None:
             return await asyncio.to_thread(_of_file, self.file)
         scene = await self.scene(environment)
