@@ -20,7 +20,7 @@ from capelin.runtime.requests import example_scene, request_for
 from capelin.runtime.v1alpha1 import CLUSTER_API
 
 # Without what Go keeps of earlier builds, it compiles a good part of Kubernetes' libraries.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 PROGRAM = Path(__file__).with_name("go_types") / "main.go"
 
