@@ -10,7 +10,7 @@ import pytest
 from capelin.api.views.core import ConfigMap
 from capelin.embedded.processes import Process
 from capelin_control_plane.backends import Observed
-from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.desired import ControlPlane, Tuning
 
 from .rig import KEY, NEW, Rig, control_plane, settled
 
@@ -51,6 +51,30 @@ async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig)
 
     # The new one carries its share: the cluster does without another.
     await lose(rig, "etcd-2")
+    async with rig.client() as client:
+        await client.apply(ConfigMap.of("kept", "default"))
+
+
+async def test_other_arguments_reach_a_member_when_the_one_before_it_is_well(rig: Rig) -> None:
+    wanted = three_members()
+    await rig.until(wanted, settled)
+    before = rig.pids()
+    told = {"etcd": Tuning(arguments={"snapshot-count": "5000"})}
+    most_away = 0
+
+    def replaced(seen: Observed) -> bool:
+        nonlocal most_away
+        most_away = max(most_away, sum(not member.ready for member in seen.of("etcd")))
+        return settled(seen)
+
+    await rig.until(replace(wanted, tuning={**wanted.tuning, **told}), replaced)
+    after = rig.pids()
+    assert {name for name in before if before[name] != after[name]} == {
+        "etcd-0",
+        "etcd-1",
+        "etcd-2",
+    }
+    assert most_away == 1
     async with rig.client() as client:
         await client.apply(ConfigMap.of("kept", "default"))
 

@@ -241,10 +241,11 @@ class Processes:
         onward = partial(
             next_plan,
             wanted=goal,
-            ready=ready,
             controllers_may_start=self._turns.may_start_controllers(key, answers=answers),
         )
-        while (following := onward(plan)) != plan:
+        while (following := onward(plan, ready=ready)) != plan:
+            # What is only planned is not up, even in place of one that is and has the same name.
+            ready = {one.name for one in following.instances if one in plan.instances} & ready
             plan = following
         targets = [
             f"{care.place.address}:{api_server_port(one.slot)}"
