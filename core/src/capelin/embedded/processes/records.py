@@ -40,12 +40,18 @@ def private_folder(path: Path) -> Path:
     return path.resolve()
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file in one step, readable by its owner only."""
+def write_private(path: Path, content: bytes, *, lasting: bool = False) -> None:
+    """Replace a file in one step, readable by its owner only.
+
+    A lasting one is never found half written, even if the machine loses power. It takes longer.
+    """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
     fresh.replace(path)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -160,11 +160,12 @@ class Processes:
     async def _care_for(self, key: Key, site: Site) -> _Care:
         if key not in self._cared_for:
             place = Place((self._state / site.address).resolve(), site.address)
-            supervisor = Supervisor(place.processes)
-            await supervisor.__aenter__()
+            async with AsyncExitStack() as undone:
+                supervisor = await undone.enter_async_context(Supervisor(place.processes))
+                plan = files.read_plan(place)
+                undone.pop_all()
             watching = asyncio.create_task(self._watch(key, supervisor))
-            care = _Care(place, supervisor, watching, files.read_plan(place))
-            self._cared_for[key] = care
+            care = self._cared_for[key] = _Care(place, supervisor, watching, plan)
             if care.plan.instances:
                 self._declare(care)
                 # What serves, and does not say so in time, would be taken for down.

@@ -67,10 +67,11 @@ def read_leaf(path: Path) -> KeyPair | None:
 
 
 def read_plan(place: Place) -> Plan:
-    """What was to run when it was last said; nothing where nothing was."""
+    """What was to run when it was last said; nothing where nothing was, or nobody can read it."""
     try:
         instances = json.loads(place.plan.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
+        # One that the machine did not finish before it lost power: nothing runs since then.
         return Plan()
     return Plan(
         tuple(
@@ -93,7 +94,7 @@ def read_plan(place: Place) -> Plan:
 def write_plan(place: Place, plan: Plan) -> None:
     """Remember what is to run."""
     instances = [asdict(one) for one in plan.instances]
-    write_private(place.plan, json.dumps(instances, default=str).encode())
+    write_private(place.plan, json.dumps(instances, default=str).encode(), lasting=True)
 
 
 def _joined(pair: KeyPair) -> bytes:

@@ -101,7 +101,7 @@ def claim(
         if not folder.exists() and is_free(candidate, wanted.port):
             # Complete before it has its name: a folder without an owner never exists.
             fresh = private_folder(state / f".{candidate}.new")
-            write_private(fresh / _OWNER, json.dumps(asdict(owner)).encode())
+            write_private(fresh / _OWNER, json.dumps(asdict(owner)).encode(), lasting=True)
             fresh.rename(folder)
             return Place(folder.resolve(), candidate)
     return Problem(

@@ -1,0 +1,59 @@
+"""What a backend of processes finds when the machine went down while it wrote."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from capelin_control_plane.backends.processes import Processes, files
+
+from .rig import CLUSTER, KEY, Idle, Rig, control_plane
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Rig:
+    rig = Rig.on(tmp_path / "control-planes")
+    rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: rig.woken.set())
+    return rig
+
+
+async def test_what_must_not_be_found_half_written_is_on_the_disk_before_it_has_its_name(
+    idle: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: set[str] = set()
+
+    def is_on_disk(descriptor: int) -> None:
+        kept.add(Path(f"/proc/self/fd/{descriptor}").readlink().name.split(".")[1])
+
+    monkeypatch.setattr(os, "fsync", is_on_disk)
+    await idle.until(control_plane(), lambda _: True)
+    await idle.backend.remove(KEY, CLUSTER, idle.folder.name)
+    assert kept == {"owner", "plan"}
+
+
+async def test_a_plan_that_was_cut_short_is_made_anew(idle: Rig) -> None:
+    await idle.until(control_plane(), lambda _: True)
+    plan = idle.folder / "plan.json"
+    before = plan.read_bytes()
+    await idle.backend.release(KEY)
+    for broken in (b"", before[:-10], b"\0" * len(before)):
+        plan.write_bytes(broken)
+        await idle.until(control_plane(), lambda _: True)
+        assert json.loads(plan.read_bytes()) != []
+        await idle.backend.release(KEY)
+    await idle.backend.remove(KEY, CLUSTER, idle.folder.name)
+
+
+async def test_a_failure_to_read_a_plan_keeps_nobody_from_looking_after_its_control_plane(
+    idle: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(files, "read_plan", fails)
+        with pytest.raises(OSError, match="the disk is away"):
+            await idle.until(control_plane(), lambda _: True)
+    seen = await idle.until(control_plane(), lambda _: True)
+    assert seen.problem is None
+    await idle.backend.remove(KEY, CLUSTER, idle.folder.name)
