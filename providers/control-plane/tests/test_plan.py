@@ -80,6 +80,25 @@ def test_an_upgrade_adds_one_api_server_before_it_takes_one_away() -> None:
     assert names(upgraded) - names(fewer) == {"kube-apiserver-1"}
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_no_api_server_waits_in_a_roll_for_the_end_of_one_that_is_told_to_go(
+    replicas: int,
+) -> None:
+    plan = settled(composition(OLD, replicas=replicas))
+    for number in range(2 * replicas + 2):
+        wanted = composition(f"roll {number}", replicas=replicas)
+        had = {one.name for one in plan.of("kube-apiserver")}
+        came: set[str] = set()
+        while not is_complete(plan, wanted):
+            following = next_plan(plan, wanted, names(plan))
+            came |= {
+                one.name for one in following.of("kube-apiserver") if one not in plan.instances
+            }
+            plan = following
+        assert len(came) == replicas
+        assert not came & had
+
+
 def test_controllers_are_upgraded_after_the_last_api_server() -> None:
     plan = settled(composition(OLD, replicas=2))
     wanted = composition(NEW, replicas=2)

@@ -158,7 +158,9 @@ def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) ->
     if missing > 0:
         # All at once where there are none yet; one by one next to those that serve, or may again.
         count = 1 if outdated else missing
-        return plan.including(*map(wanted.api_server, _free_slots(servers, count)))
+        last = max((one.slot for one in current or servers), default=-1)
+        slots = _free_slots(servers, count, after=last, among=2 * wanted.replicas + 1)
+        return plan.including(*map(wanted.api_server, slots))
     return plan
 
 
@@ -171,10 +173,11 @@ def _least_needed(plan: Plan, rather: Collection[Instance]) -> Instance:
     return max(servers, key=lambda one: (one in rather, one.slot))
 
 
-def _free_slots(servers: tuple[Instance, ...], count: int) -> list[int]:
+def _free_slots(servers: tuple[Instance, ...], count: int, *, after: int, among: int) -> list[int]:
+    """Slots that none has, nor had before the same roll replaced it: it may still be going."""
     taken = {one.slot for one in servers}
-    free = (slot for slot in range(len(taken) + count) if slot not in taken)
-    return [slot for slot, _ in zip(free, range(count), strict=False)]
+    slots = ((after + step) % among for step in range(1, among + 1))
+    return [slot for slot in slots if slot not in taken][:count]
 
 
 def _next_other(
