@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from capelin.controller import Key
+from capelin.embedded.processes import Declared, Process, kill_all
 from capelin_control_plane.backends import Problem
+from capelin_control_plane.backends.processes import Processes
 
-from .rig import CLUSTER, KEY, Rig, control_plane
+from .rig import CLUSTER, KEY, Idle, Rig, control_plane
 
 
 @pytest.fixture
@@ -50,3 +52,23 @@ async def test_what_is_no_address_names_no_folder(idle: Rig, address: str) -> No
     await idle.backend.remove(KEY, CLUSTER, said)
     assert sorted(idle.state.parent.rglob("*")) == before
     assert isinstance(await idle.backend.claim(control_plane(), idle.keys, said), Problem)
+
+
+async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig.on(tmp_path / "control-planes")
+    rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: None)
+    await rig.until(control_plane(), lambda _: True)
+    await rig.backend.release(KEY)
+    await kill_all(rig.folder / "run")
+    started: list[str] = []
+
+    async def starts(_: Path, declared: Declared) -> Process:
+        started.append(declared.name)
+        raise OSError("not now")
+
+    monkeypatch.setattr(Process, "start", starts)
+    await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
+    assert started == []
+    assert list(rig.state.iterdir()) == []

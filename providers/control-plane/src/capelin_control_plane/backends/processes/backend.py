@@ -96,7 +96,7 @@ class Processes:
     ) -> Observed:
         """Take the next step towards what is wanted, and tell what there is."""
         try:
-            care = await self._care_for(key, site)
+            care = await self._care_for(key, site.address)
         except AlreadySupervisedError:
             return Observed(
                 problem=Problem(
@@ -146,7 +146,7 @@ class Processes:
             return
         folder, gone = self._state / address, self._state / f".{address}.gone"
         if belongs_to(folder, key.namespace, cluster):
-            care = await self._care_for(key, Site(address, address, 0))
+            care = self._cared_for.get(key) or await self._take_on(key, address)
             care.supervisor.declare()
             # Nobody is to be served any more, and nothing of it is kept.
             await kill_all(care.place.processes)
@@ -157,20 +157,26 @@ class Processes:
         if gone.exists():
             await asyncio.to_thread(shutil.rmtree, gone)
 
-    async def _care_for(self, key: Key, site: Site) -> _Care:
-        if key not in self._cared_for:
-            place = Place((self._state / site.address).resolve(), site.address)
-            async with AsyncExitStack() as undone:
-                supervisor = await undone.enter_async_context(Supervisor(place.processes))
-                plan = files.read_plan(place)
-                undone.pop_all()
-            watching = asyncio.create_task(self._watch(key, supervisor))
-            care = self._cared_for[key] = _Care(place, supervisor, watching, plan)
-            if care.plan.instances:
-                self._declare(care)
-                # What serves, and does not say so in time, would be taken for down.
-                await supervisor.acquainted(_SECONDS_TO_ANSWER)
-        return self._cared_for[key]
+    async def _care_for(self, key: Key, address: str) -> _Care:
+        if key in self._cared_for:
+            return self._cared_for[key]
+        care = await self._take_on(key, address)
+        if care.plan.instances:
+            self._declare(care)
+            # What serves, and does not say so in time, would be taken for down.
+            await care.supervisor.acquainted(_SECONDS_TO_ANSWER)
+        return care
+
+    async def _take_on(self, key: Key, address: str) -> _Care:
+        """Become the one who looks after a control plane; nothing is started or stopped yet."""
+        place = Place((self._state / address).resolve(), address)
+        async with AsyncExitStack() as undone:
+            supervisor = await undone.enter_async_context(Supervisor(place.processes))
+            plan = files.read_plan(place)
+            undone.pop_all()
+        watching = asyncio.create_task(self._watch(key, supervisor))
+        care = self._cared_for[key] = _Care(place, supervisor, watching, plan)
+        return care
 
     async def _watch(self, key: Key, supervisor: Supervisor) -> None:
         async for _ in supervisor.changes():
