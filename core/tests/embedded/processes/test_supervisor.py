@@ -16,6 +16,7 @@ from capelin.embedded.processes import (
     Backoff,
     Command,
     Declared,
+    Limits,
     Liveness,
     NotReadyError,
     Phase,
@@ -69,6 +70,10 @@ async def replaced(supervisor: Supervisor, pid: int) -> int:
 
 def arguments_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+def exists(path: str) -> bool:
+    return Path(path).exists()
 
 
 def descriptors_of(pid: int) -> set[str]:
@@ -141,6 +146,20 @@ async def test_a_killed_process_is_started_again(folder: Path) -> None:
         first = await replaced(supervisor, pid_of(supervisor, "a"))
         await replaced(supervisor, first)
         await supervisor.ready()
+
+
+async def test_nothing_is_left_of_what_was_killed(folder: Path) -> None:
+    limited = Command(SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=1))
+    async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:
+        supervisor.declare(Declared(name="a", command=limited))
+        await supervisor.ready()
+        record = records.read(folder, "a")
+        assert record is not None
+        os.kill(pid_of(supervisor, "a"), signal.SIGKILL)
+        await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
+        assert list(records.names(folder)) == []
+        # Where none could be made, there were none.
+        assert not any(map(exists, record.groups))
 
 
 SERVER = """

@@ -181,7 +181,7 @@ class Process:
             self.signal(signal.SIGKILL)
             ended = await self.wait()
         await self.sweep()
-        records.forget(self._folder, self.name)
+        self.forget()
         return ended
 
     async def sweep(self) -> None:
@@ -192,6 +192,10 @@ class Process:
             if one.session == self.pid
         ]
         await asyncio.gather(*map(kernel.end, session))
+
+    def forget(self) -> None:
+        """Remember it no more, and remove its control groups, now that nothing of it is left."""
+        records.forget(self._folder, self.name)
 
 
 async def kill_all(folder: Path) -> None:

@@ -306,6 +306,9 @@ class Supervisor:
         await process.sweep()
         # Whoever stopped it may have been first, and the next one may run already.
         if life.process is process and not life.stopping:
+            with suppress(OSError):
+                # What a broken disk keeps is found, and known for dead, by the next supervisor.
+                process.forget()
             self._ended(life)
             self._failed(life, life.verdict or ended.reason)
             life.verdict = ""
