@@ -1,6 +1,7 @@
 """A supervisor keeps what is declared running, over crashes of anybody, its own included."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -308,6 +309,27 @@ async def test_a_new_command_is_tried_at_once_after_the_old_one_failed(folder: P
         )
         supervisor.declare(declared("a"))
         await supervisor.ready()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
+        (OSError(errno.ENOENT, "No such file", "/shoal"), "No such file: /shoal"),
+        (ChildProcessError("a was collected by somebody else"), "a was collected by somebody else"),
+    ],
+)
+async def test_why_a_process_cannot_be_started_is_said_with_what_is_known(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    async def fails(_: Path, __: Declared) -> Process:
+        raise error
+
+    monkeypatch.setattr(Process, "start", fails)
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"))
+        await until(lambda: supervisor.states["a"].reason)
+        assert supervisor.states["a"].reason == f"cannot be started: {said}"
 
 
 async def test_who_is_not_ready_in_time_is_named_with_what_is_missing(folder: Path) -> None:

@@ -291,7 +291,7 @@ class Supervisor:
         try:
             life.process = await Process.start(self._folder, declared)
         except OSError as error:
-            self._failed(life, f"cannot be started: {error.strerror}: {error.filename}")
+            self._failed(life, f"cannot be started: {_said(error)}")
         else:
             tasks.create_task(self._until_end(life, life.process))
 
@@ -354,6 +354,12 @@ class Supervisor:
             for name in list(self._lives):
                 await asyncio.to_thread(logs.rotate, log_path(self._folder, name), self._log_bytes)
             await asyncio.sleep(self._log_check_seconds)
+
+
+def _said(error: OSError) -> str:
+    # Few of them name a file, and what Python raises itself has words in place of a number.
+    what = error.strerror or str(error)
+    return f"{what}: {error.filename}" if error.filename else what
 
 
 def _why(name: str, state: State) -> str:
