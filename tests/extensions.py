@@ -53,9 +53,11 @@ async def reference(folder: Path, kubeconfig: Path, *options: str) -> AsyncGener
 
 
 @asynccontextmanager
-async def drop_in(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
-    """Ours, with the certificates of a folder."""
-    port = free_port(HOST, 9444)
+async def drop_in(
+    folder: Path, kubeconfig: Path, *options: str, preferred: int = 9444
+) -> AsyncGenerator[Running]:
+    """Ours, with the certificates of a folder; who runs beside others prefers another port."""
+    port = free_port(HOST, preferred)
     async with _running(
         folder / "capelin.log",
         port,

@@ -5,6 +5,7 @@ import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from capelin.api.views.capi import (
@@ -17,10 +18,12 @@ from capelin.api.views.capi import (
 )
 from capelin.api.views.core import ConfigMap
 from capelin.client import Client
+from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management.components import parse
 from capelin.testing.waiting import until
 
+from tests.extensions import HOST, certificates, drop_in
 from tests.integration.recorder import Recorder
 
 TEMPLATES = "e2e/data/infrastructure-docker/main"
@@ -127,8 +130,26 @@ class Life:
 
 
 @asynccontextmanager
-async def registered(life: Life) -> AsyncGenerator[None]:
-    """The extension, known to Cluster API, with every hook blocking."""
+async def recorded(
+    client: Client, name: str, kubeconfig: Path, folder: Path, *, ports: tuple[int, int]
+) -> AsyncGenerator[Life]:
+    """The extension as a program, behind somebody who writes down what is said.
+
+    Servers of extensions can share a port: tests that run side by side prefer different ones.
+    """
+    ca = certificates(folder)
+    listening = free_port(HOST, ports[1])
+    async with drop_in(folder, kubeconfig, preferred=ports[0]) as running:
+        recorder = Recorder(f"https://{HOST}:{running.port}", folder)
+        async with recorder.listening(HOST, listening):
+            yield Life(client, name, f"https://{HOST}:{listening}", ca, recorder)
+
+
+@asynccontextmanager
+async def registered(
+    life: Life, *, blocking: bool = True, in_place: bool = False
+) -> AsyncGenerator[None]:
+    """The extension, known to Cluster API; whether its hooks block, and change what is there."""
     config = {
         "apiVersion": ExtensionConfig.resource.api_version,
         "kind": "ExtensionConfig",
@@ -138,8 +159,8 @@ async def registered(life: Life) -> AsyncGenerator[None]:
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": life.name}},
             "settings": {
                 "extensionConfigName": life.name,
-                "defaultAllHandlersToBlocking": "true",
-                "disableInPlaceUpdates": "true",
+                "defaultAllHandlersToBlocking": str(blocking).lower(),
+                "disableInPlaceUpdates": str(not in_place).lower(),
             },
         },
     }
@@ -156,7 +177,7 @@ async def registered(life: Life) -> AsyncGenerator[None]:
         await life.client.delete(ExtensionConfig, life.name)
 
 
-async def manifests(file: str, name: str) -> list[dict[str, Any]]:
+async def manifests(file: str, name: str, **more: str) -> list[dict[str, Any]]:
     folder = await Binaries().module_dir("cluster-api/test")
     text = await asyncio.to_thread((folder / TEMPLATES / file).read_text)
     values = {
@@ -169,6 +190,7 @@ async def manifests(file: str, name: str) -> list[dict[str, Any]]:
         "DOCKER_POD_CIDRS": "192.168.0.0/16",
         "DOCKER_SERVICE_CIDRS": "10.128.0.0/12",
         "DOCKER_SERVICE_DOMAIN": "cluster.local",
+        **more,
     }
     found = parse(text, values)
     for manifest in found:
@@ -176,7 +198,7 @@ async def manifests(file: str, name: str) -> list[dict[str, Any]]:
     return found
 
 
-async def create(life: Life) -> None:
+async def create(life: Life, **variables: str) -> None:
     """The ClusterClass and the Cluster that Cluster API tests its hooks with."""
     for manifest in await manifests("clusterclass-in-memory.yaml", life.name):
         if manifest["kind"] == "ClusterClass":
@@ -187,7 +209,7 @@ async def create(life: Life) -> None:
             for part in parts:
                 part["provisioning"] = {"startupDuration": "1s", "startupJitter": "0.2"}
         await life.client.apply(manifest)
-    (cluster,) = await manifests("cluster-template-in-memory-topology.yaml", life.name)
+    (cluster,) = await manifests("cluster-template-in-memory-topology.yaml", life.name, **variables)
     topology = cluster["spec"]["topology"]
     topology["classRef"]["namespace"] = life.name
     for part in (topology["controlPlane"], topology["workers"]["machineDeployments"][0]):

@@ -1,5 +1,6 @@
 """Stands between Cluster API and an extension, and keeps what the two say to each other."""
 
+import json
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 from capelin.runtime import AnyHook
+from capelin.runtime.messages import read_json
 from capelin.runtime.v1alpha1 import CLUSTER_API
 
 
@@ -25,6 +27,14 @@ class Exchange:
         """The hook that was called."""
         name = self.path.split("/")[3]
         return next(hook for hook in CLUSTER_API if hook.id.name.lower() == name)
+
+    def is_kept(self) -> bool:
+        """Whether both messages come out of our types as they went in."""
+        request = read_json(self.hook.request_type(), self.request)
+        response = read_json(self.hook.response_type(), self.response)
+        return request.dump() == json.loads(self.request) and response.dump() == json.loads(
+            self.response
+        )
 
 
 class Recorder:
