@@ -198,6 +198,21 @@ def test_etcd_members_that_have_never_come_up_are_mended_together(members: int) 
     assert anew(next_plan(stuck, mended, ()), mended) == {one.name for one in mended.etcd}
 
 
+def test_etcd_members_that_may_serve_are_not_changed_together() -> None:
+    old = settled(composition(etcd=3))
+    changed = with_etcd("--snapshot-count=5")
+    unheard = {"etcd-0", "etcd-1", "etcd-2"}
+    assert anew(next_plan(old, changed, (), coming=unheard), changed) == set()
+    one_is_left = next_plan(old, changed, (), coming={"etcd-1"})
+    assert anew(one_is_left, changed) == {"etcd-0", "etcd-2"}
+
+
+def test_the_only_etcd_member_is_changed_whether_or_not_it_may_serve() -> None:
+    old = settled(composition())
+    changed = with_etcd("--snapshot-count=5", members=1)
+    assert anew(next_plan(old, changed, (), coming={"etcd-0"}), changed) == {"etcd-0"}
+
+
 def test_no_replicas_means_no_api_servers_and_nothing_that_needs_them() -> None:
     plan = settled(composition(replicas=2))
     assert names(settled(composition(replicas=0), plan)) == {"etcd-0", "relay-0"}

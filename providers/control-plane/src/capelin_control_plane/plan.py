@@ -94,16 +94,22 @@ def outdated_api_servers(plan: Plan, wanted: Composition) -> tuple[Instance, ...
 
 
 def next_plan(
-    plan: Plan, wanted: Composition, ready: Collection[str], *, controllers_may_start: bool = True
+    plan: Plan,
+    wanted: Composition,
+    ready: Collection[str],
+    *,
+    coming: Collection[str] = (),
+    controllers_may_start: bool = True,
 ) -> Plan:
     """One step towards what is wanted, such that the API never stops answering.
 
     Kubernetes' order: etcd, then API servers, then what talks to them. `ready` are the names of
-    the instances that are up. The same plan means that nothing can be done now: everything is as
-    wanted, or something has to become ready first.
+    the instances that are up, and `coming` those of the etcd members that were up once and may be
+    again as they are. The same plan means that nothing can be done now: everything is as wanted, or
+    something has to become ready first.
     """
     plan = plan.including(wanted.relay)
-    after_etcd = _next_etcd(plan, wanted, ready)
+    after_etcd = _next_etcd(plan, wanted, ready, coming)
     if after_etcd != plan:
         return after_etcd
     if wanted.replicas == 0:
@@ -115,7 +121,9 @@ def next_plan(
     return _next_other(plan, wanted, ready, may_start=controllers_may_start)
 
 
-def _next_etcd(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
+def _next_etcd(
+    plan: Plan, wanted: Composition, ready: Collection[str], coming: Collection[str]
+) -> Plan:
     members = plan.of("etcd")
     if not members:
         return plan.including(*wanted.etcd)
@@ -131,9 +139,11 @@ def _next_etcd(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
     down_and_changed = [one for one in changed if one.name in down]
     if len(down_and_changed) < len(down):
         return plan
-    # Where none is up, there is no quorum to lose, and one alone does not come up.
-    none_is_up = len(down) == len(members)
-    return plan.including(*(down_and_changed if none_is_up else down_and_changed[:1]))
+    if len(down) < len(members) or len(members) == 1:
+        return plan.including(*down_and_changed[:1])
+    # Where none is up, there is no quorum to lose, and one alone does not come up. But those that
+    # are coming may be a quorum already that has not said so yet.
+    return plan.including(*(one for one in down_and_changed if one.name not in coming))
 
 
 def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:

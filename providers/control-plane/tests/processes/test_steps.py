@@ -1,6 +1,7 @@
 """What a backend of processes plans at once, and what it leaves for when something is ready."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from capelin_control_plane.desired import ControlPlane, Tuning
 
 from .rig import CLUSTER, KEY, Idle, Rig, control_plane, settled
 
+THREE_MEMBERS = replace(control_plane(), etcd_replicas=3)
+
 
 def ready_at_once(*_: object) -> Probe:
     async def ask() -> AsyncGenerator[str, None]:
@@ -21,20 +24,36 @@ def ready_at_once(*_: object) -> Probe:
     return ask
 
 
+def never_says(*_: object) -> Probe:
+    async def ask() -> AsyncGenerator[str, None]:
+        await asyncio.sleep(1000)
+        yield ""
+
+    return ask
+
+
 def told(wanted: ControlPlane, flag: str) -> ControlPlane:
     """The same with a flag for etcd."""
     return replace(wanted, tuning={**wanted.tuning, "etcd": Tuning(arguments={flag: "1"})})
 
 
-async def test_members_of_etcd_are_changed_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """Three members of etcd that do nothing, and all that needs them."""
     monkeypatch.setattr(backend, "readiness", ready_at_once)
     monkeypatch.setattr(backend, "reachability", ready_at_once)
     rig = Rig.on(tmp_path / "control-planes")
     rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: rig.woken.set())
-    wanted = replace(control_plane(), etcd_replicas=3)
-    await rig.until(wanted, settled)
+    await rig.until(THREE_MEMBERS, settled)
+    yield rig
+    await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
+
+
+def etcd_pids(rig: Rig) -> set[int]:
+    return {pid for name, pid in rig.pids().items() if name.startswith("etcd-")}
+
+
+async def test_members_of_etcd_are_changed_one_at_a_time(idle: Rig) -> None:
     most_away = 0
 
     def replaced(seen: Observed) -> bool:
@@ -42,8 +61,27 @@ async def test_members_of_etcd_are_changed_one_at_a_time(
         most_away = max(most_away, sum(not member.ready for member in seen.of("etcd")))
         return settled(seen)
 
-    try:
-        await rig.until(told(wanted, "shoal"), replaced)
-        assert most_away == 1
-    finally:
-        await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
+    before = etcd_pids(idle)
+    await idle.until(told(THREE_MEMBERS, "shoal"), replaced)
+    assert most_away == 1
+    assert not etcd_pids(idle) & before
+
+
+async def test_members_that_have_served_are_not_changed_while_nobody_knows_how_they_are(
+    idle: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for slot in range(3):
+        log = idle.folder / f"etcd-{slot}" / "member" / "wal" / "0-0.wal"
+        log.parent.mkdir(parents=True)
+        log.touch()
+    await idle.until(THREE_MEMBERS, settled)
+    before = etcd_pids(idle)
+    await idle.backend.release(KEY)
+    monkeypatch.setattr(backend, "_SECONDS_TO_ANSWER", 0.05)
+    with monkeypatch.context() as slow:
+        slow.setattr(backend, "readiness", never_says)
+        seen = await idle.until(told(THREE_MEMBERS, "shoal"), lambda _: True)
+        assert not any(member.current for member in seen.of("etcd"))
+        await idle.backend.release(KEY)
+    await idle.until(told(THREE_MEMBERS, "shoal"), settled)
+    assert not etcd_pids(idle) & before

@@ -248,6 +248,7 @@ class Processes:
         onward = partial(
             next_plan,
             wanted=goal,
+            coming=_coming(care),
             controllers_may_start=self._turns.may_start_controllers(key, answers=answers),
         )
         while (following := onward(plan, ready=ready)) != plan:
@@ -310,3 +311,14 @@ def _rejoined(plan: Plan) -> set[int]:
 
 def _ready(care: _Care) -> set[str]:
     return {name for name, state in care.supervisor.states.items() if state.phase is Phase.RUNNING}
+
+
+def _coming(care: _Care) -> set[str]:
+    """The etcd members that were ready once, and that nothing says to have failed since."""
+    settled = {Phase.RUNNING, Phase.FAILED}
+    return {
+        one.name
+        for one in care.plan.of("etcd")
+        if members.has_joined(care.place, one.slot)
+        and care.supervisor.states[one.name].phase not in settled
+    }

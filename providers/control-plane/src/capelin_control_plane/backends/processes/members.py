@@ -60,13 +60,18 @@ def next_change(peer_url: str, members: Sequence[Member]) -> Remove | Add | None
 
 def remember(place: Place, slot: int) -> None:
     """Note that a member has joined its cluster: from now on, no data means that it was lost."""
-    if has_data(place, slot) and not _joined(place, slot).exists():
+    if has_data(place, slot) and not has_joined(place, slot):
         write_private(_joined(place, slot), b"")
 
 
 def forget(place: Place, slot: int) -> None:
     """Let a member join anew."""
     _joined(place, slot).unlink(missing_ok=True)
+
+
+def has_joined(place: Place, slot: int) -> bool:
+    """Whether a member was ever part of its cluster."""
+    return _joined(place, slot).exists()
 
 
 def has_data(place: Place, slot: int) -> bool:
@@ -76,7 +81,7 @@ def has_data(place: Place, slot: int) -> bool:
 
 def is_lost(place: Place, slot: int) -> bool:
     """Whether a member had data that is not there any more."""
-    return _joined(place, slot).exists() and not has_data(place, slot)
+    return has_joined(place, slot) and not has_data(place, slot)
 
 
 def why_not_start(place: Place, slot: int) -> str:
