@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import Command, Declared, Limits, Process, kill_all, records
+from capelin.embedded.processes import (
+    Command,
+    Declared,
+    Limits,
+    Process,
+    cgroups,
+    kill_all,
+    records,
+)
 from capelin.embedded.processes.kernel import identify
 from capelin.testing.waiting import until
 
@@ -59,6 +67,10 @@ def modes(folder: Path) -> list[int]:
 
 def exists(path: str) -> bool:
     return Path(path).exists()
+
+
+def has_quota(group: str) -> bool:
+    return any((Path(group) / file).exists() for file in ("cpu.max", "cpu.cfs_quota_us"))
 
 
 def is_dead(pid: int) -> bool:
@@ -253,6 +265,26 @@ async def test_a_process_that_cannot_be_remembered_does_not_live_on(
 async def test_it_gives_way_to_others_when_asked(folder: Path) -> None:
     process = await Process.start(folder, declared(*SLEEP, limits=Limits(nice=7)))
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
+
+
+async def test_it_gives_way_to_others_where_nothing_else_limits_its_processors(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = declared(*SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=0.5))
+    process = await Process.start(folder, limited)
+    record = records.read(folder, "a")
+    assert record is not None
+    is_limited = any(has_quota(group) for group in record.groups)
+    nice = os.getpriority(os.PRIO_PROCESS, process.pid)
+    await process.stop()
+    assert (nice == 0) is is_limited
+
+    def none_can_be_made(*_: object) -> Iterator[cgroups.Group]:
+        return iter(())
+
+    monkeypatch.setattr(cgroups, "groups", none_can_be_made)
+    process = await Process.start(folder, limited)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 10
 
 
 async def test_its_timers_may_be_late_when_asked_and_ours_are_not(folder: Path) -> None:

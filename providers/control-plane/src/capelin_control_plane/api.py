@@ -68,9 +68,15 @@ class Resources(Model):
     """How much of the machine a component may take."""
 
     memory: Quantity | None = None
-    """The most memory, such as `512Mi`."""
+    """The most memory, such as `512Mi`.
+
+    Where the provider cannot make control groups, the component only tries to stay below.
+    """
     cpu: Quantity | None = None
-    """The most processors, such as `500m`."""
+    """The most processors, such as `500m`.
+
+    Where the provider cannot make control groups, the component takes more if nobody else wants it.
+    """
 
 
 class Component(Model):

@@ -21,6 +21,11 @@ class Group:
     folder: Path
     settings: Mapping[str, str]
 
+    @property
+    def limits_cpus(self) -> bool:
+        """Whether it keeps its processes from taking more than some processors."""
+        return any(file.startswith("cpu.") for file in self.settings)
+
 
 def groups(limits: Limits, name: str, own: Mapping[str, str], root: Path = ROOT) -> Iterator[Group]:
     """The control groups that enforce limits; none where there are no hard limits or no rights.

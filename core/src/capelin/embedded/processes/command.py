@@ -26,7 +26,8 @@ _GO_HEAP_SHARE = 0.9
 class Limits:
     """How much of the machine a process may take.
 
-    Enforced by a cgroup where one can be made; Go's own soft limits are set everywhere.
+    Enforced by a cgroup where one can be made; Go's own soft limits are set everywhere. What should
+    take few processors and gets no cgroup gives way to others.
     """
 
     memory_bytes: int | None = None

@@ -13,6 +13,7 @@ from capelin.embedded.processes import cgroups, kernel, logs, records
 from capelin.embedded.processes.command import Command, Declared
 from capelin.embedded.processes.kernel import MARKER, Handle
 
+_NICE_FOR_WANT_OF_A_GROUP = 10
 _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
 
 
@@ -211,11 +212,15 @@ def log_path(folder: Path, name: str) -> Path:
 
 def _confine(folder: Path, declared: Declared, pid: int) -> tuple[str, ...]:
     limits = declared.command.limits
-    if limits.nice:
-        kernel.renice(pid, limits.nice)
     name = cgroups.group_name(folder, declared.name)
     wanted = cgroups.groups(limits, name, cgroups.own_groups())
-    return tuple(str(group.folder) for group in wanted if cgroups.confine(pid, group))
+    made = [group for group in wanted if cgroups.confine(pid, group)]
+    nice = limits.nice
+    if limits.cpus is not None and not any(group.limits_cpus for group in made):
+        nice = max(nice, _NICE_FOR_WANT_OF_A_GROUP)
+    if nice:
+        kernel.renice(pid, nice)
+    return tuple(str(group.folder) for group in made)
 
 
 def _environment(folder: Path, name: str, command: Command) -> dict[str, str]:
