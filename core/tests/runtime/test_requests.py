@@ -191,7 +191,11 @@ def test_nobody_makes_up_a_machine_where_there_is_none(hook: AnyHook) -> None:
 def test_a_cluster_is_sent_without_what_cluster_api_keeps_to_itself() -> None:
     kept = {"a": "b"}
     hidden = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
-    metadata: dict[str, Any] = {"name": "blue", "annotations": {**kept, **hidden}, "managedFields": [{}]}
+    metadata: dict[str, Any] = {
+        "name": "blue",
+        "annotations": {**kept, **hidden},
+        "managedFields": [{}],
+    }
     told = builtins(Cluster.read({"metadata": metadata}))["cluster"]["metadata"]
     assert told["annotations"] == kept
     sent = as_sent({"kind": "Cluster", "metadata": metadata, "spec": {}, "status": {"phase": "x"}})
