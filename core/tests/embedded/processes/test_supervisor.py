@@ -582,6 +582,21 @@ async def test_a_broken_probe_is_not_hidden(folder: Path) -> None:
     assert not patience.expired()
 
 
+async def test_who_cannot_find_what_there_is_leaves_the_folder_to_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> list[str]:
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(records, "names", fails)
+        with pytest.raises(OSError, match="the disk is away"):
+            async with Supervisor(folder):
+                pass
+    async with Supervisor(folder) as supervisor:
+        assert supervisor.states == {}
+
+
 async def test_nothing_is_started_before_something_is_declared(folder: Path) -> None:
     process = await Process.start(folder, declared("a"))
     async with Supervisor(folder) as supervisor:

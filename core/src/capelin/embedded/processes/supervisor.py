@@ -109,7 +109,11 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         self._folder = records.private_folder(self._folder)
         self._lock = await _lock(self._folder)
-        await self._find()
+        try:
+            await self._find()
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._running = asyncio.create_task(self._run(), name=f"supervisor of {self._folder.name}")
         return self
 
