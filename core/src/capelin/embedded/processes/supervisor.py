@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import os
-import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
@@ -14,15 +13,8 @@ from typing import Self
 
 from capelin.embedded.processes import kernel, logs, records
 from capelin.embedded.processes.command import Declared, check_declared
-from capelin.embedded.processes.decisions import (
-    Backoff,
-    Phase,
-    Seen,
-    next_steps,
-    phase,
-    strays,
-)
-from capelin.embedded.processes.health import until_hung, until_ready
+from capelin.embedded.processes.decisions import Backoff, Phase, next_steps, phase, strays
+from capelin.embedded.processes.life import Life
 from capelin.embedded.processes.process import Process, log_path
 
 LOG_BYTES = 16 * 1024 * 1024
@@ -49,36 +41,6 @@ class State:
     log: Path
 
 
-@dataclass(slots=True, eq=False)
-class _Life:
-    """What is known of one name: its process, if there is one, and its history."""
-
-    process: Process | None = None
-    care: asyncio.Task[None] | None = None
-    reachable: bool = False
-    ready: bool = False
-    stopping: bool = False
-    failures: int = 0
-    started_at: float = 0.0
-    retry_at: float = 0.0
-    reason: str = ""
-    verdict: str = ""
-    """Why it was ended by us, where it was."""
-
-    def seen(self) -> Seen:
-        process = self.process
-        return Seen(
-            alive=process is not None,
-            hash=process.hash if process else "",
-            after=process.after if process else (),
-            reachable=self.reachable,
-            ready=self.ready,
-            stopping=self.stopping,
-            failures=self.failures,
-            retry_at=self.retry_at,
-        )
-
-
 class Supervisor:
     """Looks after the processes of one state folder.
 
@@ -100,7 +62,7 @@ class Supervisor:
         self._log_bytes = log_bytes
         self._log_check_seconds = log_check_seconds
         self._declared: dict[str, Declared] | None = None
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, Life] = {}
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._lock: int | None = None
@@ -138,8 +100,7 @@ class Supervisor:
         self._declared = check_declared(declared)
         for name, one in self._declared.items():
             if name not in before or before[name].command.hash != one.command.hash:
-                life = self._lives.setdefault(name, _Life())
-                life.failures, life.retry_at, life.reason = 0, 0.0, ""
+                self._life(name).forgive()
             life = self._lives.get(name)
             if life and life.process and life.process.hash == one.command.hash:
                 life.process.remember(one)
@@ -237,7 +198,7 @@ class Supervisor:
             if process is None:
                 records.forget(self._folder, name)
             else:
-                self._lives[name] = _Life(process=process, started_at=time.monotonic())
+                self._life(name).adopt(process)
         remembered = {life.process.pid for life in self._lives.values() if life.process}
         marked = await asyncio.to_thread(kernel.marked, self._folder)
         await asyncio.gather(*map(kernel.end, strays(marked, remembered)))
@@ -246,8 +207,7 @@ class Supervisor:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cap_logs())
             for life in self._lives.values():
-                if life.process is not None:
-                    tasks.create_task(self._until_end(life, life.process))
+                life.watch(tasks)
             while True:
                 self._wake.clear()
                 wait = await self._step(tasks)
@@ -266,104 +226,29 @@ class Supervisor:
             self._declared, {name: life.seen() for name, life in self._lives.items()}, now
         )
         for name in steps.stop:
-            life = self._lives[name]
-            life.stopping, life.verdict = True, ""
-            if life.care is not None:
-                # What ends in its own time may not answer any more, and is not to be killed for it.
-                life.care.cancel()
-            tasks.create_task(self._stop(life))
+            self._lives[name].stop(tasks)
         for name in steps.start:
             # Starting takes a moment, in which others can be declared.
             if (declared := self._declared.get(name)) is not None:
-                await self._start(tasks, declared)
+                await self._life(name).start(tasks, self._folder, declared)
         for name, life in list(self._lives.items()):
             declared = self._declared.get(name)
             if life.process is None and declared is None:
                 del self._lives[name]
-            elif life.process and declared and not (life.care or life.stopping):
-                life.care = tasks.create_task(self._look_after(life, life.process, declared))
+            elif declared is not None:
+                life.look_after(tasks, declared)
         if steps.start:
             self._wake.set()
         return None if steps.look_again_at is None else max(0.0, steps.look_again_at - now)
 
-    async def _start(self, tasks: asyncio.TaskGroup, declared: Declared) -> None:
-        life = self._lives.setdefault(declared.name, _Life())
-        life.started_at = time.monotonic()
-        if declared.refusal is not None and (why := declared.refusal()):
-            self._failed(life, why)
-            return
-        try:
-            life.process = await Process.start(self._folder, declared)
-        except OSError as error:
-            self._failed(life, f"cannot be started: {_said(error)}")
-        else:
-            tasks.create_task(self._until_end(life, life.process))
-
-    async def _stop(self, life: _Life) -> None:
-        if life.process is not None:
-            await life.process.stop()
-            self._ended(life)
-        life.failures, life.reason = 0, ""
-
-    async def _until_end(self, life: _Life, process: Process) -> None:
-        ended = await process.wait()
-        await process.sweep()
-        # Whoever stopped it may have been first, and the next one may run already.
-        if life.process is process and not life.stopping:
-            with suppress(OSError):
-                # What a broken disk keeps is found, and known for dead, by the next supervisor.
-                process.forget()
-            self._ended(life)
-            self._failed(life, life.verdict or ended.reason)
-            life.verdict = ""
-
-    async def _look_after(self, life: _Life, process: Process, declared: Declared) -> None:
-        """Find out when it is ready, and when it hangs later on."""
-
-        def tell(missing: str) -> None:
-            if missing != life.reason:
-                life.reason = missing
-                self._wake.set()
-
-        if declared.reachable is not None:
-            await until_ready(declared.reachable, tell)
-            life.reachable = life.process is process
-            self._wake.set()
-        if declared.ready is not None:
-            await until_ready(declared.ready, tell)
-        if life.process is not process:
-            return
-        life.ready, life.reason = True, ""
-        self._wake.set()
-        if declared.alive is not None:
-            life.verdict = f"hung: {await until_hung(declared.alive)}"
-            process.signal(signal.SIGKILL)
-
-    def _ended(self, life: _Life) -> None:
-        if life.care is not None:
-            life.care.cancel()
-        life.process, life.care, life.stopping = None, None, False
-        life.reachable, life.ready = False, False
-        self._wake.set()
-
-    def _failed(self, life: _Life, reason: str) -> None:
-        now = time.monotonic()
-        life.failures = self._backoff.failures(life.failures, now - life.started_at)
-        life.retry_at = now + self._backoff.delay(life.failures)
-        life.reason = reason
-        self._wake.set()
+    def _life(self, name: str) -> Life:
+        return self._lives.setdefault(name, Life(self._backoff, self._wake.set))
 
     async def _cap_logs(self) -> None:
         while True:
             for name in list(self._lives):
                 await asyncio.to_thread(logs.rotate, log_path(self._folder, name), self._log_bytes)
             await asyncio.sleep(self._log_check_seconds)
-
-
-def _said(error: OSError) -> str:
-    # Few of them name a file, and what Python raises itself has words in place of a number.
-    what = error.strerror or str(error)
-    return f"{what}: {error.filename}" if error.filename else what
 
 
 def _why(name: str, state: State) -> str:
