@@ -315,10 +315,10 @@ def _ready(care: _Care) -> set[str]:
 
 def _coming(care: _Care) -> set[str]:
     """The etcd members that were ready once, and that nothing says to have failed since."""
-    settled = {Phase.RUNNING, Phase.FAILED}
+    states = care.supervisor.states.items()
+    known = {name for name, state in states if state.phase in {Phase.RUNNING, Phase.FAILED}}
     return {
         one.name
         for one in care.plan.of("etcd")
-        if members.has_joined(care.place, one.slot)
-        and care.supervisor.states[one.name].phase not in settled
+        if one.name not in known and members.has_joined(care.place, one.slot)
     }
