@@ -1,25 +1,36 @@
-"""Requests to a control plane, each on a connection of its own, and none of them ever repeated."""
+"""Requests to a control plane one after the other, none of them ever repeated."""
 
 import asyncio
+import json
 import ssl
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-import aiohttp
+from functools import cached_property
+from urllib.parse import urlsplit
 
 from capelin.client import Config, tls
+
+_PATH = "/api/v1/namespaces/default/configmaps"
 
 
 @dataclass
 class Load:
-    """Writes keys and reads them again, and remembers every request that failed."""
+    """Writes keys and reads them again, and remembers every request that failed.
+
+    Each request has a connection of its own, unless connections are to be kept: then a request
+    that has not been sent goes over a new one when the last one was closed.
+    """
 
     config: Config
     pause: float = 0.0
+    keeps: bool = False
     sent: int = 0
     written: set[str] = field(default_factory=set[str])
     failed: list[str] = field(default_factory=list[str])
     _sent: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _kept: "_Connection | None" = None
 
     async def reaches(self, count: int) -> None:
         """Wait until so many requests were sent."""
@@ -28,32 +39,94 @@ class Load:
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        path = "/api/v1/namespaces/default/configmaps"
-        url = f"{self.config.server.address}{path}"
-        connector = aiohttp.TCPConnector(ssl=trust(self.config), force_close=True)
-        async with aiohttp.ClientSession(connector=connector) as session:
+        try:
             for number in range(10**9):
-                name = f"key-{number:06}"
-                if await self._ask(session, "POST", url, json={"metadata": {"name": name}}):
+                name = f"key-{number:06}-{'kept' if self.keeps else 'anew'}"
+                if await self._ask("POST", _PATH, {"metadata": {"name": name}}):
                     self.written.add(name)
-                await self._ask(session, "GET", f"{url}/{name}")
+                await self._ask("GET", f"{_PATH}/{name}")
                 await asyncio.sleep(self.pause)
+        finally:
+            if self._kept is not None:
+                self._kept.close()
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, method: str, url: str, **options: Any
-    ) -> bool:
+    async def _ask(self, method: str, path: str, content: object = None) -> bool:
         async with self._sent:
             self.sent += 1
             self._sent.notify_all()
         try:
-            async with session.request(method, url, **options) as answer:
-                text = await answer.text()
-        except (aiohttp.ClientError, OSError) as error:
-            self.failed.append(f"{method} {url}: {error!r}")
+            async with self._connection() as connection:
+                status, text = await connection.exchange(method, path, content)
+        except (OSError, EOFError) as error:
+            self.failed.append(f"{method} {path}: {error!r}")
             return False
-        if answer.status >= 300:
-            self.failed.append(f"{method} {url}: {answer.status} {text}")
-        return answer.status < 300
+        if status >= 300:
+            self.failed.append(f"{method} {path}: {status} {text}")
+        return status < 300
+
+    @cached_property
+    def _trust(self) -> ssl.SSLContext:
+        return trust(self.config)
+
+    @asynccontextmanager
+    async def _connection(self) -> "AsyncGenerator[_Connection]":
+        last, self._kept = self._kept, None
+        if last is not None and last.is_over:
+            last.close()
+            last = None
+        connection = last or await _Connection.open(self.config.server.address, self._trust)
+        try:
+            yield connection
+            if self.keeps:
+                self._kept = connection
+        finally:
+            if self._kept is None:
+                connection.close()
+
+
+@dataclass
+class _Connection:
+    host: str
+    reader: StreamReader
+    writer: StreamWriter
+
+    @classmethod
+    async def open(cls, url: str, context: ssl.SSLContext) -> "_Connection":
+        address = urlsplit(url)
+        streams = await asyncio.open_connection(address.hostname, address.port, ssl=context)
+        return cls(address.netloc, *streams)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be sent over it any more."""
+        return self.reader.at_eof() or self.writer.is_closing()
+
+    async def exchange(self, method: str, path: str, content: object) -> tuple[int, str]:
+        """Send one request, and read its answer."""
+        body = b"" if content is None else json.dumps(content).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}"
+        self.writer.write(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
+        await self.writer.drain()
+        status, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower().splitlines()
+        headers = dict(line.split(": ", 1) for line in lines if line)
+        length = int(headers.get("content-length", "0"))
+        text = await self.reader.readexactly(length)
+        if headers.get("transfer-encoding") == "chunked":
+            text = await self._chunks()
+        if headers.get("connection") == "close":
+            self.close()
+        return int(status.split()[1]), text.decode()
+
+    async def _chunks(self) -> bytes:
+        found = b""
+        while size := int(await self.reader.readline(), 16):
+            found += await self.reader.readexactly(size)
+            await self.reader.readline()
+        await self.reader.readline()
+        return found
+
+    def close(self) -> None:
+        self.writer.close()
 
 
 def trust(config: Config) -> ssl.SSLContext:

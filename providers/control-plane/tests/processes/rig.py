@@ -1,8 +1,8 @@
 """A backend of processes without a management cluster around it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from capelin_control_plane.desired import ControlPlane
 from ..making import wanted  # noqa: TID252 - a folder of tests has no name to import it by
 
 KEY, CLUSTER = Key("default", "one"), "one"
+_PAUSE_SECONDS = 0.02
+
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
 
 
@@ -35,6 +37,34 @@ def authorities(now: datetime) -> Authorities:
 
 def control_plane(version: str = OLD, replicas: int = 1) -> ControlPlane:
     return wanted(version, replicas=replicas)
+
+
+@dataclass(frozen=True)
+class Callers:
+    """Those who ask what a control plane's endpoint can be asked."""
+
+    anew: Load
+    """Connects for each request."""
+    kept: Load
+    """Keeps its connection for as long as it lasts."""
+
+    @property
+    def loads(self) -> tuple[Load, Load]:
+        return self.anew, self.kept
+
+    @property
+    def failed(self) -> list[str]:
+        return [*self.anew.failed, *self.kept.failed]
+
+    @property
+    def served(self) -> int:
+        # One of each is still to be answered.
+        return sum(load.sent - 1 for load in self.loads) - len(self.failed)
+
+    async def go_on(self, count: int = 20) -> None:
+        """Wait until each has asked so many times more."""
+        for load in self.loads:
+            await load.reaches(load.sent + count)
 
 
 class Idle(Binaries):
@@ -95,10 +125,23 @@ class Rig:
         """Everything that runs of the control plane."""
         return {one.name: one.identity.pid for one in marked(self.folder / "run")}
 
-    def load(self) -> Load:
-        """Somebody who asks what the control plane's endpoint can be asked."""
+    @asynccontextmanager
+    async def under_load(self) -> "AsyncGenerator[Callers]":
+        """Somebody connects to the endpoint for each request, and somebody keeps a connection."""
         assert self.site is not None
-        return Load(self.backend.workload(self.site))
+        config = self.backend.workload(self.site)
+        callers = Callers(
+            anew=Load(config, pause=_PAUSE_SECONDS),
+            kept=Load(config, pause=_PAUSE_SECONDS, keeps=True),
+        )
+        running = [asyncio.create_task(each.run()) for each in callers.loads]
+        try:
+            await callers.go_on()
+            yield callers
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.wait(running)
 
     def client(self) -> Client:
         assert self.site is not None

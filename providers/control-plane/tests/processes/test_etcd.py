@@ -1,9 +1,7 @@
 """etcd members that lose their data, in real control planes."""
 
-import asyncio
 import shutil
 import signal
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -37,17 +35,12 @@ def failure(seen: Observed, name: str) -> str:
 async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig) -> None:
     wanted = three_members()
     await rig.until(wanted, settled)
-    load = rig.load()
-    running = asyncio.create_task(load.run())
-    await load.reaches(20)
-    await lose(rig, "etcd-1")
-    seen = await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-1"))
-    assert seen.answers
-    await rig.until(wanted, settled)
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
-    assert load.failed == []
+    async with rig.under_load() as callers:
+        await lose(rig, "etcd-1")
+        seen = await rig.until(wanted, lambda seen: "lost its data" in failure(seen, "etcd-1"))
+        assert seen.answers
+        await rig.until(wanted, settled)
+    assert callers.failed == []
 
     # The new one carries its share: the cluster does without another.
     await lose(rig, "etcd-2")
