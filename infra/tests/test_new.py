@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -116,6 +117,11 @@ def test_its_image_is_given_what_its_package_is_made_of(folder: Path) -> None:
     found = run(folder, "pydoc", f"{module}.{function}")
     assert found.returncode == 0, found.stdout
     assert "No Python documentation found" not in found.stdout + found.stderr
+
+
+def test_the_key_that_its_readme_makes_is_not_committed(folder: Path) -> None:
+    (key,) = re.findall(r"-keyout (\S+)", (folder / "README.md").read_text())
+    assert f"{Path(key).parent}/" in (folder / ".gitignore").read_text().splitlines()
 
 
 def test_nothing_is_left_to_fill_in(folder: Path) -> None:
