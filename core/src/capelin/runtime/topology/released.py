@@ -39,11 +39,14 @@ async def changed_answers(extension: Extension, folder: Path) -> list[str]:
     handlers, recorded = _handlers(extension), _recorded(folder)
     there = {example.stem for example in _examples(folder)}
     problems = [
-        f"{name} is gone, and with it the clusters whose ClusterClass names it; bring it back"
+        f"{name} is gone, and with it the clusters whose ClusterClass names it; bring it back, or,"
+        f" when none names it, remove the folder {name} and its entry in {_LIST}"
         for name in recorded.keys() - handlers.keys()
     ]
     if recorded and not (folder / _LIST).exists():
-        problems.append(f"{_LIST} is gone, which tells what was recorded; bring it back, or record")
+        problems.append(
+            f"{_LIST} is not there, which tells what was recorded; bring it back, or record"
+        )
     for name, examples in recorded.items():
         problems += [
             f"{name} was recorded with the example {example}, which is gone; bring"
