@@ -299,6 +299,39 @@ def test_an_answer_holds_no_hook_of_another_group_back() -> None:
     assert blocked.still(_Zoo.BeforeClusterCreate, DEMO) is None
 
 
+class CountResponse(RetryResponse):
+    visitors: int
+
+
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before a gate opens")
+class BeforeGateOpens(Hook[Request, CountResponse]):
+    """Says more than when to ask again."""
+
+
+class OldCountResponse(RetryResponse):
+    """The old version counts nobody."""
+
+
+class _OldZoo:
+    @ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Before a gate opens")
+    class BeforeGateOpens(Hook[Request, OldCountResponse]):
+        """Counts nobody."""
+
+
+def test_an_answer_that_holds_back_is_given_again_with_all_that_it_says() -> None:
+    clock = Clock()
+    blocked = Blocked(clock)
+    full = CountResponse(status="Success", message="full", visitors=7, retry_after_seconds=10)
+    blocked.note(BeforeGateOpens, DEMO, full)
+    clock.now += 4
+    assert blocked.still(BeforeGateOpens, DEMO) == full.model_copy(
+        update={"retry_after_seconds": 6}
+    )
+    assert full.retry_after_seconds == 10
+    old = OldCountResponse(status="Success", message="full", retry_after_seconds=6)
+    assert blocked.still(_OldZoo.BeforeGateOpens, DEMO) == old
+
+
 def test_a_store_forgets() -> None:
     clock = Clock()
     store: Store[str] = Store(10, clock)

@@ -106,13 +106,13 @@ class Blocked:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._answers: Store[tuple[float, str]] = Store(_BLOCKED_SECONDS, clock)
+        self._answers: Store[tuple[float, RetryResponse]] = Store(_BLOCKED_SECONDS, clock)
 
     def note(self, hook: AnyHook, about: About, response: Response) -> None:
         """Remember an answer if it holds back."""
         if isinstance(response, RetryResponse) and response.retry_after_seconds > 0:
             again = self._clock() + response.retry_after_seconds
-            self._answers.put(_key(hook, about), (again, response.message))
+            self._answers.put(_key(hook, about), (again, response))
 
     def still(self, hook: AnyHook, about: About) -> Response | None:
         """The answer that still holds back, with the seconds that are left of it."""
@@ -121,7 +121,11 @@ class Blocked:
             return None
         # Less than half a second would read as nothing to wait for.
         seconds = max(round(left), 1)
-        return hook.response_type()(status="Success", message=found[1], retry_after_seconds=seconds)
+        response, kind = found[1], hook.response_type()
+        if isinstance(response, kind):
+            return response.model_copy(update={"retry_after_seconds": seconds})
+        # It was given for another version of the hook: what the two have in common is this.
+        return kind(status="Success", message=response.message, retry_after_seconds=seconds)
 
 
 def _key(hook: AnyHook, about: About) -> Hashable:
