@@ -179,7 +179,8 @@ def test_a_bad_change_takes_no_second_etcd_member_that_is_down_for_a_moment() ->
     bad = with_etcd("--shoal")
     stuck = next_plan(old, bad, names(old))
     assert anew(next_plan(stuck, bad, {"etcd-1"}), bad) == {"etcd-0"}
-    assert anew(next_plan(stuck, bad, ()), bad) == {"etcd-0"}
+    unheard = {"etcd-1", "etcd-2"}
+    assert anew(next_plan(stuck, bad, (), coming=unheard), bad) == {"etcd-0"}
 
 
 def test_of_several_etcd_members_that_are_down_one_is_changed_while_another_is_up() -> None:
@@ -205,6 +206,18 @@ def test_etcd_members_that_may_serve_are_not_changed_together() -> None:
     assert anew(next_plan(old, changed, (), coming=unheard), changed) == set()
     one_is_left = next_plan(old, changed, (), coming={"etcd-1"})
     assert anew(one_is_left, changed) == {"etcd-0", "etcd-2"}
+
+
+def test_etcd_members_that_fail_one_after_the_other_are_all_mended() -> None:
+    # Each is seen to fail, or on its next try: the first that is mended has no quorum without them.
+    old = settled(composition(etcd=3))
+    mended = with_etcd("--snapshot-count=5")
+    first = next_plan(old, mended, (), coming={"etcd-1", "etcd-2"})
+    assert anew(first, mended) == {"etcd-0"}
+    second = next_plan(first, mended, (), coming={"etcd-0", "etcd-2"})
+    assert anew(second, mended) == {"etcd-0", "etcd-1"}
+    third = next_plan(second, mended, (), coming={"etcd-0", "etcd-1"})
+    assert anew(third, mended) == {"etcd-0", "etcd-1", "etcd-2"}
 
 
 def test_the_only_etcd_member_is_changed_whether_or_not_it_may_serve() -> None:

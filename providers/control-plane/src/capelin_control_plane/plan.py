@@ -134,16 +134,16 @@ def _next_etcd(
     down = {one.name for one in members if one.name not in ready}
     if not down:
         return plan.including(*changed[:1])
+    if len(down) == len(members) > 1:
+        # There is no quorum to lose, and one alone does not come up, changed or not. But those
+        # that are coming may be a quorum already that has not said so yet.
+        return plan.including(*(one for one in changed if one.name not in coming))
     # Those that are down may be so for want of just this change. It takes none that is up, and no
     # second one before the first has come up with it.
     down_and_changed = [one for one in changed if one.name in down]
     if len(down_and_changed) < len(down):
         return plan
-    if len(down) < len(members) or len(members) == 1:
-        return plan.including(*down_and_changed[:1])
-    # Where none is up, there is no quorum to lose, and one alone does not come up. But those that
-    # are coming may be a quorum already that has not said so yet.
-    return plan.including(*(one for one in down_and_changed if one.name not in coming))
+    return plan.including(*down_and_changed[:1])
 
 
 def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
