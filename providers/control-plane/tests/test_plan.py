@@ -191,6 +191,13 @@ def test_of_several_etcd_members_that_are_down_one_is_changed_while_another_is_u
     assert anew(next_plan(first, changed, {"etcd-2"}), changed) == {"etcd-0"}
 
 
+def test_of_etcd_members_that_are_down_the_one_that_failed_is_changed_first() -> None:
+    old = settled(composition(etcd=3))
+    changed = with_etcd("--snapshot-count=5")
+    first = next_plan(old, changed, {"etcd-2"}, coming={"etcd-0"})
+    assert anew(first, changed) == {"etcd-1"}
+
+
 @pytest.mark.parametrize("members", [1, 3])
 def test_etcd_members_that_have_never_come_up_are_mended_together(members: int) -> None:
     # One alone does not come up without the others.

@@ -139,11 +139,12 @@ def _next_etcd(
         # that are coming may be a quorum already that has not said so yet.
         return plan.including(*(one for one in changed if one.name not in coming))
     # Those that are down may be so for want of just this change. It takes none that is up, and no
-    # second one before the first has come up with it.
+    # second one before the first has come up with it. What failed goes first: one that is coming
+    # may serve already.
     down_and_changed = [one for one in changed if one.name in down]
     if len(down_and_changed) < len(down):
         return plan
-    return plan.including(*down_and_changed[:1])
+    return plan.including(*sorted(down_and_changed, key=lambda one: one.name in coming)[:1])
 
 
 def _next_api_server(plan: Plan, wanted: Composition, ready: Collection[str]) -> Plan:
