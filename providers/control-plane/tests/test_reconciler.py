@@ -392,3 +392,14 @@ async def test_a_copy_goes_without_its_original(copied: Place) -> None:
     async with copied.managed():
         await until(is_gone)
     assert "remove" not in " ".join(copied.backend.told)
+
+
+async def test_what_another_one_was_to_replace_that_never_came_is_stopped(place: Place) -> None:
+    await place.create()
+    async with place.managed():
+        await until(lambda: "move" in place.backend.told)
+        reference = {"spec": {"controlPlaneRef": {"name": "two"}}}
+        await place.client.patch(Cluster, "one", place.namespace, reference)
+        await place.client.delete(CapelinControlPlane, "one", place.namespace)
+        await until(place.gone)
+    assert "remove" in " ".join(place.backend.told)

@@ -99,7 +99,8 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             # What runs is the original's, which may be paused and so looked after by nobody.
             await self._let_go(key)
         if control_plane.metadata.deletion_timestamp is not None:
-            return await self._delete(key, control_plane, at, is_copy=original is not None)
+            is_copy = original is not None and await self._is_there(key.namespace, original, at)
+            return await self._delete(key, control_plane, at, is_copy=is_copy)
         if cluster is None or original is not None:
             problem = Problem(say.WAITING_FOR_OWNER, why_nobodys(cluster, original))
             await at.publish(control_plane, say.waiting(control_plane, [pause], problem, at.now()))
@@ -111,6 +112,10 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         """Look no more after one that went without us. What it runs was not ours to stop."""
         if key in self._uids:
             await self._let_go(key)
+
+    async def _is_there(self, namespace: str, name: str, at: Context) -> bool:
+        """Whether there is a control plane of that name, which what runs may belong to."""
+        return await at.client.find(CapelinControlPlane, name, namespace) is not None
 
     async def _let_go(self, key: Key) -> None:
         self._kept.pop(key, None)
