@@ -23,6 +23,7 @@ from capelin.runtime.calling import (
     DiscoveryError,
     Identity,
     NoAnswerError,
+    NoHandlerError,
     NoMergeRuleError,
     NotMeantError,
     RefusedError,
@@ -266,8 +267,11 @@ UPDATE = CanUpdateMachineRequest.model_construct()
 async def test_what_answers_say_beside_waiting_is_merged_by_a_rule_or_not_at_all(
     server: Server,
 ) -> None:
-    server.says[DISCOVERY] = discovers(handler("gate", "GeneratePatches"))
+    server.says[DISCOVERY] = discovers(
+        handler("gate", "GeneratePatches"), handler("other", "GeneratePatches")
+    )
     server.says[PATCHES] = {"status": "Success", "items": [{"uid": "1", **PATCH}]}
+    server.says[GeneratePatches.id.path("other")] = {"status": "Success", "items": []}
     request = GeneratePatchesRequest(items=[])
 
     def first(_: Any, responses: Any) -> Response:
@@ -279,6 +283,18 @@ async def test_what_answers_say_beside_waiting_is_merged_by_a_rule_or_not_at_all
             await caller.call_all(GeneratePatches, request, about=DEMO)
         assert len(server.asked) == asked
     async with calling(server.config(), merges={GeneratePatches: first}) as caller:
+        response = await caller.call_all(GeneratePatches, request, about=DEMO)
+        assert [item.uid for item in response.items] == ["1"]
+
+
+async def test_one_answer_needs_no_rule_and_none_says_nothing(server: Server) -> None:
+    server.says[DISCOVERY] = discovers(handler("gate", "GeneratePatches"))
+    server.says[PATCHES] = {"status": "Success", "items": [{"uid": "1", **PATCH}]}
+    request = GeneratePatchesRequest(items=[])
+    async with calling() as caller:
+        nobody = await caller.call_all(GeneratePatches, request, about=DEMO)
+        assert (nobody.status, nobody.items) == ("Success", [])
+        caller.registry.add(await caller.discover(server.config()))
         response = await caller.call_all(GeneratePatches, request, about=DEMO)
         assert [item.uid for item in response.items] == ["1"]
 
@@ -418,6 +434,11 @@ class Weigh(Hook[FeedRequest, WeighResponse]):
     """Weighs; whoever does has a scale."""
 
 
+@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Weighs", exclusive=True)
+class WeighAlone(Hook[FeedRequest, WeighResponse]):
+    """Weighs; there is one scale."""
+
+
 class _Old:
     @ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Feeds")
     class Feed(Hook[OldFeedRequest, OldFeedResponse]):
@@ -474,6 +495,14 @@ async def test_trouble_with_a_hook_of_others_is_ignored_as_far_as_nothing_is_an_
         assert nothing == FeedResponse(status="Success", eaten=0)
         with pytest.raises(NoAnswerError, match="not JSON"):
             await caller.call(Weigh, "weigh.ext", request, about=DEMO)
+
+
+@pytest.mark.parametrize("hook", [Weigh, WeighAlone])
+async def test_no_answer_is_made_up_where_there_is_no_handler(hook: Any) -> None:
+    request = FeedRequest(animal="otter", grams=5)
+    async with calling(catalog=ZOO) as caller:
+        with pytest.raises(NoHandlerError, match="nobody is a handler for Weigh"):
+            await caller.call_all(hook, request, about=DEMO)
 
 
 async def post(connections: Connections, address: Address) -> int:

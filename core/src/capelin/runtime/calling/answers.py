@@ -7,7 +7,12 @@ from typing import Any, TypeVar, cast
 import orjson
 
 from capelin.runtime.calling.connections import HttpAnswer
-from capelin.runtime.calling.errors import NoAnswerError, NoMergeRuleError, RefusedError
+from capelin.runtime.calling.errors import (
+    NoAnswerError,
+    NoHandlerError,
+    NoMergeRuleError,
+    RefusedError,
+)
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import MessageError, Response, RetryResponse, read
 from capelin.runtime.topology.patches import is_object
@@ -88,15 +93,16 @@ Merge = Callable[[AnyHook, Sequence[Response]], Response]
 """Makes one answer of several successes."""
 
 
-def usual_merge(hook: AnyHook) -> Merge:
+def usual_merge(hook: AnyHook, *, handlers: int) -> Merge:
     """The rule for a hook that has none of its own: one that loses nothing.
 
     Raises:
-        NoMergeRuleError: there is none.
+        NoMergeRuleError: there is none for the answers of so many handlers.
     """
-    if hook.exclusive:
+    more = hook.response_type().model_fields.keys() - RetryResponse.model_fields.keys()
+    if hook.exclusive or (more and handlers < 2):
         return _the_only_one
-    if more := hook.response_type().model_fields.keys() - RetryResponse.model_fields.keys():
+    if more:
         raise NoMergeRuleError(
             f"answers to {hook.id.name} say {', '.join(sorted(more))}, and nobody knows how several"
             " become one; give a rule for it, or call its handlers one by one"
@@ -105,7 +111,14 @@ def usual_merge(hook: AnyHook) -> Merge:
 
 
 def _the_only_one(hook: AnyHook, responses: Sequence[Response]) -> Response:
-    return responses[0] if responses else success(hook)
+    if responses:
+        return responses[0]
+    try:
+        return success(hook)
+    except MessageError as error:
+        raise NoHandlerError(
+            f"nobody is a handler for {hook.id.name}, and an answer cannot be made up ({error})"
+        ) from None
 
 
 def success(hook: AnyHook) -> Response:

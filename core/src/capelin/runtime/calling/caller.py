@@ -181,12 +181,12 @@ class Caller:
         object back, nobody is called.
 
         Raises:
-            NoMergeRuleError: part of the answers would be lost.
+            NoMergeRuleError: there are several handlers, and part of their answers would be lost.
+            NoHandlerError: there is no handler, and an answer to this hook has to say something.
             TooManyHandlersError: the hook takes one handler, and there are more.
             NoAnswerError: a call brought no answer.
             RefusedError: a handler says no.
         """
-        merge = self._merges.get(hook) or usual_merge(hook)
         if (blocking := self._blocked.still(hook, about)) is not None:
             return cast("ResponseT", blocking)
         names = [
@@ -199,6 +199,8 @@ class Caller:
                 f"{hook.id.name} takes the answer of one handler, and for namespace"
                 f" {about.namespace} there are several: {', '.join(names)}"
             )
+        # Known before anybody is called, whose answer nobody could use.
+        merge = self._merges.get(hook) or usual_merge(hook, handlers=len(names))
         response = merge(
             hook, [await self.call(hook, name, request, about=about) for name in names]
         )

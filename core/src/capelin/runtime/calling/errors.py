@@ -22,6 +22,10 @@ class NotMeantError(CallingError):
     """A handler that is not for this namespace."""
 
 
+class NoHandlerError(CallingError):
+    """Nobody to ask, for a hook whose answers have to say something."""
+
+
 class NoMergeRuleError(CallingError):
     """A hook whose answers say more than when to ask again, and nobody knows how to join them."""
 
