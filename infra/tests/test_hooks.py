@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 from capelin.api.views.capi import ExtensionConfig
-from capelin.client import Client, NotServed
+from capelin.client import Client, Forbidden, NotServed
 from capelin.embedded.management.problems import BadInputError, MissingError
 from capelin.extensions import Extension as ExtensionObject
 from capelin.pki import issue, new_ca
@@ -294,12 +294,16 @@ def listed(name: str) -> dict[str, Any]:
 class ApiServer:
     """Has an object of each kind that it serves."""
 
-    def __init__(self, *kinds: type[ExtensionConfig] | type[ExtensionObject]) -> None:
-        self.kinds = kinds
+    def __init__(
+        self,
+        *kinds: type[ExtensionConfig] | type[ExtensionObject],
+        otherwise: type[NotServed | Forbidden] = NotServed,
+    ) -> None:
+        self.kinds, self.otherwise = kinds, otherwise
 
     async def list(self, kind: type[ExtensionConfig] | type[ExtensionObject]) -> Any:
         if kind not in self.kinds:
-            raise NotServed(404, "NotFound", "no such kind")
+            raise self.otherwise(0, "Otherwise", f"no {kind.resource.kind} for you")
         return SimpleNamespace(items=[kind.read(listed(kind.resource.kind.lower()))])
 
 
@@ -319,6 +323,19 @@ async def test_extensions_are_registered_with_cluster_api_s_core_and_without(
     assert [config.metadata.name for config in found] == names
     assert all(config.spec.client_config.url == "https://keeper" for config in found)
     assert [config.status.handlers[0].name for config in found] == [f"fed.{name}" for name in names]
+
+
+@pytest.mark.parametrize("kind", [ExtensionConfig, ExtensionObject])
+async def test_who_may_read_one_of_the_kinds_is_shown_that_one(
+    kind: type[ExtensionConfig] | type[ExtensionObject],
+) -> None:
+    found = await registered(cast("Client", ApiServer(kind, otherwise=Forbidden)))
+    assert [config.metadata.name for config in found] == [kind.resource.kind.lower()]
+
+
+async def test_who_may_read_neither_kind_is_told_so() -> None:
+    with pytest.raises(Forbidden, match="no ExtensionConfig for you"):
+        await registered(cast("Client", ApiServer(otherwise=Forbidden)))
 
 
 def test_a_file_may_hold_an_extension_of_a_system_without_the_core(
@@ -437,6 +454,21 @@ def test_a_json_patch_has_steps(patch: bytes) -> None:
 def test_a_patch_for_what_nobody_asked_about_does_not_pass_for_none() -> None:
     with pytest.raises(BadInputError, match="has the uid 'other'"):
         patched_by(b"[]", uid="other")
+
+
+@pytest.mark.parametrize(
+    ("patch", "uid", "title"),
+    [
+        (b"{", "1", "A patch cannot be read."),
+        (b"{}", "1", "A patch cannot be read."),
+        (b"[]", "other", "A patch is for no template of the request."),
+        (b'[{"op": "remove", "path": "/none"}]', "1", "A patch does not fit its template."),
+    ],
+)
+def test_the_title_says_what_is_wrong_with_a_patch(patch: bytes, uid: str, title: str) -> None:
+    with pytest.raises(BadInputError) as refusal:
+        patched_by(patch, uid=uid)
+    assert refusal.value.what == title
 
 
 def test_percentiles_are_what_so_many_calls_took_at_most() -> None:

@@ -12,6 +12,8 @@ from capelin.embedded.management.problems import BadInputError
 from capelin.runtime.topology import PatchError, apply_json_patch, apply_merge_patch
 from capelin.runtime.topology.patches import is_list, same
 
+_UNREADABLE = "A patch cannot be read."
+
 
 def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
     """The lines of a diff for each template that changes.
@@ -23,7 +25,10 @@ def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
     for patch in answer.get("items", []):
         patches.setdefault(patch["uid"], []).append(patch)
     if unknown := patches.keys() - {item["uid"] for item in request["items"]}:
-        raise _unusable(f"No item of the request has the uid {min(unknown)!r}.")
+        raise _unusable(
+            "A patch is for no template of the request.",
+            f"No item of the request has the uid {min(unknown)!r}.",
+        )
     changed = False
     for item in request["items"]:
         before = after = item["object"]
@@ -40,20 +45,20 @@ def _applied(template: Any, patch: Unstructured) -> Any:
     try:
         steps = orjson.loads(base64.b64decode(patch["patch"]))
     except orjson.JSONDecodeError:
-        raise _unusable("It is no JSON.") from None
+        raise _unusable(_UNREADABLE, "It is no JSON.") from None
     if patch["patchType"] == "JSONMergePatch":
         return apply_merge_patch(template, steps)
     if not is_list(steps):
-        raise _unusable("A JSON Patch is a list of steps, and this is none.")
+        raise _unusable(_UNREADABLE, "A JSON Patch is a list of steps, and this is none.")
     try:
         return apply_json_patch(template, steps)
     except PatchError as error:
-        raise _unusable(f"{error}.") from None
+        raise _unusable("A patch does not fit its template.", f"{error}.") from None
 
 
-def _unusable(why: str) -> BadInputError:
+def _unusable(what: str, why: str) -> BadInputError:
     return BadInputError(
-        "A patch does not fit its template.",
+        what,
         why,
         "Correct the extension: Cluster API would report it in the Cluster's conditions.",
     )

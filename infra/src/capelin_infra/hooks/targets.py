@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
-from capelin.client import Client, NotServed
+from capelin.client import Client, Forbidden, NotServed
 from capelin.embedded.management.problems import BadInputError, MissingError
 from capelin.extensions import Extension
 from capelin.runtime import Catalog, CatalogError, catalog_at
@@ -110,18 +110,30 @@ class Target:
 
 
 async def registered(client: Client) -> list[ExtensionConfig]:
-    """All ExtensionConfigs, and the Extensions of systems without Cluster API's core after them."""
+    """All ExtensionConfigs, and the Extensions of systems without Cluster API's core after them.
+
+    Raises:
+        Forbidden: neither can be read.
+    """
     configs, extensions = await asyncio.gather(
-        _served(client, ExtensionConfig), _served(client, Extension)
+        _readable(client, ExtensionConfig), _readable(client, Extension)
     )
-    return [*configs, *(extension.config() for extension in extensions)]
+    # An API server says so of a kind that it does not have, too: the other one is enough.
+    if isinstance(configs, Forbidden) and not isinstance(extensions, list):
+        raise configs
+    if isinstance(extensions, Forbidden) and not isinstance(configs, list):
+        raise extensions
+    return [
+        *(configs if isinstance(configs, list) else ()),
+        *(one.config() for one in (extensions if isinstance(extensions, list) else ())),
+    ]
 
 
-async def _served(client: Client, kind: type[KindT]) -> list[KindT]:
+async def _readable(client: Client, kind: type[KindT]) -> list[KindT] | NotServed | Forbidden:
     try:
         return (await client.list(kind)).items
-    except NotServed:
-        return []
+    except (NotServed, Forbidden) as error:
+        return error
 
 
 def known_hooks(places: Sequence[str]) -> Catalog:
