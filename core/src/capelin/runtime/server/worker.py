@@ -31,9 +31,10 @@ a server that is slower than that never closes one that is about to be used."""
 _LAST_CALLS_SECONDS = 30
 """For how long calls may go on after the server has stopped listening: none may last longer."""
 
-
 _LAST_THREADS_SECONDS = 3
 """For how long threads may go on after everything is answered and closed."""
+
+_HANGING_TASK = "no thread hangs, but a task goes on although it was cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Worker:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve())
             # The runner waits for the threads of its executor, and Python for all other ones.
-            end = threading.Timer(_LAST_THREADS_SECONDS, _end)
+            end = threading.Timer(_LAST_THREADS_SECONDS, end_unfinished)
             end.daemon = True
             end.start()
         if not _hold_up_the_end():
@@ -91,9 +92,11 @@ def _hold_up_the_end() -> list[str]:
     return [each.name for each in threading.enumerate() if each is not mine and not each.daemon]
 
 
-def _end() -> None:
-    hanging = ", ".join(_hold_up_the_end()) or "none"
-    _log.warning("ending although not all has come to its end; threads that hang: %s", hanging)
+def end_unfinished() -> None:
+    """End at once, and say what would not come to its end."""
+    threads = ", ".join(_hold_up_the_end())
+    hanging = f"threads that hang: {threads}" if threads else _HANGING_TASK
+    _log.warning("ending although not all has come to its end; %s", hanging)
     os._exit(0)
 
 
