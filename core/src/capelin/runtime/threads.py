@@ -15,6 +15,8 @@ from typing import Any
 MOST = 32
 """How many calls of one handler can be worked on at a time; more wait."""
 
+_Outcome = tuple[Any, BaseException | None]
+
 
 class AllHangError(Exception):
     """Every thread of a handler is at a call whose caller waits no longer."""
@@ -48,55 +50,72 @@ class Threads:
         with self._lock:
             self._unfinished.add(work)
         self._waiting.put(work)
-        result, error = await work.done
-        if error is not None:
+        await work.done
+        result, error = work.outcome()
+        if error is None:
+            return result
+        try:
             raise error
-        return result
+        finally:
+            # The error knows this frame: if this knew the error, both would stay, and with them
+            # the request, until garbage is collected.
+            del error
 
     def _serve(self) -> None:
         while True:
             self._finish(self._waiting.get())
 
     def _finish(self, work: "_Work") -> None:
-        result, error = work.do()
+        work.do()
         # First, since the next call may come as soon as this one is answered.
         with self._lock:
             self._unfinished.discard(work)
-        work.tell(result, error)
+        work.tell()
 
 
 class _Work:
     """A call on its way through a thread."""
 
-    __slots__ = ("_begun", "_call", "_context", "_function", "_loop", "done")
+    __slots__ = ("_begun", "_call", "_context", "_function", "_loop", "_outcome", "done")
 
     def __init__(self, function: Callable[[Any], Any], call: object) -> None:
         self._function, self._call = function, call
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._begun = False
-        self.done: asyncio.Future[tuple[Any, BaseException | None]] = self._loop.create_future()
+        self._outcome: _Outcome = (None, None)
+        self.done: asyncio.Future[None] = self._loop.create_future()
 
     def hangs(self) -> bool:
         """Whether a thread is still at it although nobody waits for it any more."""
         return self._begun and self.done.cancelled()
 
-    def do(self) -> tuple[Any, BaseException | None]:
+    def do(self) -> None:
         """Call the function, if somebody still waits for it."""
         if self.done.cancelled():
-            return None, None
+            return
         self._begun = True
         try:
-            return self._context.run(self._function, self._call), None
+            self._outcome = self._context.run(self._function, self._call), None
         except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
-            return None, error
+            self._outcome = None, error
 
-    def tell(self, result: object, error: BaseException | None) -> None:
-        """Hand over what came of it."""
+    def tell(self) -> None:
+        """Let whoever waits know that it is done."""
         # Nobody is there any more if the loop is closed.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._tell, result, error)
+            self._loop.call_soon_threadsafe(self._tell)
 
-    def _tell(self, result: object, error: BaseException | None) -> None:
-        if not self.done.done():
-            self.done.set_result((result, error))
+    def outcome(self) -> _Outcome:
+        """What came of it, which is told once.
+
+        An error knows the frames that it came through, and they know this.
+        """
+        outcome, self._outcome = self._outcome, (None, None)
+        return outcome
+
+    def _tell(self) -> None:
+        if self.done.done():
+            self._outcome = (None, None)
+        else:
+            self.done.set_result(None)
