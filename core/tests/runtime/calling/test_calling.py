@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
@@ -21,6 +22,7 @@ from capelin.runtime.calling import (
     Caller,
     CallMetrics,
     DiscoveryError,
+    HttpAnswer,
     Identity,
     NoAnswerError,
     NoHandlerError,
@@ -48,7 +50,7 @@ from capelin.runtime.v1alpha1 import (
 )
 from prometheus_client import CollectorRegistry
 
-from .wire import CA, Server, credentials, listening, server_context
+from .wire import CA, Server, bound, credentials, listening, server_context
 
 HOOK = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 DISCOVERY = Discovery.id.path()
@@ -193,21 +195,49 @@ async def ask(caller: Caller, name: str) -> str:
     return "answered"
 
 
-async def test_a_server_that_is_not_reached_is_left_alone_for_a_while(server: Server) -> None:
+async def test_a_server_that_is_not_reached_is_left_alone_for_a_while(
+    server: Server, tmp_path: Path
+) -> None:
     clock = Clock()
     server.says[DISCOVERY] = discovers(handler("gate"), handler("other"))
-    server.says[GATE] = hanging_up
     async with calling(server.config(), clock=clock, backoff=Backoff(2, 60)) as caller:
+        port = bound()
+        moved = await caller.discover(server.config())
+        moved.spec.client_config.url = f"https://127.0.0.1:{port.getsockname()[1]}"
+        caller.registry.add(moved)
         first = await ask(caller, "gate.ext")
-        asked = len(server.asked)
-        assert await ask(caller, "gate.ext") == await ask(caller, "other.ext") == first
-        assert len(server.asked) == asked
+        assert "connection refused" in first
+        async with listening(
+            server.handle, server_context(credentials(tmp_path / "also")), at=port
+        ):
+            # It is there by now, and nobody looks.
+            assert await ask(caller, "gate.ext") == await ask(caller, "other.ext") == first
+            clock.now += 2
+            assert await ask(caller, "other.ext") == "answered"
+
+
+async def test_any_answer_shows_that_its_server_is_well(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    server.says[DISCOVERY] = discovers(handler("gate"), handler("other"))
+    gone = NoAnswerError("unreachable", "gone", reached=False)
+    fine = HttpAnswer(200, b'{"status":"Success"}', 0)
+    post = AsyncMock(side_effect=[gone, HttpAnswer(500, b"", 0), gone, fine])
+    async with calling(server.config(), clock=clock, backoff=Backoff(2, 60)) as caller:
+        monkeypatch.setattr(Connections, "post", post)
+        assert await ask(caller, "gate.ext") == "gone"
+        clock.now += 2
+        assert "status 500" in await ask(caller, "gate.ext")
+        assert await ask(caller, "other.ext") == "gone"
+        # As long as the first time.
         clock.now += 2
         assert await ask(caller, "other.ext") == "answered"
-        assert await ask(caller, "gate.ext") == first
 
 
-@pytest.mark.parametrize("does", [broken_status, redirecting, endless, boundless, words])
+@pytest.mark.parametrize(
+    "does", [broken_status, redirecting, endless, hanging_up, boundless, words]
+)
 async def test_a_handler_in_trouble_rests_without_the_others_of_its_server(
     server: Server, does: Any
 ) -> None:

@@ -1,6 +1,7 @@
 """A server that answers what a test tells it to, over TLS."""
 
 import json
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -72,12 +73,21 @@ def server_context(folder: Path) -> ssl.SSLContext:
     return context
 
 
+def bound() -> socket.socket:
+    """A port of this machine that nobody else gets, and at which nobody listens."""
+    port = socket.socket()
+    port.bind(("127.0.0.1", 0))
+    return port
+
+
 @asynccontextmanager
-async def listening(respond: Respond, context: ssl.SSLContext) -> AsyncGenerator[int]:
+async def listening(
+    respond: Respond, context: ssl.SSLContext, at: socket.socket | None = None
+) -> AsyncGenerator[int]:
     """A port at which requests are answered."""
     runner = web.ServerRunner(web.Server(respond), shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    site = web.SockSite(runner, at or bound(), ssl_context=context)
     await site.start()
     yield runner.addresses[0][1]
     await runner.cleanup()

@@ -33,8 +33,8 @@ from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Response)
 
-_OF_THE_SERVER: frozenset[Trouble] = frozenset({"unreachable", "untrusted"})
-"""Trouble that every other handler of a server would have as well."""
+_ANSWERED: frozenset[Trouble] = frozenset({"redirect", "status", "unreadable"})
+"""Trouble with what the server said: it said something, so it is well itself."""
 
 NamespaceLabels = Callable[[str], Awaitable[Mapping[str, str]]]
 """The labels of a namespace by its name."""
@@ -231,7 +231,7 @@ class Caller:
     async def _ask(self, question: "_Question", kind: type[ResponseT]) -> ResponseT:
         server, handler = question.address, (question.address, question.path)
         if (why := self._resting.why(server) or self._resting.why(handler)) is not None:
-            raise NoAnswerError(why.trouble, str(why))
+            raise NoAnswerError(why.trouble, str(why), reached=why.reached)
         start, code, status = time.perf_counter(), "<error>", "Unknown"
         try:
             answer = await self._connections.post(
@@ -242,10 +242,9 @@ class Caller:
             response = read_answer(question.who, kind, answer.body)
             status = response.status
         except NoAnswerError as error:
-            if error.trouble in _OF_THE_SERVER:
-                self._resting.failed(server, error)
-            else:
-                self._resting.failed(handler, error)
+            self._resting.failed(handler if error.reached else server, error)
+            if error.trouble in _ANSWERED:
+                self._resting.answered(server)
             raise
         except RefusedError as error:
             status = error.status or status

@@ -129,7 +129,8 @@ class Connections:
         except TimeoutError:
             raise _lost("timeout", address, f"no answer within {seconds:g} s") from None
         except aiohttp.ClientError as error:
-            raise _lost(_trouble(error), address, why_lost(error)) from None
+            reached = not isinstance(error, aiohttp.ClientConnectorError)
+            raise _lost(_trouble(error), address, why_lost(error), reached=reached) from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -175,8 +176,8 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(pieces)
 
 
-def _lost(trouble: Trouble, address: Address, why: str) -> NoAnswerError:
-    return NoAnswerError(trouble, f"{address.url} does not answer ({why})")
+def _lost(trouble: Trouble, address: Address, why: str, *, reached: bool = True) -> NoAnswerError:
+    return NoAnswerError(trouble, f"{address.url} does not answer ({why})", reached=reached)
 
 
 def _trouble(error: aiohttp.ClientError) -> Trouble:

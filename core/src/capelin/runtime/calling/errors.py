@@ -45,9 +45,11 @@ class DiscoveryError(CallingError):
 class NoAnswerError(CallingError):
     """The call brought no answer. The handler's failure policy says what becomes of that."""
 
-    def __init__(self, trouble: Trouble, message: str) -> None:
+    def __init__(self, trouble: Trouble, message: str, *, reached: bool = True) -> None:
         super().__init__(message)
         self.trouble: Trouble = trouble
+        self.reached = reached
+        """Whether there was a connection: without one, all other handlers have the same trouble."""
 
 
 class RefusedError(CallingError):
