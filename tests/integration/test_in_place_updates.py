@@ -12,7 +12,7 @@ from capelin.testing.waiting import until
 
 from tests.integration.held import PATIENCE, Life, create, recorded, registered
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 REPLICAS = {"CONTROL_PLANE_MACHINE_COUNT": "3", "WORKER_MACHINE_COUNT": "1"}
 STRATEGY = {

@@ -100,4 +100,12 @@ async def test_a_refused_request_has_failed_with_what_was_said(tmp_path: Path) -
     api = Api(lambda number: said if number == 1 else GOOD)
     async with asked(api, tmp_path, keeps=True) as load:
         assert load.failed == ["POST /api/v1/namespaces/default/configmaps: 503 busy now"]
-        assert [number for number, _ in api.came[:4]] == [1, 1, 1, 1]
+        assert api.came[:4] == [(1, "POST"), (1, "POST"), (1, "GET"), (1, "POST")]
+
+
+async def test_an_answer_that_breaks_off_is_none(tmp_path: Path) -> None:
+    broken = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n4\r\nbu"
+    api = Api(lambda number: broken if number == 2 else GOOD)
+    async with asked(api, tmp_path, keeps=True) as load:
+        (failed,) = load.failed
+        assert failed.startswith("GET /api/v1/namespaces/default/configmaps/key-000000")

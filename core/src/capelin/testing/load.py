@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from capelin.client import Config, tls
 
+_PATIENCE_SECONDS = 30.0
 _PATH = "/api/v1/namespaces/default/configmaps"
 
 
@@ -44,7 +45,7 @@ class Load:
                 name = f"key-{number:06}-{'kept' if self.keeps else 'anew'}"
                 if await self._ask("POST", _PATH, {"metadata": {"name": name}}):
                     self.written.add(name)
-                await self._ask("GET", f"{_PATH}/{name}")
+                    await self._ask("GET", f"{_PATH}/{name}")
                 await asyncio.sleep(self.pause)
         finally:
             if self._kept is not None:
@@ -55,7 +56,7 @@ class Load:
             self.sent += 1
             self._sent.notify_all()
         try:
-            async with self._connection() as connection:
+            async with asyncio.timeout(_PATIENCE_SECONDS), self._connection() as connection:
                 status, text = await connection.exchange(method, path, content)
         except (OSError, EOFError) as error:
             self.failed.append(f"{method} {path}: {error!r}")
@@ -119,11 +120,14 @@ class _Connection:
 
     async def _chunks(self) -> bytes:
         found = b""
-        while size := int(await self.reader.readline(), 16):
+        while size := int(await self._line(), 16):
             found += await self.reader.readexactly(size)
-            await self.reader.readline()
-        await self.reader.readline()
+            await self._line()
+        await self._line()
         return found
+
+    async def _line(self) -> bytes:
+        return await self.reader.readuntil(b"\r\n")
 
     def close(self) -> None:
         self.writer.close()

@@ -141,7 +141,8 @@ class Rig:
         finally:
             for each in running:
                 each.cancel()
-            await asyncio.wait(running)
+            ended = await asyncio.gather(*running, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
 
     def client(self) -> Client:
         assert self.site is not None
