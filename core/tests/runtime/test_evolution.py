@@ -24,6 +24,18 @@ class Detail(Part):
     mode: Literal["fast", "slow"] = "fast"
 
 
+class Cat(Part):
+    """Part of a choice."""
+
+    lives: Annotated[int, Ge(0), Le(9)] = 9
+
+
+class Dog(Part):
+    """Part of a choice."""
+
+    tricks: int = 0
+
+
 class AskRequest(Request):
     name: str
     count: Annotated[int, Ge(0), Le(9)] = 0
@@ -34,6 +46,8 @@ class AskResponse(Response):
     answer: str = ""
     parts: dict[str, Detail] = {}
     limit: int | str = 0
+    pet: Cat | Dog = Cat()
+    size: Annotated[int, Le(5)] | str = 0
 
 
 class Ask(Hook[AskRequest, AskResponse]):
@@ -79,6 +93,7 @@ def test_what_is_added_and_optional_breaks_nothing() -> None:
         del types["AskRequest"]["properties"]["count"]["maximum"]
         types["AskResponse"]["required"].remove("status")
         types["AskResponse"]["properties"]["limit"]["anyOf"].append({"type": "boolean"})
+        types["AskResponse"]["properties"]["size"]["anyOf"][0]["maximum"] = 10
 
     assert changed(add) == []
 
@@ -124,6 +139,23 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], object], list[str]]] = [
             additionalProperties={"type": "string"}
         ),
         ["response.parts[] was object and is string"],
+    ),
+    (
+        lambda t: t["AskRequest"]["properties"]["count"].update(exclusiveMinimum=True),
+        ["request.count has a narrower minimum"],
+    ),
+    (
+        lambda t: t["AskRequest"]["properties"]["count"].update(exclusiveMaximum=True),
+        ["request.count has a narrower maximum"],
+    ),
+    (lambda t: t["Cat"]["properties"].pop("lives"), ["response.pet.lives is gone"]),
+    (
+        lambda t: t["AskResponse"]["properties"]["pet"]["anyOf"].pop(0),
+        ["response.pet does not take Cat any more"],
+    ),
+    (
+        lambda t: t["AskResponse"]["properties"]["size"]["anyOf"][0].update(maximum=4),
+        ["response.size has a narrower maximum"],
     ),
     *(
         (

@@ -155,8 +155,12 @@ class _Comparison:
                 yield self._problem(where, f"was {before.get(key)} and is {after.get(key)}")
                 return
         for option in before.get("anyOf", ()):
-            if option not in after.get("anyOf", ()):
-                yield self._problem(where, f"does not take {option.get('type')} any more")
+            now = _counterpart(option, after.get("anyOf", ()))
+            if now is None:
+                what = _kind_of(option).rpartition(".")[2]
+                yield self._problem(where, f"does not take {what} any more")
+            else:
+                yield from self._compare(where, option, now)
         yield from self._limits(where, before, after)
         yield from self._fields(where, before, after)
         for key in ("items", "additionalProperties"):
@@ -184,7 +188,7 @@ class _Comparison:
         if after.get("pattern", before.get("pattern")) != before.get("pattern"):
             yield self._problem(where, "has another pattern")
         for key in (*_UPPER_LIMITS, *_LOWER_LIMITS):
-            if _narrower(key, before.get(key), after.get(key)):
+            if _narrower(key, before.get(key), after.get(key)) or _excludes(key, before, after):
                 yield self._problem(where, f"has a narrower {key}")
 
     def _problem(self, where: str, what: str) -> str:
@@ -195,6 +199,25 @@ def _narrower(key: str, before: Any, after: Any) -> bool:
     if after is None or before is None:
         return after is not None
     return after < before if key in _UPPER_LIMITS else after > before
+
+
+def _excludes(key: str, before: Schema, after: Schema) -> bool:
+    """Whether a limit is where it was, and is itself not allowed any more."""
+    exclusive = f"exclusive{key.capitalize()}"
+    stays = before.get(key) == after.get(key)
+    return stays and bool(after.get(exclusive)) and not before.get(exclusive)
+
+
+def _counterpart(option: Schema, options: Sequence[Schema]) -> Schema | None:
+    """What became of an option: the same one, or else the only one of its kind."""
+    if option in options:
+        return option
+    alike = [other for other in options if _kind_of(other) == _kind_of(option)]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _kind_of(option: Schema) -> str:
+    return _reference(option) or str(option.get("type"))
 
 
 def _content(part: Schema) -> Schema:
