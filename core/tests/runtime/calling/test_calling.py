@@ -1,9 +1,10 @@
 """Calls over real connections."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,28 @@ async def test_a_server_that_is_not_reached_is_left_alone_for_a_while(
             assert await ask(caller, "gate.ext") == await ask(caller, "other.ext") == first
             clock.now += 2
             assert await ask(caller, "other.ext") == "answered"
+
+
+async def test_a_server_that_takes_no_connection_is_left_alone_as_a_whole(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tenth of it lies between the two ends of waiting: enough for a machine that is busy.
+    server.says[DISCOVERY] = discovers(handler("gate", timeoutSeconds=5), handler("other"))
+    with bound() as port, ExitStack() as waiting:
+        port.listen(0)
+        # More than fit: nobody takes them, and whoever comes next gets no answer at all.
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(port.getsockname())
+        async with calling(server.config(), backoff=Backoff(2, 60)) as caller:
+            moved = await caller.discover(server.config())
+            moved.spec.client_config.url = f"https://127.0.0.1:{port.getsockname()[1]}"
+            caller.registry.add(moved)
+            first = await ask(caller, "gate.ext")
+            assert "no connection in time" in first
+            monkeypatch.setattr(Connections, "post", AsyncMock(side_effect=AssertionError))
+            assert await ask(caller, "other.ext") == first
 
 
 async def test_any_answer_shows_that_its_server_is_well(

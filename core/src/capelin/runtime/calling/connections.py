@@ -1,6 +1,7 @@
 """HTTPS to servers of hooks, as Cluster API talks to them: one POST, no redirect, no waiting on."""
 
 import asyncio
+import math
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ MAX_ANSWER_BYTES = 20 * 1024 * 1024
 
 _CONTEXTS_KEPT = 64
 _PIECE = 64 * 1024
+_CONNECTING = 0.9
+"""How much of a call's time a connection may take, so that its end comes before the call's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,10 @@ class Connections:
                     skip_auto_headers=() if headers else ("Content-Type", "Accept"),
                     # A server could send its callers, and what they know, to wherever it likes.
                     allow_redirects=False,
+                    # Above the threshold, aiohttp would wait for the next full second.
+                    timeout=aiohttp.ClientTimeout(
+                        total=None, connect=seconds * _CONNECTING, ceil_threshold=math.inf
+                    ),
                 ) as response,
             ):
                 return HttpAnswer(
@@ -126,6 +133,8 @@ class Connections:
                     seconds=perf_counter() - start,
                     headers=dict(response.headers),
                 )
+        except aiohttp.ConnectionTimeoutError as error:
+            raise _lost("unreachable", address, why_lost(error), reached=False) from None
         except TimeoutError:
             raise _lost("timeout", address, f"no answer within {seconds:g} s") from None
         except aiohttp.ClientError as error:
