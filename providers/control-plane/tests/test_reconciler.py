@@ -66,6 +66,10 @@ class Told:
             raise self.error
         return self.seen
 
+    async def look_after(self, key: Key, cluster: str, address: str) -> None:
+        assert (key.name, cluster) == ("one", "one")
+        self.told.append(f"look after {address}")
+
     def workload(self, site: Site) -> Config:
         raise AssertionError(f"nothing answers at {site}")
 
@@ -291,6 +295,20 @@ async def test_a_bad_word_is_answered_with_the_field(place: Place) -> None:
     found = await place.condition("Available")
     assert found is not None
     assert "spec.clusterNetwork.services.cidrBlocks" in found.message
+
+
+@pytest.mark.parametrize("reason", ["InvalidSpec", "CertificatesMissing"])
+async def test_what_runs_is_looked_after_while_nobody_can_say_what_is_wanted(
+    place: Place, reason: str
+) -> None:
+    await place.create()
+    await place.annotate(**{ADDRESS_ANNOTATION: ADDRESS})
+    if reason == "InvalidSpec":
+        bad = {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["shoal"]}}}}
+        await place.client.patch(Cluster, "one", place.namespace, bad)
+    async with place.managed():
+        await until(lambda: place.says("Available", "False", reason))
+    assert set(place.backend.told) == {f"look after {ADDRESS}"}
 
 
 @pytest.mark.parametrize("asked", ["rollout", "renewal"])

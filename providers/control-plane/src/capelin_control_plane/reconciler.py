@@ -140,12 +140,14 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         try:
             wanted = desired(control_plane, cluster, now)
         except RefusedSpecError as error:
-            return await blocked(Problem(say.INVALID_SPEC, str(error)))
+            problem = await self._look_after(key, control_plane, cluster)
+            return await blocked(problem or Problem(say.INVALID_SPEC, str(error)))
         address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
         keys = await authorities(at.client, control_plane, wanted, now, may_make=address is None)
         if isinstance(keys, Problem):
             refused = Aspect(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
-            return await blocked(keys, refused)
+            problem = await self._look_after(key, control_plane, cluster)
+            return await blocked(problem or keys, refused)
         self._uids[key] = control_plane.uid
         try:
             site = await self._backend.claim(wanted, keys, address)
@@ -180,6 +182,20 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             await tell(await self._keep_workload(key, site, wanted, keys, now))
         asked_for = control_plane.spec.rollout.after, renewal_asked_for(control_plane)
         return _next_look(seen, now, *asked_for)
+
+    async def _look_after(
+        self, key: Key, control_plane: CapelinControlPlane, cluster: Cluster
+    ) -> Problem | None:
+        """Have what dies started again, though nobody can say what is wanted."""
+        address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
+        if address is None:
+            return None
+        self._uids[key] = control_plane.uid
+        try:
+            await self._backend.look_after(key, cluster.name, address)
+        except OSError as error:
+            return unusable(error)
+        return None
 
     async def _give_away(
         self,

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import Probe
+from capelin.controller import Key
+from capelin.embedded.processes import Probe, Supervisor, kill_all
+from capelin.testing.waiting import until
 from capelin_control_plane.backends import Observed
 from capelin_control_plane.backends.processes import Processes, backend
 from capelin_control_plane.desired import ControlPlane, Tuning
@@ -85,3 +87,41 @@ async def test_members_that_have_served_are_not_changed_while_nobody_knows_how_t
         await idle.backend.release(KEY)
     await idle.until(told(THREE_MEMBERS, "shoal"), settled)
     assert not etcd_pids(idle) & before
+
+
+async def test_what_a_reboot_ended_runs_again_where_nobody_can_say_what_is_wanted(
+    idle: Rig,
+) -> None:
+    before = idle.pids().keys()
+    await idle.backend.release(KEY)
+    await kill_all(idle.folder / "run")
+    assert not idle.pids()
+    await idle.backend.look_after(KEY, CLUSTER, idle.folder.name)
+    await until(lambda: idle.pids().keys() == before)
+    await idle.until(THREE_MEMBERS, settled)
+
+
+@pytest.mark.parametrize(
+    ("key", "cluster", "address"),
+    [
+        (Key("elsewhere", "one"), CLUSTER, "{address}"),
+        (KEY, "two", "{address}"),
+        (KEY, CLUSTER, "{address}/"),
+    ],
+)
+async def test_what_is_another_ones_is_not_looked_after(
+    idle: Rig, key: Key, cluster: str, address: str
+) -> None:
+    await idle.backend.release(KEY)
+    await idle.backend.look_after(key, cluster, address.format(address=idle.folder.name))
+    async with Supervisor(idle.folder / "run"):
+        """As long as somebody looks after it, nobody else can."""
+
+
+async def test_what_another_provider_looks_after_is_left_to_it(idle: Rig, tmp_path: Path) -> None:
+    before = idle.pids()
+    other = Processes(idle.state, Idle(tmp_path), lambda _: None)
+    await other.look_after(KEY, CLUSTER, idle.folder.name)
+    await other.release(KEY)
+    assert idle.pids() == before
+    await idle.until(THREE_MEMBERS, settled)

@@ -93,6 +93,13 @@ class Backend(Protocol):
         """Take the next step towards what is wanted, and tell what there is."""
         ...
 
+    async def look_after(self, key: Key, cluster: str, address: str) -> None:
+        """Keep up what there is of a control plane, as it was planned last; never another one's.
+
+        For as long as nobody can say what is wanted.
+        """
+        ...
+
     def workload(self, site: Site) -> Config:
         """How the provider itself talks to the API of a control plane."""
         ...

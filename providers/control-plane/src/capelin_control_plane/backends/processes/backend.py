@@ -117,6 +117,12 @@ class Processes:
         await self._step(key, care, goal)
         return self._observed(care, wanted, goal, problem, renew_at)
 
+    async def look_after(self, key: Key, cluster: str, address: str) -> None:
+        """Keep up what there is of a control plane, as it was planned last."""
+        if is_address(address) and belongs_to(self._state / address, key.namespace, cluster):
+            with suppress(AlreadySupervisedError):
+                await self._care_for(key, address)
+
     def workload(self, site: Site) -> Config:
         """How the provider itself talks to the API of a control plane."""
         place = Place(self._state / site.address, site.address)
