@@ -305,6 +305,26 @@ async def test_no_task_is_left_behind(api: Api) -> None:
     assert asyncio.all_tasks() - before - server == set()
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_is_cancelled_at_once_leaves_no_task_either(api: Api, turns: int) -> None:
+    before = asyncio.all_tasks()
+    handler = signal.getsignal(signal.SIGTERM)
+    task = asyncio.create_task(watching(api, Asked(), For(Crab)).run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    def left() -> list[str]:
+        tasks = map(repr, asyncio.all_tasks() - before)
+        return [each for each in tasks if "RequestHandler" not in each]
+
+    # Generators that were cut short are ended by the loop, in tasks of a moment.
+    await until(left, lambda found: found == [], within=5)
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
 async def test_requests_are_counted(api: Api) -> None:
     made = Metrics()
     subscription = Subscription(For(Crab), Crab.resource, Asked())

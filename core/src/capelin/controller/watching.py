@@ -159,21 +159,12 @@ class Watching:
             WatchLostError: a watch has ended by itself, and with it all of them.
         """
         self._lost = asyncio.get_running_loop().create_future()
-        # Calls by which kopf would take the process's signals from whoever started us.
-        main = threading.current_thread() is threading.main_thread()
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        tasks = await kopf.spawn_tasks(
-            registry=self._registry(),
-            settings=self._settings(),
-            standalone=True,
-            clusterwide=self._namespace is None,
-            namespaces=[] if self._namespace is None else [self._namespace],
-        )
-        if main:
-            for number, handler in before.items():
-                asyncio.get_running_loop().remove_signal_handler(number)
-                signal.signal(number, handler)
+        # Who is cancelled while they begin has to end them, too.
+        told = self._settings()
+        spawning = asyncio.create_task(self._spawn(told))
         try:
+            await asyncio.wait([spawning])
+            tasks = spawning.result()
             await asyncio.wait([*tasks, self._lost], return_when=asyncio.FIRST_COMPLETED)
             if self._lost.done():
                 raise WatchLostError(self._lost.result())
@@ -182,9 +173,25 @@ class Watching:
                     raise WatchLostError("kopf has stopped watching") from task.exception()
         finally:
             self._lost.cancel()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(await spawning)
+            await _end(_questions(told))
+
+    async def _spawn(self, settings: kopf.OperatorSettings) -> Sequence[asyncio.Task[Any]]:
+        # Calls by which kopf would take the process's signals from whoever started us.
+        main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        tasks = await kopf.spawn_tasks(
+            registry=self._registry(),
+            settings=settings,
+            standalone=True,
+            clusterwide=self._namespace is None,
+            namespaces=[] if self._namespace is None else [self._namespace],
+        )
+        if main:
+            for number, handler in before.items():
+                asyncio.get_running_loop().remove_signal_handler(number)
+                signal.signal(number, handler)
+        return list(tasks)
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -319,6 +326,24 @@ class Watching:
             error = None if task.cancelled() else task.exception()
             why = f": {explained(error)}" if error is not None else ""
             self._lost.set_result(f"the watch of {source.resource.plural} has ended{why}")
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _questions(settings: kopf.OperatorSettings) -> list[asyncio.Task[Any]]:
+    """What kopf still asks of what is served: it leaves that to itself when it is cancelled."""
+    # Only the settings that they were given tell whose they are.
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    frames = {task: getattr(task.get_coro(), "cr_frame", None) for task in others}
+    return [
+        task
+        for task, frame in frames.items()
+        if frame is not None and frame.f_locals.get("settings") is settings
+    ]
 
 
 def _is(resource: Resource) -> Callable[[kopf.Resource], bool]:
