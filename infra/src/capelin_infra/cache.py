@@ -22,7 +22,8 @@ def show() -> None:
     console = Console()
     console.print(table)
     total = _megabytes(sum(each.size for each in entries))
-    console.print(f"{len(entries)} programs, {total}, in {cache.root}", highlight=False)
+    said = f"{len(entries)} programs, {total}, in {cache.root}"
+    console.print(said, highlight=False, soft_wrap=True)
 
 
 async def prefetch(names: Sequence[str]) -> None:
@@ -41,7 +42,8 @@ def prune(*, everything: bool) -> None:
     """Remove programs: all of them, or those that Capelin would not ask for any more."""
     cache = Binaries().cache
     freed = cache.prune([] if everything else filter(is_known, cache.entries()))
-    Console().print(f"{_megabytes(freed)} freed in {cache.root}", highlight=False)
+    said = f"{_megabytes(freed)} freed in {cache.root}"
+    Console().print(said, highlight=False, soft_wrap=True)
 
 
 def is_known(entry: Entry) -> bool:
