@@ -7,23 +7,24 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from capelin.client import Client
 from capelin.controller import Key
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Binary
+from capelin.embedded.processes import Probe
 from capelin.embedded.processes.kernel import marked
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.testing.load import Load
 from capelin_control_plane.backends import Observed, Problem, Site
-from capelin_control_plane.backends.processes import Processes
+from capelin_control_plane.backends.processes import Processes, backend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 
 from ..making import wanted  # noqa: TID252 - a folder of tests has no name to import it by
 
 KEY, CLUSTER = Key("default", "one"), "one"
-_PAUSE_SECONDS = 0.02
-
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
+_PAUSE_SECONDS = 0.02
 
 
 def authorities(now: datetime) -> Authorities:
@@ -91,13 +92,14 @@ class Rig:
     site: Site | None = None
 
     @classmethod
-    def on(cls, state: Path) -> "Rig":
+    def on(cls, state: Path, programs: Binaries | None = None) -> "Rig":
+        """A rig that keeps its control planes there; of the real programs, or of these."""
         woken = asyncio.Event()
 
         def wake(_: Key) -> None:
             woken.set()
 
-        backend = Processes(state, Binaries(), wake)
+        backend = Processes(state, programs or Binaries(), wake)
         return cls(state, authorities(datetime.now(UTC)), backend, woken)
 
     async def until(self, wanted: ControlPlane, happened: Callable[[Observed], bool]) -> Observed:
@@ -151,3 +153,29 @@ class Rig:
 
 def settled(seen: Observed) -> bool:
     return seen.complete and seen.answers and all(part.ready for part in seen.parts)
+
+
+@dataclass
+class Roll:
+    """Whether all has settled, and how many members of etcd were away at a time until then."""
+
+    most_away: int = 0
+
+    def is_over(self, seen: Observed) -> bool:
+        away = sum(not member.ready for member in seen.of("etcd"))
+        self.most_away = max(self.most_away, away)
+        return settled(seen)
+
+
+def all_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every process for ready that runs."""
+
+    def probe(*_: object) -> Probe:
+        async def ask() -> AsyncGenerator[str, None]:
+            while True:
+                yield ""
+
+        return ask
+
+    monkeypatch.setattr(backend, "readiness", probe)
+    monkeypatch.setattr(backend, "reachability", probe)

@@ -10,7 +10,7 @@ from capelin.embedded.processes import Process
 from capelin_control_plane.backends import Observed
 from capelin_control_plane.desired import ControlPlane, Tuning
 
-from .rig import KEY, NEW, Rig, control_plane, settled
+from .rig import KEY, NEW, Rig, Roll, control_plane, settled
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -54,15 +54,9 @@ async def test_other_arguments_of_etcd_fail_no_request(rig: Rig) -> None:
     await rig.until(wanted, settled)
     before = rig.pids()
     told = {"etcd": Tuning(arguments={"snapshot-count": "5000"})}
-    most_away = 0
-
-    def replaced(seen: Observed) -> bool:
-        nonlocal most_away
-        most_away = max(most_away, sum(not member.ready for member in seen.of("etcd")))
-        return settled(seen)
-
+    roll = Roll()
     async with rig.under_load() as callers:
-        await rig.until(replace(wanted, tuning={**wanted.tuning, **told}), replaced)
+        await rig.until(replace(wanted, tuning={**wanted.tuning, **told}), roll.is_over)
         await callers.go_on()
     assert callers.failed == []
     after = rig.pids()
@@ -71,7 +65,7 @@ async def test_other_arguments_of_etcd_fail_no_request(rig: Rig) -> None:
         "etcd-1",
         "etcd-2",
     }
-    assert most_away == 1
+    assert roll.most_away == 1
 
 
 async def test_a_replacement_goes_on_where_a_provider_was_killed(rig: Rig) -> None:

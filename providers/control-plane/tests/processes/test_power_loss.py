@@ -5,16 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
-from capelin_control_plane.backends.processes import Processes, files
+from capelin_control_plane.backends.processes import files
 
 from .rig import CLUSTER, KEY, Idle, Rig, control_plane
 
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Rig:
-    rig = Rig.on(tmp_path / "control-planes")
-    rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: rig.woken.set())
-    return rig
+    return Rig.on(tmp_path / "control-planes", Idle(tmp_path))
 
 
 async def test_what_must_not_be_found_half_written_is_on_the_disk_before_it_has_its_name(

@@ -6,7 +6,6 @@ import pytest
 from capelin.controller import Key
 from capelin.embedded.processes import Declared, Process, kill_all
 from capelin_control_plane.backends import Problem
-from capelin_control_plane.backends.processes import Processes
 
 from .rig import CLUSTER, KEY, Idle, Rig, control_plane
 
@@ -57,8 +56,7 @@ async def test_what_is_no_address_names_no_folder(idle: Rig, address: str) -> No
 async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig.on(tmp_path / "control-planes")
-    rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: None)
+    rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(control_plane(), lambda _: True)
     await rig.backend.release(KEY)
     await kill_all(rig.folder / "run")

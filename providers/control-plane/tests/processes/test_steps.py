@@ -9,21 +9,12 @@ import pytest
 from capelin.controller import Key
 from capelin.embedded.processes import Probe, Supervisor, kill_all
 from capelin.testing.waiting import until
-from capelin_control_plane.backends import Observed
 from capelin_control_plane.backends.processes import Processes, backend
 from capelin_control_plane.desired import ControlPlane, Tuning
 
-from .rig import CLUSTER, KEY, Idle, Rig, control_plane, settled
+from .rig import CLUSTER, KEY, Idle, Rig, Roll, all_ready_at_once, control_plane, settled
 
 THREE_MEMBERS = replace(control_plane(), etcd_replicas=3)
-
-
-def ready_at_once(*_: object) -> Probe:
-    async def ask() -> AsyncGenerator[str, None]:
-        while True:
-            yield ""
-
-    return ask
 
 
 def never_says(*_: object) -> Probe:
@@ -42,10 +33,8 @@ def told(wanted: ControlPlane, flag: str) -> ControlPlane:
 @pytest.fixture
 async def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """Three members of etcd that do nothing, and all that needs them."""
-    monkeypatch.setattr(backend, "readiness", ready_at_once)
-    monkeypatch.setattr(backend, "reachability", ready_at_once)
-    rig = Rig.on(tmp_path / "control-planes")
-    rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: rig.woken.set())
+    all_ready_at_once(monkeypatch)
+    rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(THREE_MEMBERS, settled)
     yield rig
     await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
@@ -56,16 +45,9 @@ def etcd_pids(rig: Rig) -> set[int]:
 
 
 async def test_members_of_etcd_are_changed_one_at_a_time(idle: Rig) -> None:
-    most_away = 0
-
-    def replaced(seen: Observed) -> bool:
-        nonlocal most_away
-        most_away = max(most_away, sum(not member.ready for member in seen.of("etcd")))
-        return settled(seen)
-
-    before = etcd_pids(idle)
-    await idle.until(told(THREE_MEMBERS, "shoal"), replaced)
-    assert most_away == 1
+    before, roll = etcd_pids(idle), Roll()
+    await idle.until(told(THREE_MEMBERS, "shoal"), roll.is_over)
+    assert roll.most_away == 1
     assert not etcd_pids(idle) & before
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin_control_plane.backends.processes import Processes, backend
+from capelin_control_plane.backends.processes import backend
 
 from .rig import CLUSTER, KEY, Idle, Rig, control_plane
 
@@ -14,8 +14,7 @@ async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_sta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whoever wrote the targets may have been killed before it told the relay.
-    rig = Rig.on(tmp_path / "control-planes")
-    rig.backend = Processes(rig.state, Idle(tmp_path), lambda _: None)
+    rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     plans_when_told: list[bytes] = []
 
     async def told(control: Path) -> bytes:
