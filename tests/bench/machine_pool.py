@@ -11,7 +11,7 @@ from pathlib import Path
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import CustomResourceDefinition, Node
 from capelin.client import Client, Config, NotServed, Options
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import ConditionSpec
 from capelin.contract.owners import reference_to
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.controller import Context
@@ -141,7 +141,11 @@ async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMa
         now = datetime.now(UTC)
         seen = Instance(running=True)
         status = machine_status(
-            made, seen, failure_domain=None, paused=Aspect("Paused", "False", "NotPaused"), now=now
+            made,
+            seen,
+            failure_domain=None,
+            paused=ConditionSpec("Paused", "False", "NotPaused"),
+            now=now,
         )
         await client.apply_status(made.model_copy(update={"status": status}))
 

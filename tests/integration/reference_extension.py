@@ -133,11 +133,11 @@ def control_plane(template: Template[Variables]) -> None:
 @mutations.on("KubeadmConfigTemplate")
 def workers(template: Template[Variables]) -> None:
     """More to log, and what the user wants on workers."""
-    mark(template.own_metadata)
+    mark(template.apply_metadata)
     add_argument(template, "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
     add_files_and_commands(template)
     annotations = template.variables.kubeadm_config_template_annotations
-    template.own_metadata["annotations"].update(annotations)
+    template.apply_metadata["annotations"].update(annotations)
 
 
 @mutations.on("DevMachineTemplate")
@@ -145,7 +145,7 @@ def workers(template: Template[Variables]) -> None:
 def machine_image(template: Template[Variables]) -> None:
     """The image for the version that the machines are to be on."""
     pool, builtin = template.kind == "DevMachinePoolTemplate", template.builtin
-    mark(template.metadata if pool else template.own_metadata)
+    mark(template.metadata if pool else template.apply_metadata)
     owner = builtin.machine_pool if pool else builtin.control_plane or builtin.machine_deployment
     if owner is None:
         raise Failure("no version is known for a machine's template")

@@ -4,7 +4,7 @@ from typing import Any, get_args
 import pytest
 from capelin.api import Condition
 from capelin.contract.conditions import (
-    Aspect,
+    ConditionSpec,
     Status,
     find,
     in_order,
@@ -26,7 +26,7 @@ TYPES = ["Available", "Ready", "Abc", "EtcdAvailable", "RollingOut", "Deleting",
 statuses = st.sampled_from(get_args(Status))
 moments = st.integers(0, 10**9).map(lambda seconds: SECOND + timedelta(seconds=seconds))
 aspects = st.builds(
-    Aspect,
+    ConditionSpec,
     st.sampled_from(TYPES),
     statuses,
     st.sampled_from(["Good", "Bad"]),
@@ -56,7 +56,9 @@ def condition(type_: str, status: Status = "True", since: datetime = SECOND - HO
 
 
 def test_a_new_condition_begins_now() -> None:
-    assert update([], [Aspect("Ready", "True", "Good", "all well")], now=NOW, generation=3) == [
+    assert update(
+        [], [ConditionSpec("Ready", "True", "Good", "all well")], now=NOW, generation=3
+    ) == [
         Condition(
             type="Ready",
             status="True",
@@ -70,39 +72,44 @@ def test_a_new_condition_begins_now() -> None:
 
 def test_the_time_stays_while_the_status_stays() -> None:
     (after,) = update(
-        [condition("Ready")], [Aspect("Ready", "True", "Other", "words")], now=NOW, generation=2
+        [condition("Ready")],
+        [ConditionSpec("Ready", "True", "Other", "words")],
+        now=NOW,
+        generation=2,
     )
     assert after.last_transition_time == SECOND - HOUR
     assert (after.reason, after.message, after.observed_generation) == ("Other", "words", 2)
 
 
 def test_the_time_changes_with_the_status() -> None:
-    (after,) = update([condition("Ready")], [Aspect("Ready", "False", "R")], now=NOW, generation=1)
+    (after,) = update(
+        [condition("Ready")], [ConditionSpec("Ready", "False", "R")], now=NOW, generation=1
+    )
     assert after.last_transition_time == SECOND
 
 
 def test_a_clock_that_was_set_back_does_not_turn_history_around() -> None:
     before = condition("Ready", since=SECOND + HOUR)
-    (after,) = update([before], [Aspect("Ready", "False", "R")], now=NOW, generation=1)
+    (after,) = update([before], [ConditionSpec("Ready", "False", "R")], now=NOW, generation=1)
     assert after.last_transition_time == SECOND + HOUR
 
 
 def test_a_time_that_is_known_better_is_taken() -> None:
-    aspect = Aspect("Ready", "True", "R", since=SECOND - 2 * HOUR)
+    aspect = ConditionSpec("Ready", "True", "R", since=SECOND - 2 * HOUR)
     (after,) = update([], [aspect], now=NOW, generation=1)
     assert after.last_transition_time == SECOND - 2 * HOUR
 
 
 def test_what_is_not_wanted_any_more_goes_and_others_are_left_to_others() -> None:
     present = [condition("Old"), condition("Ready")]
-    (after,) = update(present, [Aspect("Ready", "True", "R")], now=NOW, generation=1)
+    (after,) = update(present, [ConditionSpec("Ready", "True", "R")], now=NOW, generation=1)
     assert after.type == "Ready"
 
 
 def test_merging_keeps_what_others_said() -> None:
     theirs = condition("Theirs", since=SECOND - 3 * HOUR)
     merged = merge(
-        [theirs, condition("Ready")], [Aspect("Ready", "False", "R")], now=NOW, generation=1
+        [theirs, condition("Ready")], [ConditionSpec("Ready", "False", "R")], now=NOW, generation=1
     )
     assert [one.type for one in merged] == ["Ready", "Theirs"]
     assert merged[1] == theirs
@@ -113,17 +120,17 @@ def test_saying_something_twice_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="condition Ready is said twice"):
         update(
             [],
-            [Aspect("Ready", "True", "A"), Aspect("Ready", "False", "B")],
+            [ConditionSpec("Ready", "True", "A"), ConditionSpec("Ready", "False", "B")],
             now=NOW,
             generation=1,
         )
 
 
 def test_a_message_that_is_too_long_is_cut() -> None:
-    (after,) = update([], [Aspect("Ready", "True", "R", "x" * 40000)], now=NOW, generation=1)
+    (after,) = update([], [ConditionSpec("Ready", "True", "R", "x" * 40000)], now=NOW, generation=1)
     assert len(after.message) == 32768
     assert after.message.endswith("x…")
-    (after,) = update([], [Aspect("Ready", "True", "R", "x" * 32768)], now=NOW, generation=1)
+    (after,) = update([], [ConditionSpec("Ready", "True", "R", "x" * 32768)], now=NOW, generation=1)
     assert after.message == "x" * 32768
 
 
@@ -136,7 +143,7 @@ def test_the_most_important_comes_first_and_pausing_and_deleting_last() -> None:
 @given(present_lists, wanted_lists, st.integers(0, 9), moments, moments)
 def test_saying_the_same_again_changes_nothing(
     present: list[Condition],
-    wanted: list[Aspect],
+    wanted: list[ConditionSpec],
     generation: int,
     now: datetime,
     later: datetime,
@@ -149,7 +156,7 @@ def test_saying_the_same_again_changes_nothing(
 
 @given(present_lists, wanted_lists, st.integers(0, 9), moments)
 def test_times_never_go_back_and_change_with_the_status_only(
-    present: list[Condition], wanted: list[Aspect], generation: int, now: datetime
+    present: list[Condition], wanted: list[ConditionSpec], generation: int, now: datetime
 ) -> None:
     before = {one.type: one for one in present}
     after = update(present, wanted, now=now, generation=generation)
@@ -164,7 +171,7 @@ def test_times_never_go_back_and_change_with_the_status_only(
 
 @given(present_lists, wanted_lists, st.integers(0, 9), moments)
 def test_merging_loses_nothing_and_changes_nothing_of_others(
-    present: list[Condition], wanted: list[Aspect], generation: int, now: datetime
+    present: list[Condition], wanted: list[ConditionSpec], generation: int, now: datetime
 ) -> None:
     merged = merge(present, wanted, now=now, generation=generation)
     ours = {aspect.type for aspect in wanted}
@@ -182,29 +189,29 @@ def test_a_condition_is_found_by_its_type() -> None:
     assert [is_true(present, type_) for type_ in "ABCD"] == [True, False, False, False]
 
 
-def said(**said_of: Status) -> list[Aspect]:
+def said(**said_of: Status) -> list[ConditionSpec]:
     return [
-        Aspect(type_, status, f"{type_}Reason", f"{type_} is {status}")
+        ConditionSpec(type_, status, f"{type_}Reason", f"{type_} is {status}")
         for type_, status in said_of.items()
     ]
 
 
 def test_a_sum_of_good_things_is_good() -> None:
-    parts = [Aspect("A", "True", "Fine"), Aspect("B", "True", "Fine", "though slow")]
-    assert summary("Available", parts, ["A", "B"]) == Aspect(
+    parts = [ConditionSpec("A", "True", "Fine"), ConditionSpec("B", "True", "Fine", "though slow")]
+    assert summary("Available", parts, ["A", "B"]) == ConditionSpec(
         "Available", "True", "Available", "* B: though slow"
     )
 
 
 def test_a_bad_part_makes_the_sum_bad() -> None:
-    parts = [*said(A="True", B="Unknown", C="False"), Aspect("E", "False", "Broken")]
-    assert summary("Ready", parts, ["C", "B", "A", "E"]) == Aspect(
+    parts = [*said(A="True", B="Unknown", C="False"), ConditionSpec("E", "False", "Broken")]
+    assert summary("Ready", parts, ["C", "B", "A", "E"]) == ConditionSpec(
         "Ready", "False", "NotReady", "* C: C is False\n* B: B is Unknown\n* E: Broken"
     )
 
 
 def test_an_unknown_part_makes_the_sum_unknown() -> None:
-    assert summary("Ready", said(A="True", B="Unknown"), ["A", "B"]) == Aspect(
+    assert summary("Ready", said(A="True", B="Unknown"), ["A", "B"]) == ConditionSpec(
         "Ready", "Unknown", "ReadyUnknown", "* B: B is Unknown"
     )
 
@@ -220,7 +227,7 @@ def test_some_parts_are_well_when_they_are_false() -> None:
     parts = said(A="True", Deleting="False")
     assert summary("Ready", parts, ["A", "Deleting"], negative=["Deleting"]).status == "True"
     parts = said(A="True", Deleting="True")
-    assert summary("Ready", parts, ["A", "Deleting"], negative=["Deleting"]) == Aspect(
+    assert summary("Ready", parts, ["A", "Deleting"], negative=["Deleting"]) == ConditionSpec(
         "Ready", "False", "NotReady", "* Deleting: Deleting is True"
     )
 
@@ -232,9 +239,9 @@ def test_a_sum_of_nothing_is_a_mistake() -> None:
 
 def test_messages_of_several_lines_are_indented() -> None:
     parts = [
-        Aspect("A", "False", "R", "* one: bad\n  * inner\n* two: bad"),
-        Aspect("B", "False", "R", "first\nsecond"),
-        Aspect("C", "False", "R", "* alone: bad"),
+        ConditionSpec("A", "False", "R", "* one: bad\n  * inner\n* two: bad"),
+        ConditionSpec("B", "False", "R", "first\nsecond"),
+        ConditionSpec("C", "False", "R", "* alone: bad"),
     ]
     assert summary("Ready", parts, ["A", "B", "C"]).message == (
         "* A:\n  * one: bad\n    * inner\n  * two: bad\n"
@@ -245,7 +252,7 @@ def test_messages_of_several_lines_are_indented() -> None:
 
 @given(st.lists(aspects, min_size=1, unique_by=lambda aspect: aspect.type), st.randoms())
 def test_a_sum_does_not_depend_on_the_order_of_what_is_said(
-    parts: list[Aspect], random: Any
+    parts: list[ConditionSpec], random: Any
 ) -> None:
     shuffled = list(parts)
     random.shuffle(shuffled)
@@ -253,24 +260,26 @@ def test_a_sum_does_not_depend_on_the_order_of_what_is_said(
 
 
 def test_a_mirror_shows_another_object_s_condition_with_its_time() -> None:
-    source = [Aspect("Ready", "False", "Down", "no power", SECOND - HOUR)]
-    assert mirror(source, "Ready", target="InfrastructureReady") == Aspect(
+    source = [ConditionSpec("Ready", "False", "Down", "no power", SECOND - HOUR)]
+    assert mirror(source, "Ready", target="InfrastructureReady") == ConditionSpec(
         "InfrastructureReady", "False", "Down", "no power", SECOND - HOUR
     )
 
 
 def test_a_mirror_of_nothing_is_unknown_or_its_fallback() -> None:
-    assert mirror([], "Ready", target="InfrastructureReady") == Aspect(
+    assert mirror([], "Ready", target="InfrastructureReady") == ConditionSpec(
         "InfrastructureReady", "Unknown", "NotYetReported", "Condition Ready not yet reported"
     )
-    fallback = Aspect("Whatever", "False", "NotProvisioned", "wait", SECOND)
-    assert mirror([], "Ready", target="InfrastructureReady", fallback=fallback) == Aspect(
+    fallback = ConditionSpec("Whatever", "False", "NotProvisioned", "wait", SECOND)
+    assert mirror([], "Ready", target="InfrastructureReady", fallback=fallback) == ConditionSpec(
         "InfrastructureReady", "False", "NotProvisioned", "wait"
     )
 
 
 def test_an_aspect_says_what_a_condition_says() -> None:
-    assert Aspect.of(condition("Ready")) == Aspect("Ready", "True", "R", "", SECOND - HOUR)
+    assert ConditionSpec.of(condition("Ready")) == ConditionSpec(
+        "Ready", "True", "R", "", SECOND - HOUR
+    )
 
 
 def test_conditions_of_any_object_are_read() -> None:
@@ -290,8 +299,8 @@ def test_conditions_of_any_object_are_read() -> None:
         }
     }
     assert read(manifest) == [
-        Aspect("Ready", "True", "Good", "all well", SECOND),
-        Aspect("Bare", "False", "NoReasonReported"),
+        ConditionSpec("Ready", "True", "Good", "all well", SECOND),
+        ConditionSpec("Bare", "False", "NoReasonReported"),
     ]
 
 
@@ -309,7 +318,7 @@ def test_newer_conditions_of_an_object_between_generations_are_read() -> None:
 def test_a_status_that_is_none_becomes_unknown(status: object) -> None:
     manifest = {"status": {"conditions": [{"type": "Ready", "status": status, "reason": "R"}]}}
     assert read(manifest) == [
-        Aspect(
+        ConditionSpec(
             "Ready",
             "Unknown",
             "InvalidConditionReported",
@@ -321,16 +330,16 @@ def test_a_status_that_is_none_becomes_unknown(status: object) -> None:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"reason": 1}, Aspect("Ready", "True", "NoReasonReported")),
-        ({"reason": "not a-reason"}, Aspect("Ready", "True", "NoReasonReported")),
-        ({"reason": "R", "message": 5}, Aspect("Ready", "True", "R")),
-        ({"reason": "R", "lastTransitionTime": "yesterday"}, Aspect("Ready", "True", "R")),
-        ({"reason": "R", "lastTransitionTime": "2026-03-01"}, Aspect("Ready", "True", "R")),
-        ({"reason": "R", "lastTransitionTime": 7}, Aspect("Ready", "True", "R")),
+        ({"reason": 1}, ConditionSpec("Ready", "True", "NoReasonReported")),
+        ({"reason": "not a-reason"}, ConditionSpec("Ready", "True", "NoReasonReported")),
+        ({"reason": "R", "message": 5}, ConditionSpec("Ready", "True", "R")),
+        ({"reason": "R", "lastTransitionTime": "yesterday"}, ConditionSpec("Ready", "True", "R")),
+        ({"reason": "R", "lastTransitionTime": "2026-03-01"}, ConditionSpec("Ready", "True", "R")),
+        ({"reason": "R", "lastTransitionTime": 7}, ConditionSpec("Ready", "True", "R")),
     ],
 )
 def test_what_cannot_be_understood_of_a_condition_is_left_out(
-    entry: dict[str, Any], expected: Aspect
+    entry: dict[str, Any], expected: ConditionSpec
 ) -> None:
     manifest = {"status": {"conditions": [{"type": "Ready", "status": "True", **entry}]}}
     (aspect,) = read(manifest)

@@ -33,14 +33,16 @@ class Schools(Reconciler[School]):
 
     watches = (For(School),)
 
-    async def reconcile(self, school: School, at: Context, /) -> Result:
+    async def reconcile(self, school: School, ctx: Context, /) -> Result:
         """Count, or let the school go."""
         if school.metadata.deletion_timestamp is not None:
-            await at.remove_finalizer(school, FINALIZER)
+            await ctx.remove_finalizer(school, FINALIZER)
             return Done()
-        await at.add_finalizer(school, FINALIZER)
+        await ctx.add_finalizer(school, FINALIZER)
         generation = school.metadata.generation
-        await at.publish(school, Status(observed_generation=generation, fish=school.spec.size))
+        await ctx.patch_status(
+            school, Status(observed_generation=generation, fish=school.spec.size)
+        )
         return Done()
 
 

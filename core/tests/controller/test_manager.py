@@ -17,8 +17,8 @@ from capelin.controller import (
     Context,
     Done,
     For,
-    Key,
     Manager,
+    ObjectKey,
     Options,
     Owns,
     Reconciler,
@@ -62,10 +62,10 @@ class Seen(Reconciler[Shoal]):
         self.sizes: list[tuple[str, int]] = []
         self.step = step
 
-    async def reconcile(self, shoal: Shoal, at: Context, /) -> Result:
+    async def reconcile(self, shoal: Shoal, ctx: Context, /) -> Result:
         self.sizes.append((shoal.name, shoal.spec.size))
         if self.step is not None:
-            await self.step(shoal, at)
+            await self.step(shoal, ctx)
         return Done()
 
     def times(self, name: str) -> int:
@@ -134,7 +134,7 @@ async def test_a_watch_filter_leaves_the_rest_to_other_managers(
         await until(lambda: seen.times("blue") == 1)
         assert sample(manager, "workqueue_adds_total") == 1, "the API server filters"
         # As if something that it owns had changed.
-        seen.wake(Key(namespace, "red"))
+        seen.wake(ObjectKey(namespace, "red"))
         labelled = {"metadata": {"labels": {label: "blue"}}}
         await client.patch(Shoal, "plain", namespace, labelled)
         await until(lambda: seen.times("plain") == 1)
@@ -151,9 +151,9 @@ async def test_what_does_not_change_is_looked_at_once_a_sync_period(
 
 
 async def test_events_are_counted_to_the_end(client: Client, namespace: str, running: Any) -> None:
-    async def tell_three_times(shoal: Shoal, at: Context) -> None:
+    async def tell_three_times(shoal: Shoal, ctx: Context) -> None:
         for _ in range(3):
-            at.event(shoal, "Normal", "Counted", "counted the fish")
+            ctx.event(shoal, "Normal", "Counted", "counted the fish")
 
     seen = Seen(tell_three_times)
     await make(client, namespace, "a")
@@ -185,8 +185,10 @@ class Keeper(Seen):
     watches = (
         For(Shoal),
         Owns(ConfigMap, labels={"kept": None}),
-        Watches(Secret, lambda secret: [Key(secret.namespace or "", secret.metadata.labels["of"])]),
-        Watches(Shoal, lambda shoal: [Key(shoal.namespace or "", f"size-{shoal.spec.size}")]),
+        Watches(
+            Secret, lambda secret: [ObjectKey(secret.namespace or "", secret.metadata.labels["of"])]
+        ),
+        Watches(Shoal, lambda shoal: [ObjectKey(shoal.namespace or "", f"size-{shoal.spec.size}")]),
     )
 
 
@@ -234,7 +236,7 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
 ) -> None:
     bodies: list[dict[str, Any]] = []
 
-    def spy(_: Any, __: Any, body: dict[str, Any]) -> list[Key]:
+    def spy(_: Any, __: Any, body: dict[str, Any]) -> list[ObjectKey]:
         bodies.append(body)
         return []
 
@@ -263,16 +265,16 @@ async def test_a_secret_never_shows_however_much_is_logged(
         watches = (
             For(Shoal),
             Owns(Secret),
-            Watches(Secret, lambda secret: [Key(secret.namespace or "", f"shoal-{secret}")]),
+            Watches(Secret, lambda secret: [ObjectKey(secret.namespace or "", f"shoal-{secret}")]),
         )
 
-    async def be_careless(shoal: Shoal, at: Context) -> None:
-        secret = await at.client.get(Secret, "s", shoal.namespace)
-        at.log.debug("Found %s", secret)
-        at.log.debug(f"Found {secret!r}, {secret}")  # noqa: G004 - as people do it
-        at.log.debug("Found %s", await at.client.get(Secret.resource, "s", shoal.namespace))
+    async def be_careless(shoal: Shoal, ctx: Context) -> None:
+        secret = await ctx.client.get(Secret, "s", shoal.namespace)
+        ctx.log.debug("Found %s", secret)
+        ctx.log.debug(f"Found {secret!r}, {secret}")  # noqa: G004 - as people do it
+        ctx.log.debug("Found %s", await ctx.client.get(Secret.resource, "s", shoal.namespace))
         secret.data["other"] = b"hunter2 again"
-        await at.client.apply(secret)
+        await ctx.client.apply(secret)
         if seen.times(shoal.name) == 1:
             raise RuntimeError(f"no good: {secret}")
 
@@ -290,19 +292,19 @@ async def test_a_secret_never_shows_however_much_is_logged(
 async def test_a_manager_may_do_no_more_than_it_declares_and_that_is_enough(
     client: Client, config: Config, namespace: str, running: Any, elected: dict[str, Any]
 ) -> None:
-    async def do_everything(shoal: Shoal, at: Context) -> None:
+    async def do_everything(shoal: Shoal, ctx: Context) -> None:
         if shoal.metadata.deletion_timestamp is not None:
-            await at.client.delete(ConfigMap, shoal.name, shoal.namespace)
-            await at.remove_finalizer(shoal, "manager.test/shoal")
+            await ctx.client.delete(ConfigMap, shoal.name, shoal.namespace)
+            await ctx.remove_finalizer(shoal, "manager.test/shoal")
             return
-        await at.add_finalizer(shoal, "manager.test/shoal")
+        await ctx.add_finalizer(shoal, "manager.test/shoal")
         kept = ConfigMap.of(shoal.name, shoal.namespace, data={"fish": "1"})
         kept.metadata.labels = {"kept": "yes"}
         kept.metadata.owner_references = [reference_to(shoal, controller=True)]
-        await at.client.apply(kept)
-        await at.own_metadata(shoal, labels={"counted": "yes"})
-        at.event(shoal, "Normal", "Counted", "counted the fish")
-        await at.publish(shoal, Status(fish=shoal.spec.size))
+        await ctx.client.apply(kept)
+        await ctx.apply_metadata(shoal, labels={"counted": "yes"})
+        ctx.event(shoal, "Normal", "Counted", "counted the fish")
+        await ctx.patch_status(shoal, Status(fish=shoal.spec.size))
 
     seen = Keeper(do_everything)
     me = f"system:serviceaccount:{namespace}:manager"
@@ -349,11 +351,11 @@ async def test_something_outside_of_the_cluster_can_ask_for_a_reconcile(
     client: Client, namespace: str, running: Any
 ) -> None:
     seen = Seen()
-    seen.wake(Key(namespace, "a"))
+    seen.wake(ObjectKey(namespace, "a"))
     await make(client, namespace, "a")
     async with running(seen):
         await until(lambda: seen.times("a") == 1)
-        seen.wake(Key(namespace, "a"))
+        seen.wake(ObjectKey(namespace, "a"))
         await until(lambda: seen.times("a") == 2)
 
 
@@ -387,9 +389,9 @@ async def test_an_object_is_never_reconciled_twice_at_once_and_others_are(
 async def test_a_manager_at_rest_sends_nothing(
     client: Client, namespace: str, running: Any
 ) -> None:
-    async def publish(shoal: Shoal, at: Context) -> None:
-        await at.add_finalizer(shoal, "manager.test/shoal")
-        await at.publish(shoal, Status(fish=shoal.spec.size))
+    async def publish(shoal: Shoal, ctx: Context) -> None:
+        await ctx.add_finalizer(shoal, "manager.test/shoal")
+        await ctx.patch_status(shoal, Status(fish=shoal.spec.size))
 
     seen = Seen(publish)
     await make(client, namespace, "a")
@@ -399,7 +401,7 @@ async def test_a_manager_at_rest_sends_nothing(
         written = sample(manager, "requests_total", method="PATCH")
         version = (await client.get(Shoal, "a", namespace)).metadata.resource_version
         times = seen.times("a")
-        seen.wake(Key(namespace, "a"))
+        seen.wake(ObjectKey(namespace, "a"))
         await until(lambda: seen.times("a") > times)
         await until(lambda: sample(manager, "active_workers") == 0)
         assert sample(manager, "requests_total", method="PATCH") == written == 2

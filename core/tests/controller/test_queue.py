@@ -2,20 +2,20 @@ from random import Random
 
 import pytest
 from capelin.controller.queue import Failed, Gone, Outcome, Queue, Taken, Timing
-from capelin.controller.results import After, Done, Key
+from capelin.controller.results import After, Done, ObjectKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-A, B, C = Key("default", "a"), Key("default", "b"), Key("default", "c")
+A, B, C = ObjectKey("default", "a"), ObjectKey("default", "b"), ObjectKey("default", "c")
 
 
 def queue(timing: Timing | None = None) -> Queue:
     return Queue(timing or Timing(), Random(0))  # noqa: S311 - the same jitter every time
 
 
-def taken_keys(work: Queue, now: float) -> list[Key]:
-    keys: list[Key] = []
+def taken_keys(work: Queue, now: float) -> list[ObjectKey]:
+    keys: list[ObjectKey] = []
     while (taken := work.take(now)) is not None:
         keys.append(taken.key)
     return keys
@@ -171,7 +171,7 @@ def test_a_change_during_a_failing_run_is_not_held_back_by_the_failure() -> None
 
 def test_when_the_cause_of_failures_is_over_only_failed_keys_are_tried_soon() -> None:
     work = queue(Timing(first_retry=1000, longest_retry=1000))
-    outcomes: list[tuple[Key, Outcome]] = [(A, Failed()), (B, Done())]
+    outcomes: list[tuple[ObjectKey, Outcome]] = [(A, Failed()), (B, Done())]
     for key, outcome in outcomes:
         work.add(key, 0)
         work.take(0)
@@ -217,14 +217,14 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.work = queue(Timing(first_retry=0.5, longest_retry=8, resync=50))
-        self.running: set[Key] = set()
-        self.owed: set[Key] = set()
+        self.running: set[ObjectKey] = set()
+        self.owed: set[ObjectKey] = set()
         """Something changed and no run has started since."""
-        self.latest: dict[Key, float] = {}
+        self.latest: dict[ObjectKey, float] = {}
         """When a key's next turn has to have come, if nothing changes."""
 
     @rule(key=st.sampled_from([A, B, C]))
-    def change(self, key: Key) -> None:
+    def change(self, key: ObjectKey) -> None:
         self.work.add(key, self.now)
         self.owed.add(key)
 

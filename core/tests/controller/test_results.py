@@ -1,7 +1,7 @@
 from datetime import timedelta
 
 import pytest
-from capelin.controller.results import After, Key, patience
+from capelin.controller.results import After, ObjectKey, patience
 
 
 @pytest.mark.parametrize(("waited", "next_look"), [(0, 1), (5, 1), (50, 5), (600, 60), (86400, 60)])
@@ -15,4 +15,4 @@ def test_patience_takes_limits() -> None:
 
 
 def test_keys_read_as_kubectl_writes_them() -> None:
-    assert [str(Key("default", "a")), str(Key("", "a"))] == ["default/a", "a"]
+    assert [str(ObjectKey("default", "a")), str(ObjectKey("", "a"))] == ["default/a", "a"]

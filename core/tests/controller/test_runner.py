@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from capelin.api import Object, kind
 from capelin.client import Client, Conflict, Unreachable
-from capelin.controller import After, Context, Done, For, Key, Reconciler, Result
+from capelin.controller import After, Context, Done, For, ObjectKey, Reconciler, Result
 from capelin.controller.metrics import Metrics
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.runner import Runner
 from capelin.controller.watches import Labels
 from capelin.testing.waiting import until
 
-A, B = Key("sea", "a"), Key("sea", "b")
+A, B = ObjectKey("sea", "a"), ObjectKey("sea", "b")
 LATER = 1e6
 
 
@@ -29,11 +29,11 @@ class Fish(Object[dict[str, Any], dict[str, Any]]):
 class Pond:
     """Holds objects as a client would."""
 
-    def __init__(self, *keys: Key) -> None:
+    def __init__(self, *keys: ObjectKey) -> None:
         self.fish = {key: Fish.of(key.name, key.namespace, spec={}) for key in keys}
 
     async def find(self, _: type[Fish], name: str, namespace: str | None) -> Fish | None:
-        return self.fish.get(Key(namespace or "", name))
+        return self.fish.get(ObjectKey(namespace or "", name))
 
 
 class Angler(Reconciler[Fish]):
@@ -43,7 +43,7 @@ class Angler(Reconciler[Fish]):
 
     def __init__(self, do: Callable[[Fish], Any]) -> None:
         self.caught: list[str] = []
-        self.missed: list[Key] = []
+        self.missed: list[ObjectKey] = []
         self.do = do
 
     async def reconcile(self, fish: Fish, _: Context, /) -> Result:
@@ -51,7 +51,7 @@ class Angler(Reconciler[Fish]):
         result = self.do(fish)
         return await result if asyncio.iscoroutine(result) else result
 
-    async def gone(self, key: Key, _: Context, /) -> None:
+    async def on_missing(self, key: ObjectKey, _: Context, /) -> None:
         self.missed.append(key)
 
 
@@ -85,7 +85,7 @@ class Setup:
             clock=clock or (lambda: self.now),
         )
 
-    async def run(self, *keys: Key) -> None:
+    async def run(self, *keys: ObjectKey) -> None:
         """Have these keys reconciled once."""
         self.runner.start()
         for key in keys:
@@ -188,7 +188,7 @@ async def test_no_more_run_at_once_than_are_allowed() -> None:
         running.remove(fish.name)
         return Done()
 
-    keys = [Key("sea", str(number)) for number in range(20)]
+    keys = [ObjectKey("sea", str(number)) for number in range(20)]
     setup = Setup(wait, Pond(*keys), concurrency=3)
     await setup.run(*keys)
     assert sorted(setup.angler.caught, key=int) == [str(number) for number in range(20)]

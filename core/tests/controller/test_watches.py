@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from capelin.api import BaseObject, Object, kind
 from capelin.api.views.core import ConfigMap, Secret
-from capelin.controller.results import Key
+from capelin.controller.results import ObjectKey
 from capelin.controller.watches import (
     For,
     Labels,
@@ -36,12 +36,12 @@ def owner(kind_: str, name: str, api_version: str = "example.io/v1alpha9") -> di
 
 
 def test_an_object_of_its_own_kind_concerns_itself() -> None:
-    assert concerned(For(Shoal), Shoal.resource, body()) == [Key("sea", "a")]
+    assert concerned(For(Shoal), Shoal.resource, body()) == [ObjectKey("sea", "a")]
 
 
 def test_what_belongs_to_the_whole_cluster_has_no_namespace_in_its_key() -> None:
     found = {"metadata": {"name": "atlantic"}}
-    assert concerned(For(Ocean), Ocean.resource, found) == [Key("", "atlantic")]
+    assert concerned(For(Ocean), Ocean.resource, found) == [ObjectKey("", "atlantic")]
 
 
 def test_an_owned_object_concerns_its_owners_in_whatever_version_they_are_named() -> None:
@@ -51,12 +51,12 @@ def test_an_owned_object_concerns_its_owners_in_whatever_version_they_are_named(
         owner("Whale", "other-kind"),
     ]
     found = body(ownerReferences=owners)
-    assert concerned(Owns(ConfigMap), Shoal.resource, found) == [Key("sea", "b")]
+    assert concerned(Owns(ConfigMap), Shoal.resource, found) == [ObjectKey("sea", "b")]
 
 
 def test_an_owner_of_the_whole_cluster_is_found_from_a_namespace() -> None:
     found = body(ownerReferences=[owner("Ocean", "atlantic")])
-    assert concerned(Owns(ConfigMap), Ocean.resource, found) == [Key("", "atlantic")]
+    assert concerned(Owns(ConfigMap), Ocean.resource, found) == [ObjectKey("", "atlantic")]
 
 
 def test_an_object_without_owners_concerns_nobody() -> None:
@@ -64,14 +64,16 @@ def test_an_object_without_owners_concerns_nobody() -> None:
 
 
 def test_a_mapper_gets_the_object_as_its_class() -> None:
-    def by_size(shoal: Shoal) -> Iterable[Key]:
-        return [Key(shoal.namespace or "", f"size-{shoal.spec['size']}")]
+    def by_size(shoal: Shoal) -> Iterable[ObjectKey]:
+        return [ObjectKey(shoal.namespace or "", f"size-{shoal.spec['size']}")]
 
-    assert concerned(Watches(Shoal, by_size), Ocean.resource, body()) == [Key("sea", "size-3")]
+    assert concerned(Watches(Shoal, by_size), Ocean.resource, body()) == [
+        ObjectKey("sea", "size-3")
+    ]
 
 
-def seen(obj: BaseObject) -> list[Key]:
-    return [Key("", str(sorted(obj.model_fields_set)))]
+def seen(obj: BaseObject) -> list[ObjectKey]:
+    return [ObjectKey("", str(sorted(obj.model_fields_set)))]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +85,11 @@ def seen(obj: BaseObject) -> list[Key]:
 )
 def test_a_mapper_that_may_not_look_inside_gets_metadata_alone(watch: Watches[Any]) -> None:
     found = {**body(), "data": {"password": "aHVudGVyMg=="}}
-    assert concerned(watch, Shoal.resource, found) == [Key("", "['metadata']")]
+    assert concerned(watch, Shoal.resource, found) == [ObjectKey("", "['metadata']")]
 
 
 def test_only_a_mapper_looks_inside_and_never_inside_a_secret() -> None:
-    nobody: Iterable[Key] = ()
+    nobody: Iterable[ObjectKey] = ()
     looking = {
         "for": looks_inside(For(Shoal)),
         "owns": looks_inside(Owns(ConfigMap)),
@@ -101,7 +103,9 @@ def test_only_a_mapper_looks_inside_and_never_inside_a_secret() -> None:
 def test_an_object_without_the_labels_that_are_asked_for_concerns_nobody() -> None:
     watch = For(Shoal, labels={"team": "herring"})
     assert concerned(watch, Shoal.resource, body(labels={"team": "cod"})) == []
-    assert concerned(watch, Shoal.resource, body(labels={"team": "herring"})) == [Key("sea", "a")]
+    assert concerned(watch, Shoal.resource, body(labels={"team": "herring"})) == [
+        ObjectKey("sea", "a")
+    ]
 
 
 @pytest.mark.parametrize(

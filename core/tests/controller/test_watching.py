@@ -14,7 +14,7 @@ from aiohttp import web
 from capelin.api import Object, kind
 from capelin.api.views.core import ConfigMap
 from capelin.client import Config, Server, User
-from capelin.controller import For, Key, Owns, Watch
+from capelin.controller import For, ObjectKey, Owns, Watch
 from capelin.controller.metrics import Metrics
 from capelin.controller.watching import Subscription, Watching, WatchLostError
 from capelin.testing.waiting import until
@@ -117,7 +117,7 @@ class Asked:
         self.all = 0
         self.retries = 0
 
-    def add(self, key: Key) -> None:
+    def add(self, key: ObjectKey) -> None:
         self.keys.append(key.name)
 
     def add_all(self) -> None:

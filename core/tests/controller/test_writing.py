@@ -69,30 +69,30 @@ async def version(client: Client, reef: Reef) -> str:
 
 
 async def test_a_status_is_written_when_it_is_another_and_only_then(
-    client: Client, reef: Reef, at: Context
+    client: Client, reef: Reef, ctx: Context
 ) -> None:
-    assert await at.publish(reef, Status(fish=3)) is True
+    assert await ctx.patch_status(reef, Status(fish=3)) is True
     assert (await again(client, reef)).status == Status(fish=3)
     before = await version(client, reef)
-    assert await at.publish(reef, Status(fish=3)) is False
-    assert await at.publish(await again(client, reef), Status(fish=3)) is False
+    assert await ctx.patch_status(reef, Status(fish=3)) is False
+    assert await ctx.patch_status(await again(client, reef), Status(fish=3)) is False
     assert await version(client, reef) == before
     assert reef.metadata.resource_version == before
 
 
-async def test_what_a_status_no_longer_says_goes(client: Client, reef: Reef, at: Context) -> None:
-    await at.publish(reef, Status(fish=3, mood="calm"))
-    assert await at.publish(reef, Status(fish=3)) is True
+async def test_what_a_status_no_longer_says_goes(client: Client, reef: Reef, ctx: Context) -> None:
+    await ctx.patch_status(reef, Status(fish=3, mood="calm"))
+    assert await ctx.patch_status(reef, Status(fish=3)) is True
     assert (await again(client, reef)).status == Status(fish=3)
 
 
 async def test_a_finalizer_is_put_once_and_stays_when_the_object_is_applied(
-    client: Client, writer: Client, reef: Reef, at: Context
+    client: Client, writer: Client, reef: Reef, ctx: Context
 ) -> None:
-    assert await at.add_finalizer(reef, FINALIZER) is True
+    assert await ctx.add_finalizer(reef, FINALIZER) is True
     assert reef.metadata.finalizers == [FINALIZER]
     before = await version(client, reef)
-    assert await at.add_finalizer(reef, FINALIZER) is False
+    assert await ctx.add_finalizer(reef, FINALIZER) is False
     assert await version(client, reef) == before
     wanted = Reef(metadata=ObjectMeta(name="a", namespace=reef.namespace), spec=Spec(size=9))
     await writer.apply(wanted)
@@ -100,81 +100,81 @@ async def test_a_finalizer_is_put_once_and_stays_when_the_object_is_applied(
 
 
 async def test_a_finalizer_holds_an_object_until_it_is_removed(
-    client: Client, reef: Reef, at: Context
+    client: Client, reef: Reef, ctx: Context
 ) -> None:
-    await at.add_finalizer(reef, FINALIZER)
+    await ctx.add_finalizer(reef, FINALIZER)
     await client.delete(Reef, reef.name, reef.namespace)
     going = await again(client, reef)
     assert going.metadata.deletion_timestamp is not None
-    assert await at.add_finalizer(going, "writing.test/too-late") is False
-    assert await at.remove_finalizer(going, FINALIZER) is True
+    assert await ctx.add_finalizer(going, "writing.test/too-late") is False
+    assert await ctx.remove_finalizer(going, FINALIZER) is True
     with pytest.raises(NotFound):
         await again(client, reef)
 
 
 async def test_no_finalizer_is_put_on_an_object_that_is_gone(
-    client: Client, reef: Reef, at: Context
+    client: Client, reef: Reef, ctx: Context
 ) -> None:
     await client.delete(Reef, reef.name, reef.namespace)
     with pytest.raises(Exception, match="uid mismatch"):
-        await at.add_finalizer(reef, FINALIZER)
+        await ctx.add_finalizer(reef, FINALIZER)
     with pytest.raises(NotFound):
         await again(client, reef)
 
 
 async def test_a_finalizer_goes_whoever_put_it_there_and_whatever_came_in_between(
-    client: Client, reef: Reef, at: Context
+    client: Client, reef: Reef, ctx: Context
 ) -> None:
     ours_last = {"metadata": {"finalizers": ["other.test/first", FINALIZER]}}
     stale = await client.patch(Reef, reef.name, reef.namespace, ours_last)
     reordered = {"metadata": {"finalizers": [FINALIZER, "other.test/first", "other.test/new"]}}
     await client.patch(Reef, reef.name, reef.namespace, reordered)
-    assert await at.remove_finalizer(stale, FINALIZER) is True
+    assert await ctx.remove_finalizer(stale, FINALIZER) is True
     left = (await again(client, reef)).metadata.finalizers
     assert left == ["other.test/first", "other.test/new"] == stale.metadata.finalizers
-    assert await at.remove_finalizer(stale, FINALIZER) is False
+    assert await ctx.remove_finalizer(stale, FINALIZER) is False
 
 
 async def test_a_finalizer_of_an_object_that_is_gone_needs_no_removal(
-    client: Client, reef: Reef, at: Context
+    client: Client, reef: Reef, ctx: Context
 ) -> None:
     reef.metadata.finalizers = [FINALIZER]
     await client.delete(Reef, reef.name, reef.namespace)
-    assert await at.remove_finalizer(reef, FINALIZER) is False
+    assert await ctx.remove_finalizer(reef, FINALIZER) is False
 
 
 async def test_a_finalizer_of_another_object_of_the_same_name_stays(
-    client: Client, reef: Reef, at: Context
+    client: Client, reef: Reef, ctx: Context
 ) -> None:
     reef.metadata.finalizers = [FINALIZER]
     await client.delete(Reef, reef.name, reef.namespace)
     metadata = ObjectMeta(name=reef.name, namespace=reef.namespace, finalizers=[FINALIZER])
     await client.create(Reef(metadata=metadata, spec=Spec()))
-    assert await at.remove_finalizer(reef, FINALIZER) is False
+    assert await ctx.remove_finalizer(reef, FINALIZER) is False
     assert (await again(client, reef)).metadata.finalizers == [FINALIZER]
 
 
 async def test_metadata_is_kept_and_given_up_again(
-    client: Client, namespace: str, reef: Reef, at: Context
+    client: Client, namespace: str, reef: Reef, ctx: Context
 ) -> None:
-    assert await at.own_metadata(reef) is False, "nothing to keep, nothing to give up"
+    assert await ctx.apply_metadata(reef) is False, "nothing to keep, nothing to give up"
     owner = await client.create(ConfigMap.of("owner", namespace))
     owners = [reference_to(owner)]
     await client.patch(Reef, "a", namespace, {"metadata": {"labels": {"theirs": "1"}}})
     reef = await again(client, reef)
     kept: dict[str, Any] = {"labels": {"ours": "1"}, "owner_references": owners}
-    assert await at.own_metadata(reef, annotations={"note": "x"}, **kept) is True
+    assert await ctx.apply_metadata(reef, annotations={"note": "x"}, **kept) is True
     assert reef.metadata.labels == {"theirs": "1", "ours": "1"}
     before = await version(client, reef)
-    assert await at.own_metadata(reef, annotations={"note": "x"}, **kept) is False
+    assert await ctx.apply_metadata(reef, annotations={"note": "x"}, **kept) is False
     assert await version(client, reef) == before
-    assert await at.own_metadata(reef, **kept) is True
+    assert await ctx.apply_metadata(reef, **kept) is True
     found = (await again(client, reef)).metadata
     assert (found.annotations, found.owner_references) == ({}, owners)
-    assert await at.own_metadata(reef) is True
+    assert await ctx.apply_metadata(reef) is True
     found = (await again(client, reef)).metadata
     assert (found.labels, found.owner_references) == ({"theirs": "1"}, [])
-    assert await at.own_metadata(await again(client, reef)) is False
+    assert await ctx.apply_metadata(await again(client, reef)) is False
 
 
 async def events(client: Client, namespace: str) -> list[Event]:
@@ -182,11 +182,11 @@ async def events(client: Client, namespace: str) -> list[Event]:
 
 
 async def test_an_event_is_told_once_and_counted_from_then_on(
-    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder
+    client: Client, namespace: str, reef: Reef, ctx: Context, recorder: Recorder
 ) -> None:
     for _ in range(3):
-        at.event(reef, "Warning", "Bleached", "the reef is bleached")
-    at.event(reef, "Normal", "Grew", "it grew")
+        ctx.event(reef, "Warning", "Bleached", "the reef is bleached")
+    ctx.event(reef, "Normal", "Grew", "it grew")
     await recorder.flush()
     told = {event.reason: event for event in await events(client, namespace)}
     assert told.keys() == {"Bleached", "Grew"}
@@ -213,25 +213,25 @@ async def test_another_process_goes_on_counting(
 
 
 async def test_an_event_that_kubernetes_has_dropped_is_told_anew(
-    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder
+    client: Client, namespace: str, reef: Reef, ctx: Context, recorder: Recorder
 ) -> None:
-    at.event(reef, "Normal", "Grew", "it grew")
+    ctx.event(reef, "Normal", "Grew", "it grew")
     await recorder.flush()
     (event,) = await events(client, namespace)
     await client.delete(Event, event.name, namespace)
-    at.event(reef, "Normal", "Grew", "it grew")
+    ctx.event(reef, "Normal", "Grew", "it grew")
     await recorder.flush()
     (event,) = await events(client, namespace)
     assert event.series is None
 
 
 async def test_events_are_written_in_the_background_and_failures_harm_nobody(
-    client: Client, namespace: str, reef: Reef, at: Context, recorder: Recorder
+    client: Client, namespace: str, reef: Reef, ctx: Context, recorder: Recorder
 ) -> None:
     lost = Reef(metadata=ObjectMeta(name="b", namespace="no-such-namespace"), spec=Spec())
     writing = asyncio.create_task(recorder.run())
-    at.event(lost, "Normal", "Lost", "nobody hears this")
-    at.event(reef, "Normal", "Heard", "somebody hears this")
+    ctx.event(lost, "Normal", "Lost", "nobody hears this")
+    ctx.event(reef, "Normal", "Heard", "somebody hears this")
 
     async def heard() -> bool:
         return [event.reason for event in await events(client, namespace)] == ["Heard"]

@@ -115,7 +115,7 @@ def test_a_template_s_own_metadata_and_all_of_it_can_be_changed() -> None:
 
     @mutations.on("KubeadmConfigTemplate")
     def both(template: Template[Variables]) -> None:
-        template.own_metadata["labels"] = {"seen": "yes"}
+        template.apply_metadata["labels"] = {"seen": "yes"}
         template.object["spec"]["template"]["metadata"] = {}
 
     assert answer(mutations, request(item("1"), image="pause")) == {

@@ -20,8 +20,8 @@ class Stamps(Reconciler[ConfigMap]):
 
     watches = (For(ConfigMap),)
 
-    async def reconcile(self, found: ConfigMap, at: Context, /) -> Result:
-        await at.own_metadata(found, labels={"stamped": "yes"})
+    async def reconcile(self, found: ConfigMap, ctx: Context, /) -> Result:
+        await ctx.apply_metadata(found, labels={"stamped": "yes"})
         return Done()
 
 

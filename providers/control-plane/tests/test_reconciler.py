@@ -14,10 +14,10 @@ import pytest
 from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Secret
 from capelin.client import Client, Config
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import ConditionSpec
 from capelin.contract.owners import reference_to
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL
-from capelin.controller import Context, Key, Manager
+from capelin.controller import Context, Manager, ObjectKey
 from capelin.controller.events import Recorder
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
@@ -57,7 +57,12 @@ class Told:
         return next(iter(self.taken), None)
 
     async def move(
-        self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
+        self,
+        key: ObjectKey,
+        site: Site,
+        wanted: ControlPlane,
+        authorities: Authorities,
+        now: datetime,
     ) -> Observed:
         assert all((key, site, wanted, authorities, now))
         self.told.append("move")
@@ -66,17 +71,17 @@ class Told:
             raise self.error
         return self.seen
 
-    async def look_after(self, key: Key, cluster: str, address: str) -> None:
+    async def look_after(self, key: ObjectKey, cluster: str, address: str) -> None:
         assert (key.name, cluster) == ("one", "one")
         self.told.append(f"look after {address}")
 
     def workload(self, site: Site) -> Config:
         raise AssertionError(f"nothing answers at {site}")
 
-    async def release(self, key: Key) -> None:
+    async def release(self, key: ObjectKey) -> None:
         self.told.append(f"release {key.name}")
 
-    async def remove(self, key: Key, cluster: str, address: str) -> None:
+    async def remove(self, key: ObjectKey, cluster: str, address: str) -> None:
         assert (key.name, cluster) == ("one", "one")
         self.told.append(f"remove {address}")
 
@@ -132,10 +137,10 @@ class Place:
         patch = {"metadata": {"annotations": annotations}}
         await self.client.patch(CapelinControlPlane, "one", self.namespace, patch)
 
-    async def condition(self, type_: str) -> Aspect | None:
+    async def condition(self, type_: str) -> ConditionSpec | None:
         status = (await self.mine()).status
         conditions = status.conditions if status else []
-        return next((Aspect.of(one) for one in conditions if one.type == type_), None)
+        return next((ConditionSpec.of(one) for one in conditions if one.type == type_), None)
 
     async def says(self, type_: str, status: str, reason: str) -> bool:
         found = await self.condition(type_)

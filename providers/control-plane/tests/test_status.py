@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.api import Condition, ObjectMeta
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import ConditionSpec
 from capelin_control_plane.api import (
     CapelinControlPlane,
     Initialization,
@@ -22,9 +22,9 @@ from .making import wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD, NEW = "v1.33.13", "v1.34.4"
-NOT_PAUSED = Aspect("Paused", "False", "NotPaused")
-GOOD = Aspect(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
-APPLIED = Aspect("WorkloadObjectsAvailable", "True", "WorkloadObjectsAvailable")
+NOT_PAUSED = ConditionSpec("Paused", "False", "NotPaused")
+GOOD = ConditionSpec(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
+APPLIED = ConditionSpec("WorkloadObjectsAvailable", "True", "WorkloadObjectsAvailable")
 
 
 def control_plane(

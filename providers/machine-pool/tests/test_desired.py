@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from capelin.api import ObjectMeta
 from capelin.api.views.capi import Machine, MachinePool
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin_machine_pool.api import (
     CapelinMachine,
     CapelinMachinePool,
@@ -59,7 +59,7 @@ def machine_pool(version: str | None = "v1.33.13", **spec: Any) -> MachinePool:
 
 def wanted(name: str = "pool-1", simulated: Simulated | None = None) -> WantedMachine:
     return WantedMachine(
-        key=Key("team", name),
+        key=ObjectKey("team", name),
         cluster="demo",
         provider_id=f"capelin:///team/demo/{name}",
         version="v1.33.13",

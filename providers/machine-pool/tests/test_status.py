@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from capelin.api import Condition, ObjectMeta
 from capelin.api.views.capi import Cluster
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import ConditionSpec
 from capelin.contract.pausing import paused
 from capelin_machine_pool.api import (
     Address,
@@ -36,7 +36,7 @@ from capelin_machine_pool.status import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 DOMAINS = [FailureDomain(name="east", control_plane=True), FailureDomain(name="west")]
-NOT_PAUSED = Aspect("Paused", "False", "NotPaused")
+NOT_PAUSED = ConditionSpec("Paused", "False", "NotPaused")
 STARTING = Instance(running=False, message="starting")
 RUNNING = Instance(running=True, addresses=(Address(type="Hostname", address="m"),))
 LOST = Instance(running=True, lost=True, message="its Node was deleted")

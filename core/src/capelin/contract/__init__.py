@@ -18,11 +18,11 @@ from capelin.contract import (
     versions,
     vocabulary,
 )
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import ConditionSpec
 from capelin.contract.versions import Version
 
 __all__ = [
-    "Aspect",
+    "ConditionSpec",
     "Version",
     "clusters",
     "conditions",

@@ -1,6 +1,6 @@
 """Conditions: giving them their times, keeping them in order, summing up, mirroring, reading.
 
-What a controller wants to say is an `Aspect`: a condition without its history. `update` makes
+What a controller wants to say is a `ConditionSpec`: a condition without its history. `update` makes
 conditions of it by looking at what was said before. Rules `*/conditions`.
 """
 
@@ -30,7 +30,7 @@ _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Aspect:
+class ConditionSpec:
     """What there is to say about one aspect of an object: a condition without its history."""
 
     type: str
@@ -41,7 +41,7 @@ class Aspect:
     """When it became so, where that is known better than by looking now: in a mirror."""
 
     @classmethod
-    def of(cls, condition: Condition) -> "Aspect":
+    def of(cls, condition: Condition) -> "ConditionSpec":
         """What a condition says."""
         return cls(
             condition.type,
@@ -53,7 +53,7 @@ class Aspect:
 
 
 def update(
-    present: Iterable[Condition], wanted: Iterable[Aspect], *, now: datetime, generation: int
+    present: Iterable[Condition], wanted: Iterable[ConditionSpec], *, now: datetime, generation: int
 ) -> list[Condition]:
     """The wanted conditions, in order, each with the time at which its status last changed.
 
@@ -69,7 +69,7 @@ def update(
 
 
 def merge(
-    present: Iterable[Condition], wanted: Iterable[Aspect], *, now: datetime, generation: int
+    present: Iterable[Condition], wanted: Iterable[ConditionSpec], *, now: datetime, generation: int
 ) -> list[Condition]:
     """As `update`, together with the conditions that others have set."""
     before = {condition.type: condition for condition in present}
@@ -95,12 +95,12 @@ def is_true(conditions: Iterable[Condition], type_: str) -> bool:
 
 def summary(
     type_: str,
-    aspects: Iterable[Aspect],
+    aspects: Iterable[ConditionSpec],
     of: Sequence[str],
     *,
     negative: Collection[str] = (),
     optional: Collection[str] = (),
-) -> Aspect:
+) -> ConditionSpec:
     """One aspect that is true when all those that it is made `of` are well.
 
     Args:
@@ -112,7 +112,8 @@ def summary(
     """
     said = {aspect.type: aspect for aspect in aspects}
     parts = [
-        said.get(part) or Aspect(part, "Unknown", NOT_YET_REPORTED, "Condition not yet reported")
+        said.get(part)
+        or ConditionSpec(part, "Unknown", NOT_YET_REPORTED, "Condition not yet reported")
         for part in of
         if part in said or part not in optional
     ]
@@ -128,12 +129,16 @@ def summary(
         status, reason = "True", type_
     troubled = [part for part in parts if part in bad or part in unknown]
     spoken = troubled or [part for part in parts if part.message]
-    return Aspect(type_, status, reason, "\n".join(map(_bullet, spoken)))
+    return ConditionSpec(type_, status, reason, "\n".join(map(_bullet, spoken)))
 
 
 def mirror(
-    source: Iterable[Aspect], type_: str, *, target: str, fallback: Aspect | None = None
-) -> Aspect:
+    source: Iterable[ConditionSpec],
+    type_: str,
+    *,
+    target: str,
+    fallback: ConditionSpec | None = None,
+) -> ConditionSpec:
     """Another object's aspect as one of ours, with its time.
 
     Args:
@@ -144,14 +149,14 @@ def mirror(
     """
     found = next((aspect for aspect in source if aspect.type == type_), None)
     if found is not None:
-        return Aspect(target, found.status, found.reason, found.message, found.since)
+        return ConditionSpec(target, found.status, found.reason, found.message, found.since)
     if fallback is not None:
-        return Aspect(target, fallback.status, fallback.reason, fallback.message)
+        return ConditionSpec(target, fallback.status, fallback.reason, fallback.message)
     message = f"Condition {type_} not yet reported"
-    return Aspect(target, "Unknown", NOT_YET_REPORTED, message)
+    return ConditionSpec(target, "Unknown", NOT_YET_REPORTED, message)
 
 
-def read(manifest: Unstructured) -> list[Aspect]:
+def read(manifest: Unstructured) -> list[ConditionSpec]:
     """What is said about an object of a kind that is not ours, as far as it can be understood.
 
     Only the type is required. A status that is none of the three becomes `Unknown`, with the
@@ -160,7 +165,7 @@ def read(manifest: Unstructured) -> list[Aspect]:
     status = _mapping(manifest.get("status"))
     # Where a provider still has conditions of the older generation, the newer ones are here.
     listed = _list(_mapping(status.get("v1beta2")).get("conditions"), status.get("conditions"))
-    found: dict[str, Aspect] = {}
+    found: dict[str, ConditionSpec] = {}
     for entry in map(_mapping, listed):
         type_ = entry.get("type")
         if isinstance(type_, str) and type_:
@@ -168,7 +173,9 @@ def read(manifest: Unstructured) -> list[Aspect]:
     return list(found.values())
 
 
-def _dated(aspect: Aspect, before: Condition | None, now: datetime, generation: int) -> Condition:
+def _dated(
+    aspect: ConditionSpec, before: Condition | None, now: datetime, generation: int
+) -> Condition:
     if before is not None and before.status == aspect.status:
         moment = before.last_transition_time
     else:
@@ -200,7 +207,7 @@ def _place(condition: Condition) -> tuple[int, str]:
     return len(_FIRST), condition.type
 
 
-def _bullet(part: Aspect) -> str:
+def _bullet(part: ConditionSpec) -> str:
     lines = (part.message or part.reason).splitlines()
     if len(lines) == 1 and not lines[0].startswith("* "):
         return f"* {part.type}: {lines[0]}"
@@ -208,14 +215,14 @@ def _bullet(part: Aspect) -> str:
     return "\n".join((f"* {part.type}:", *nested))
 
 
-def _understood(type_: str, entry: dict[str, Any]) -> Aspect:
+def _understood(type_: str, entry: dict[str, Any]) -> ConditionSpec:
     reason: object = entry.get("reason")
     message: object = entry.get("message")
     status: object = entry.get("status")
     if status not in get_args(Status):
         complaint = f"Condition {type_} has a status that is neither True, False nor Unknown"
-        return Aspect(type_, "Unknown", INVALID_CONDITION_REPORTED, complaint)
-    return Aspect(
+        return ConditionSpec(type_, "Unknown", INVALID_CONDITION_REPORTED, complaint)
+    return ConditionSpec(
         type_,
         cast("Status", status),
         reason if isinstance(reason, str) and _REASON.fullmatch(reason) else NO_REASON_REPORTED,

@@ -5,7 +5,7 @@ Rules `*/pausing`. The words are those that core writes on its own kinds.
 
 from capelin.api import BaseObject
 from capelin.api.views.capi import Cluster
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import ConditionSpec
 from capelin.contract.vocabulary import PAUSED, PAUSED_ANNOTATION
 
 
@@ -14,7 +14,7 @@ def is_paused(obj: BaseObject, cluster: Cluster | None) -> bool:
     return paused(obj, cluster).status == "True"
 
 
-def paused(obj: BaseObject, cluster: Cluster | None) -> Aspect:
+def paused(obj: BaseObject, cluster: Cluster | None) -> ConditionSpec:
     """The condition that says whether the object, or the Cluster that it is part of, is paused."""
     reasons: list[str] = []
     if cluster is not None and cluster.spec.paused:
@@ -22,5 +22,5 @@ def paused(obj: BaseObject, cluster: Cluster | None) -> Aspect:
     if PAUSED_ANNOTATION in obj.metadata.annotations:
         reasons.append(f"{obj.resource.kind} has the {PAUSED_ANNOTATION} annotation")
     if reasons:
-        return Aspect(PAUSED, "True", "Paused", ", ".join(reasons))
-    return Aspect(PAUSED, "False", "NotPaused")
+        return ConditionSpec(PAUSED, "True", "Paused", ", ".join(reasons))
+    return ConditionSpec(PAUSED, "False", "NotPaused")

@@ -6,7 +6,7 @@ from capelin.controller.manager import Manager
 from capelin.controller.options import Address, Options, OptionsError, flag
 from capelin.controller.rbac import lease_rules, rbac
 from capelin.controller.reconciler import Reconciler
-from capelin.controller.results import After, Done, Key, Result, patience
+from capelin.controller.results import After, Done, ObjectKey, Result, patience
 from capelin.controller.watches import For, Owns, Permission, Watch, Watches
 
 __all__ = [
@@ -15,8 +15,8 @@ __all__ = [
     "Context",
     "Done",
     "For",
-    "Key",
     "Manager",
+    "ObjectKey",
     "Options",
     "OptionsError",
     "Owns",

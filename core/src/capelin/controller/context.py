@@ -32,7 +32,7 @@ class Context:
         """Tell people what happened to an object; the same again is counted, not repeated."""
         self.recorder.record(happening(obj, type, reason, message))
 
-    async def publish(self, obj: Object[Any, StatusT], status: StatusT) -> bool:
+    async def patch_status(self, obj: Object[Any, StatusT], status: StatusT) -> bool:
         """Make this the object's status, and say whether it was another one before.
 
         What is as it should be is not sent, so that a system at rest writes nothing.
@@ -45,7 +45,7 @@ class Context:
         obj.metadata = applied.metadata
         return True
 
-    async def own_metadata(
+    async def apply_metadata(
         self,
         obj: BaseObject,
         *,

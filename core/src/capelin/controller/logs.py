@@ -19,7 +19,7 @@ from typing import Any, Literal, TextIO, cast
 from pydantic import ValidationError
 
 from capelin.api import BaseObject
-from capelin.controller.results import Key
+from capelin.controller.results import ObjectKey
 
 _HIDDEN = "(hidden)"
 _SECRETS = re.compile(
@@ -36,7 +36,7 @@ class Subject:
     """What a reconcile is about."""
 
     controller: str
-    key: Key
+    key: ObjectKey
     reconcile_id: str
 
 

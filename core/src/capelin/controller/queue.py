@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from capelin.controller.results import After, Done, Key
+from capelin.controller.results import After, Done, ObjectKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ Outcome = Done | After | Failed | Gone
 class Taken(NamedTuple):
     """A key that is now running, and how long it had been ready."""
 
-    key: Key
+    key: ObjectKey
     waited: float
 
 
@@ -56,15 +56,15 @@ class Queue:
         self.retries = 0
         self._timing = timing
         self._random = random
-        self._ready: OrderedDict[Key, float] = OrderedDict()
-        self._running: dict[Key, float] = {}
-        self._changed_while_running: set[Key] = set()
-        self._due: dict[Key, float] = {}
+        self._ready: OrderedDict[ObjectKey, float] = OrderedDict()
+        self._running: dict[ObjectKey, float] = {}
+        self._changed_while_running: set[ObjectKey] = set()
+        self._due: dict[ObjectKey, float] = {}
         # May hold entries that `_due` no longer agrees with: those are passed over.
-        self._heap: list[tuple[float, Key]] = []
-        self._failures: dict[Key, int] = {}
+        self._heap: list[tuple[float, ObjectKey]] = []
+        self._failures: dict[ObjectKey, int] = {}
 
-    def add(self, key: Key, now: float) -> None:
+    def add(self, key: ObjectKey, now: float) -> None:
         """Something changed: reconcile this key as soon as its turn comes."""
         if key in self._running:
             if key not in self._changed_while_running:
@@ -97,7 +97,7 @@ class Queue:
         self._running[key] = now
         return Taken(key, now - since)
 
-    def finish(self, key: Key, outcome: Outcome, now: float) -> None:
+    def finish(self, key: ObjectKey, outcome: Outcome, now: float) -> None:
         """Note how a running key ended, and with that when its next turn is."""
         del self._running[key]
         if isinstance(outcome, Failed):
@@ -126,7 +126,7 @@ class Queue:
         return len(self._ready)
 
     @property
-    def keys(self) -> set[Key]:
+    def keys(self) -> set[ObjectKey]:
         """Every key that the queue knows."""
         return {*self._ready, *self._running, *self._due}
 
@@ -134,7 +134,7 @@ class Queue:
         """How long each running key has been running."""
         return [now - since for since in self._running.values()]
 
-    def _delay(self, key: Key, outcome: Outcome) -> float | None:
+    def _delay(self, key: ObjectKey, outcome: Outcome) -> float | None:
         match outcome:
             case Gone():
                 return None
@@ -146,7 +146,7 @@ class Queue:
                 # With jitter, so that a thousand objects created together do not stay together.
                 return self._timing.resync * self._random.uniform(0.9, 1.1)
 
-    def _schedule(self, key: Key, due: float) -> None:
+    def _schedule(self, key: ObjectKey, due: float) -> None:
         self._due[key] = due
         heapq.heappush(self._heap, (due, key))
         if len(self._heap) > 2 * len(self._due) + 64:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from capelin.api import BaseObject
 from capelin.controller.context import Context
-from capelin.controller.results import Key, Result
+from capelin.controller.results import ObjectKey, Result
 from capelin.controller.watches import For, Permission, Watch
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
@@ -25,22 +25,22 @@ class Reconciler(ABC, Generic[ObjectT]):
     permissions: ClassVar[tuple[Permission, ...]] = ()
     """What it may do beyond what the watches imply."""
 
-    def wake(self, key: Key) -> None:
+    def wake(self, key: ObjectKey) -> None:
         """Ask for a reconcile, because of something that happened outside the cluster."""
         if self._add is not None:
             self._add(key)
 
-    def connect(self, add: Callable[[Key], None]) -> None:
+    def connect(self, add: Callable[[ObjectKey], None]) -> None:
         """Where `wake` leads from now on; the manager calls this."""
         self._add = add
 
-    _add: Callable[[Key], None] | None = None
+    _add: Callable[[ObjectKey], None] | None = None
 
     @abstractmethod
-    async def reconcile(self, obj: ObjectT, at: Context, /) -> Result:
+    async def reconcile(self, obj: ObjectT, ctx: Context, /) -> Result:
         """Read, decide, act, tell; or raise, to be called again after a while."""
 
-    async def gone(self, key: Key, at: Context, /) -> None:
+    async def on_missing(self, key: ObjectKey, ctx: Context, /) -> None:
         """Tidy up after an object that is no longer there, or no longer ours; by default, nothing.
 
         What has to be tidied up in any case needs a finalizer: while nobody looks, nobody is told.

@@ -6,7 +6,7 @@ from math import isfinite
 from typing import NamedTuple
 
 
-class Key(NamedTuple):
+class ObjectKey(NamedTuple):
     """An object by name. What belongs to the whole cluster has an empty namespace."""
 
     namespace: str

@@ -13,7 +13,7 @@ from capelin.controller.logs import Subject, about, explained
 from capelin.controller.metrics import Metrics
 from capelin.controller.queue import Failed, Gone, Outcome, Queue
 from capelin.controller.reconciler import Reconciler
-from capelin.controller.results import After, Done, Key
+from capelin.controller.results import After, Done, ObjectKey
 from capelin.controller.watches import Labels, selects
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Runner(Generic[ObjectT]):
         self._open = True
         self._pump()
 
-    def add(self, key: Key) -> None:
+    def add(self, key: ObjectKey) -> None:
         """Something changed about this key."""
         self.queue.add(key, self._clock())
         self._pump()
@@ -111,7 +111,7 @@ class Runner(Generic[ObjectT]):
         self._tasks.discard(task)
         self._pump()
 
-    async def _run(self, key: Key) -> None:
+    async def _run(self, key: ObjectKey) -> None:
         name = self.reconciler.name
         started = self._clock()
         outcome: Outcome = Failed()
@@ -130,11 +130,11 @@ class Runner(Generic[ObjectT]):
                 self.queue.finish(key, outcome, now)
                 self._metrics.reconciled(name, _result(outcome), now - started)
 
-    async def _step(self, key: Key) -> Outcome:
+    async def _step(self, key: ObjectKey) -> Outcome:
         kind = self.reconciler.main_watch.kind
         obj: Any = await self._context.client.find(kind, key.name, key.namespace or None)
         if obj is None or not selects(self._labels, obj.metadata.labels):
-            await self.reconciler.gone(key, self._context)
+            await self.reconciler.on_missing(key, self._context)
             return Gone()
         result = await self.reconciler.reconcile(obj, self._context)
         if not isinstance(result, Done | After):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types

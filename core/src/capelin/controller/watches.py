@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from capelin.api import BaseObject, ObjectMeta, Resource
-from capelin.controller.results import Key
+from capelin.controller.results import ObjectKey
 
 KindT = TypeVar("KindT", bound=BaseObject)
 
@@ -42,7 +42,7 @@ class Watches(Generic[KindT]):
     """
 
     kind: type[KindT]
-    to: Callable[[KindT], Iterable[Key]]
+    to: Callable[[KindT], Iterable[ObjectKey]]
     labels: Labels = field(default_factory=dict[str, str | None])
     metadata_only: bool = False
 
@@ -78,18 +78,18 @@ def looks_inside(watch: Watch) -> bool:
     return isinstance(watch, Watches) and not watch.metadata_only and not secret
 
 
-def concerned(watch: Watch, kind: Resource, body: Mapping[str, Any]) -> list[Key]:
+def concerned(watch: Watch, kind: Resource, body: Mapping[str, Any]) -> list[ObjectKey]:
     """The keys of the reconciler's `kind` that an event about the object `body` concerns."""
     metadata = cast("Mapping[str, Any]", body["metadata"])
     if not selects(watch.labels, metadata.get("labels") or {}):
         return []
     match watch:
         case For():
-            return [Key(metadata.get("namespace") or "", metadata["name"])]
+            return [ObjectKey(metadata.get("namespace") or "", metadata["name"])]
         case Owns():
             namespace = metadata.get("namespace") or "" if kind.namespaced else ""
             return [
-                Key(namespace, owner["name"])
+                ObjectKey(namespace, owner["name"])
                 for owner in metadata.get("ownerReferences") or ()
                 if owner["kind"] == kind.kind
                 and owner["apiVersion"].rpartition("/")[0] == kind.group

@@ -23,7 +23,7 @@ from capelin.client.credentials import Credentials
 from capelin.client.proxies import proxy_for
 from capelin.controller.logs import explained
 from capelin.controller.metrics import Metrics
-from capelin.controller.results import Key
+from capelin.controller.results import ObjectKey
 from capelin.controller.watches import For, Watch, concerned, looks_inside, selector
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class WatchLostError(Exception):
 class Interested(Protocol):
     """Whoever has a queue of keys."""
 
-    def add(self, key: Key) -> None:
+    def add(self, key: ObjectKey) -> None:
         """Something changed about this key."""
 
     def add_all(self) -> None:

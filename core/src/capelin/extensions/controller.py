@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from time import monotonic
 
-from capelin.contract.conditions import Aspect, update
-from capelin.controller import After, Context, For, Key, Reconciler, Result, patience
+from capelin.contract.conditions import ConditionSpec, update
+from capelin.controller import After, Context, For, ObjectKey, Reconciler, Result, patience
 from capelin.extensions.api import MOST_HANDLERS, Extension, Handler, Status
 from capelin.runtime import Catalog
 from capelin.runtime.calling import (
@@ -52,23 +52,23 @@ class Extensions(Reconciler[Extension]):
         self._catalog = catalog
         self._asked: dict[str, tuple[tuple[str, int], float]] = {}
 
-    async def reconcile(self, extension: Extension, at: Context, /) -> Result:
+    async def reconcile(self, extension: Extension, ctx: Context, /) -> Result:
         """Ask when it is time, and say what came of it."""
         version = extension.uid, extension.metadata.generation
         asked, until = self._asked.get(extension.name, (None, 0.0))
         # What we write is an event, too: who answers otherwise each time would be asked for ever.
         if asked == version and (rest := until - monotonic()) > 0:
             return After(rest)
-        found, now = await discover(extension, self._catalog), at.now()
+        found, now = await discover(extension, self._catalog), ctx.now()
         status = status_of(extension, found, now)
-        await at.publish(extension, status)
+        await ctx.patch_status(extension, status)
         pause = After(self._period.total_seconds())
         if isinstance(found, CallingError):
             pause = patience(now - status.conditions[0].last_transition_time, most=pause.seconds)
         self._asked[extension.name] = version, monotonic() + pause.seconds
         return pause
 
-    async def gone(self, key: Key, _: Context, /) -> None:
+    async def on_missing(self, key: ObjectKey, _: Context, /) -> None:
         """Forget when it was asked."""
         self._asked.pop(key.name, None)
 
@@ -97,9 +97,15 @@ def status_of(extension: Extension, found: list[Handler] | CallingError, now: da
     """What to say of an extension: its handlers, or those last known and why no others are."""
     before = extension.status or Status()
     if isinstance(found, CallingError):
-        said, handlers = Aspect(DISCOVERED, "False", reason_of(found), str(found)), before.handlers
+        said, handlers = (
+            ConditionSpec(DISCOVERED, "False", reason_of(found), str(found)),
+            before.handlers,
+        )
     else:
-        said, handlers = Aspect(DISCOVERED, "True", DISCOVERED), sorted(found, key=lambda h: h.name)
+        said, handlers = (
+            ConditionSpec(DISCOVERED, "True", DISCOVERED),
+            sorted(found, key=lambda h: h.name),
+        )
     generation = extension.metadata.generation
     conditions = update(before.conditions, [said], now=now, generation=generation)
     return Status(observed_generation=generation, handlers=handlers, conditions=conditions)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capelin.controller import Key, Options, Reconciler, flag
+from capelin.controller import ObjectKey, Options, Reconciler, flag
 from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.progress import PlainProgress
@@ -31,7 +31,7 @@ class ControlPlaneOptions(Options):
 def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
     """The reconcilers of the provider."""
 
-    def wake(key: Key) -> None:
+    def wake(key: ObjectKey) -> None:
         control_planes.wake(key)
 
     binaries = Binaries(progress=PlainProgress())

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.contract.clusters import named_by
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
-from capelin.controller import Context, Key
+from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane
 
 
-def its_control_plane(cluster: Cluster) -> Iterable[Key]:
+def its_control_plane(cluster: Cluster) -> Iterable[ObjectKey]:
     """The control plane that a Cluster's events concern."""
     name = named_by(cluster.spec.control_plane_ref, CapelinControlPlane)
-    return [] if name is None else [Key(cluster.namespace or "", name)]
+    return [] if name is None else [ObjectKey(cluster.namespace or "", name)]
 
 
 def original_of(control_plane: CapelinControlPlane, cluster: Cluster | None) -> str | None:
@@ -34,15 +34,15 @@ def why_nobodys(cluster: Cluster | None, original: str | None) -> str:
     )
 
 
-async def workers_of(control_plane: CapelinControlPlane, at: Context) -> list[str]:
+async def workers_of(control_plane: CapelinControlPlane, ctx: Context) -> list[str]:
     """What still needs the API of a control plane, in words."""
     cluster = control_plane.metadata.labels.get(CLUSTER_NAME_LABEL)
     if cluster is None:
         return []
     namespace = control_plane.namespace
     labels = {CLUSTER_NAME_LABEL: cluster}
-    machines = await at.client.list(Machine, namespace, labels=labels)
-    pools = await at.client.list(MachinePool, namespace, labels=labels)
+    machines = await ctx.client.list(Machine, namespace, labels=labels)
+    pools = await ctx.client.list(MachinePool, namespace, labels=labels)
     counts = {
         "machines": sum(CONTROL_PLANE_LABEL not in one.metadata.labels for one in machines.items),
         "machine pools": len(pools.items),

@@ -10,7 +10,7 @@ from capelin.api.views.capi import Cluster
 from capelin.api.views.core import Secret
 from capelin.client import Client, ClientError, needs_apply
 from capelin.contract.clusters import cluster_name_of, cluster_of
-from capelin.contract.conditions import Aspect, is_true
+from capelin.contract.conditions import ConditionSpec, is_true
 from capelin.contract.pausing import paused
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.controller import (
@@ -18,7 +18,7 @@ from capelin.controller import (
     Context,
     Done,
     For,
-    Key,
+    ObjectKey,
     Owns,
     Permission,
     Reconciler,
@@ -79,62 +79,66 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._kept: dict[Key, _Kept] = {}
-        self._uids: dict[Key, str | None] = {}
+        self._kept: dict[ObjectKey, _Kept] = {}
+        self._uids: dict[ObjectKey, str | None] = {}
         """Whose the backend looks after: another one of the same name may come in its place."""
 
-    async def reconcile(self, control_plane: CapelinControlPlane, at: Context) -> Result:
+    async def reconcile(self, control_plane: CapelinControlPlane, ctx: Context) -> Result:
         """Take one step."""
-        key = Key(control_plane.namespace or "", control_plane.name)
+        key = ObjectKey(control_plane.namespace or "", control_plane.name)
         if self._uids.get(key, control_plane.uid) != control_plane.uid:
             await self._let_go(key)
-        cluster = await cluster_of(at.client, control_plane)
+        cluster = await cluster_of(ctx.client, control_plane)
         pause = paused(control_plane, cluster)
         if pause.status == "True":
             await self._let_go(key)
-            await at.publish(control_plane, say.paused_status(control_plane, pause, at.now()))
+            await ctx.patch_status(
+                control_plane, say.paused_status(control_plane, pause, ctx.now())
+            )
             return Done()
         original = original_of(control_plane, cluster)
         if original is not None:
             # What runs is the original's, which may be paused and so looked after by nobody.
             await self._let_go(key)
         if control_plane.metadata.deletion_timestamp is not None:
-            is_copy = original is not None and await self._is_there(key.namespace, original, at)
-            return await self._delete(key, control_plane, at, is_copy=is_copy)
+            is_copy = original is not None and await self._is_there(key.namespace, original, ctx)
+            return await self._delete(key, control_plane, ctx, is_copy=is_copy)
         if cluster is None or original is not None:
             problem = Problem(say.WAITING_FOR_OWNER, why_nobodys(cluster, original))
-            await at.publish(control_plane, say.waiting(control_plane, [pause], problem, at.now()))
+            await ctx.patch_status(
+                control_plane, say.waiting(control_plane, [pause], problem, ctx.now())
+            )
             return Done()
-        await at.add_finalizer(control_plane, FINALIZER)
-        return await self._keep(key, control_plane, cluster, pause, at)
+        await ctx.add_finalizer(control_plane, FINALIZER)
+        return await self._keep(key, control_plane, cluster, pause, ctx)
 
-    async def gone(self, key: Key, _: Context) -> None:
+    async def on_missing(self, key: ObjectKey, _: Context) -> None:
         """Look no more after one that went without us. What it runs was not ours to stop."""
         if key in self._uids:
             await self._let_go(key)
 
-    async def _is_there(self, namespace: str, name: str, at: Context) -> bool:
+    async def _is_there(self, namespace: str, name: str, ctx: Context) -> bool:
         """Whether there is a control plane of that name, which what runs may belong to."""
-        return await at.client.find(CapelinControlPlane, name, namespace) is not None
+        return await ctx.client.find(CapelinControlPlane, name, namespace) is not None
 
-    async def _let_go(self, key: Key) -> None:
+    async def _let_go(self, key: ObjectKey) -> None:
         self._kept.pop(key, None)
         self._uids.pop(key, None)
         await self._backend.release(key)
 
     async def _keep(
         self,
-        key: Key,
+        key: ObjectKey,
         control_plane: CapelinControlPlane,
         cluster: Cluster,
-        pause: Aspect,
-        at: Context,
+        pause: ConditionSpec,
+        ctx: Context,
     ) -> Result:
-        now = at.now()
+        now = ctx.now()
 
-        async def blocked(problem: Problem, *aspects: Aspect) -> Result:
+        async def blocked(problem: Problem, *aspects: ConditionSpec) -> Result:
             wait = say.waiting(control_plane, [*aspects, pause], problem, now)
-            await at.publish(control_plane, wait)
+            await ctx.patch_status(control_plane, wait)
             return After(_RETRY)
 
         try:
@@ -143,9 +147,9 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             problem = await self._look_after(key, control_plane, cluster)
             return await blocked(problem or Problem(say.INVALID_SPEC, str(error)))
         address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
-        keys = await authorities(at.client, control_plane, wanted, now, may_make=address is None)
+        keys = await authorities(ctx.client, control_plane, wanted, now, may_make=address is None)
         if isinstance(keys, Problem):
-            refused = Aspect(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
+            refused = ConditionSpec(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
             problem = await self._look_after(key, control_plane, cluster)
             return await blocked(problem or keys, refused)
         self._uids[key] = control_plane.uid
@@ -154,7 +158,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             if isinstance(site, Problem):
                 return await blocked(site)
             # Before anything runs there: whoever deletes the control plane has to find it.
-            await at.own_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
+            await ctx.apply_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
             seen = await self._backend.move(key, site, wanted, keys, now)
         except OSError as error:
             return await blocked(unusable(error))
@@ -162,10 +166,10 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
             return await blocked(seen.problem)
         if seen.answers or control_plane.spec.control_plane_endpoint is not None:
             # Cluster API connects as soon as it can, and has 30 s pass after it has failed.
-            await self._give_away(control_plane, wanted, site, keys, at)
-        certificates = Aspect(say.CERTIFICATES_AVAILABLE, "True", say.CERTIFICATES_AVAILABLE)
+            await self._give_away(control_plane, wanted, site, keys, ctx)
+        certificates = ConditionSpec(say.CERTIFICATES_AVAILABLE, "True", say.CERTIFICATES_AVAILABLE)
 
-        async def tell(workload: Aspect) -> None:
+        async def tell(workload: ConditionSpec) -> None:
             current = say.status(
                 control_plane,
                 wanted,
@@ -175,7 +179,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
                 workload=workload,
                 now=now,
             )
-            await at.publish(control_plane, current)
+            await ctx.patch_status(control_plane, current)
 
         await tell(_workload_before(control_plane, seen))
         if seen.answers:
@@ -184,7 +188,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         return _next_look(seen, now, *asked_for)
 
     async def _look_after(
-        self, key: Key, control_plane: CapelinControlPlane, cluster: Cluster
+        self, key: ObjectKey, control_plane: CapelinControlPlane, cluster: Cluster
     ) -> Problem | None:
         """Have what dies started again, though nobody can say what is wanted."""
         address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
@@ -203,13 +207,13 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         wanted: ControlPlane,
         site: Site,
         keys: Authorities,
-        at: Context,
+        ctx: Context,
     ) -> None:
         """Say where the control plane answers, and who may come in."""
         endpoint = control_plane.spec.control_plane_endpoint
         if endpoint is None or (endpoint.host, endpoint.port) != (site.host, site.port):
             resource = CapelinControlPlane.resource
-            await at.client.apply(
+            await ctx.client.apply(
                 {
                     "apiVersion": resource.api_version,
                     "kind": resource.kind,
@@ -224,12 +228,12 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
                 manager=f"{MANAGER}-endpoint",
             )
         await ensure_kubeconfig(
-            at.client, control_plane, wanted, site=site, keys=keys, now=at.now()
+            ctx.client, control_plane, wanted, site=site, keys=keys, now=ctx.now()
         )
 
     async def _keep_workload(
-        self, key: Key, site: Site, wanted: ControlPlane, keys: Authorities, now: datetime
-    ) -> Aspect:
+        self, key: ObjectKey, site: Site, wanted: ControlPlane, keys: Authorities, now: datetime
+    ) -> ConditionSpec:
         """Have in the workload cluster what belongs there, looking now and then."""
         type_ = say.WORKLOAD_OBJECTS_AVAILABLE
         facts = Facts(
@@ -249,62 +253,64 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()
         kept = self._kept.get(key)
         if kept is not None and kept.digest == digest and now - kept.at < _LOOK_AGAIN:
-            return Aspect(type_, "True", type_)
+            return ConditionSpec(type_, "True", type_)
         try:
             async with Client(self._backend.workload(site), manager=MANAGER) as workload:
                 for one in objects:
                     await _ensure_object(workload, one)
         except ClientError as error:
             self._kept.pop(key, None)
-            return Aspect(type_, "False", say.NOT_APPLIED, f"cannot apply them: {error}")
+            return ConditionSpec(type_, "False", say.NOT_APPLIED, f"cannot apply them: {error}")
         self._kept[key] = _Kept(digest, now)
-        return Aspect(type_, "True", type_)
+        return ConditionSpec(type_, "True", type_)
 
-    async def _address(self, control_plane: CapelinControlPlane, at: Context) -> str | None:
+    async def _address(self, control_plane: CapelinControlPlane, ctx: Context) -> str | None:
         """Where the control plane is, if it is anywhere."""
         known = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
         cluster = cluster_name_of(control_plane)
         if known is not None or cluster is None:
             return known
         namespace = control_plane.namespace or ""
-        ca = await ca_certificate(at.client, cluster, namespace)
+        ca = await ca_certificate(ctx.client, cluster, namespace)
         return None if ca is None else await self._backend.find(namespace, cluster, ca)
 
     async def _delete(
-        self, key: Key, control_plane: CapelinControlPlane, at: Context, *, is_copy: bool
+        self, key: ObjectKey, control_plane: CapelinControlPlane, ctx: Context, *, is_copy: bool
     ) -> Result:
         if is_copy:
-            await at.remove_finalizer(control_plane, FINALIZER)
+            await ctx.remove_finalizer(control_plane, FINALIZER)
             return Done()
-        workers = await workers_of(control_plane, at)
+        workers = await workers_of(control_plane, ctx)
         if workers:
             message = f"{', '.join(workers)} still need the API; they're deleted first"
-            await at.publish(
+            await ctx.patch_status(
                 control_plane,
-                say.deleting(control_plane, say.WORKERS_REMAIN, message, at.now()),
+                say.deleting(control_plane, say.WORKERS_REMAIN, message, ctx.now()),
             )
             return After(_RETRY)
-        await at.publish(
+        await ctx.patch_status(
             control_plane,
-            say.deleting(control_plane, "Deleting", "being stopped and removed", at.now()),
+            say.deleting(control_plane, "Deleting", "being stopped and removed", ctx.now()),
         )
-        cluster, address = cluster_name_of(control_plane), await self._address(control_plane, at)
+        cluster, address = cluster_name_of(control_plane), await self._address(control_plane, ctx)
         if cluster is not None and address is not None:
             await self._backend.remove(key, cluster, address)
         self._kept.pop(key, None)
         self._uids.pop(key, None)
-        await at.remove_finalizer(control_plane, FINALIZER)
+        await ctx.remove_finalizer(control_plane, FINALIZER)
         return Done()
 
 
-def _workload_before(control_plane: CapelinControlPlane, seen: Observed) -> Aspect:
+def _workload_before(control_plane: CapelinControlPlane, seen: Observed) -> ConditionSpec:
     """What is known of the objects in the workload cluster before anybody has looked."""
     type_ = say.WORKLOAD_OBJECTS_AVAILABLE
     if not seen.answers:
-        return Aspect(type_, "False", say.WAITING_FOR_API_SERVER, "no API server is ready yet")
+        return ConditionSpec(
+            type_, "False", say.WAITING_FOR_API_SERVER, "no API server is ready yet"
+        )
     if is_true((control_plane.status or Status()).conditions, type_):
-        return Aspect(type_, "True", type_)
-    return Aspect(type_, "Unknown", say.STARTING, "being applied")
+        return ConditionSpec(type_, "True", type_)
+    return ConditionSpec(type_, "Unknown", say.STARTING, "being applied")
 
 
 async def _ensure_object(workload: Client, wanted: Unstructured) -> None:

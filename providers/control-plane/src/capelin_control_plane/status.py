@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from capelin.api import Condition
-from capelin.contract.conditions import Aspect, is_true, update
+from capelin.contract.conditions import ConditionSpec, is_true, update
 from capelin.contract.versions import Version
 from capelin.contract.vocabulary import AVAILABLE, CLUSTER_NAME_LABEL, DELETING
 
@@ -52,9 +52,9 @@ def status(
     wanted: ControlPlane,
     seen: Observed,
     *,
-    paused: Aspect,
-    certificates: Aspect,
-    workload: Aspect,
+    paused: ConditionSpec,
+    certificates: ConditionSpec,
+    workload: ConditionSpec,
     now: datetime,
 ) -> Status:
     """The status of a control plane that is there or coming."""
@@ -77,7 +77,7 @@ def status(
         scaling_up(wanted, seen, ill),
         scaling_down(wanted, seen),
         remediating(ill),
-        Aspect(DELETING, "False", "NotDeleting"),
+        ConditionSpec(DELETING, "False", "NotDeleting"),
         paused,
     ]
     return Status(
@@ -100,14 +100,17 @@ def status(
 
 
 def waiting(
-    control_plane: CapelinControlPlane, aspects: list[Aspect], problem: Problem, now: datetime
+    control_plane: CapelinControlPlane,
+    aspects: list[ConditionSpec],
+    problem: Problem,
+    now: datetime,
 ) -> Status:
     """The status of a control plane about which nothing can be done now; what was true stays."""
     before = control_plane.status or Status()
-    blocked = Aspect(AVAILABLE, "Unknown", problem.reason, problem.message)
+    blocked = ConditionSpec(AVAILABLE, "Unknown", problem.reason, problem.message)
     if not before.initialization.control_plane_initialized:
-        blocked = Aspect(AVAILABLE, "False", problem.reason, problem.message)
-    kept = [Aspect.of(condition) for condition in before.conditions]
+        blocked = ConditionSpec(AVAILABLE, "False", problem.reason, problem.message)
+    kept = [ConditionSpec.of(condition) for condition in before.conditions]
     said = {aspect.type: aspect for aspect in [*kept, blocked, *aspects]}
     return before.model_copy(
         update={
@@ -118,10 +121,14 @@ def waiting(
     )
 
 
-def paused_status(control_plane: CapelinControlPlane, paused: Aspect, now: datetime) -> Status:
+def paused_status(
+    control_plane: CapelinControlPlane, paused: ConditionSpec, now: datetime
+) -> Status:
     """The status of a control plane that is left alone: only that it is."""
     before = control_plane.status or Status()
-    kept = [Aspect.of(condition) for condition in before.conditions if condition.type != "Paused"]
+    kept = [
+        ConditionSpec.of(condition) for condition in before.conditions if condition.type != "Paused"
+    ]
     return before.model_copy(
         update={"conditions": _conditions(control_plane, [*kept, paused], now)}
     )
@@ -132,98 +139,104 @@ def deleting(
 ) -> Status:
     """The status of a control plane that is going."""
     before = control_plane.status or Status()
-    kept = [Aspect.of(one) for one in before.conditions if one.type != DELETING]
-    going = Aspect(DELETING, "True", reason, message)
+    kept = [ConditionSpec.of(one) for one in before.conditions if one.type != DELETING]
+    going = ConditionSpec(DELETING, "True", reason, message)
     return before.model_copy(update={"conditions": _conditions(control_plane, [*kept, going], now)})
 
 
-def available(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> Aspect:
+def available(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> ConditionSpec:
     """Whether the API can be used, even if something about it is being changed or mended."""
     if wanted.replicas == 0:
-        return Aspect(AVAILABLE, "False", NO_REPLICAS, "spec.replicas is 0: no API server runs")
+        return ConditionSpec(
+            AVAILABLE, "False", NO_REPLICAS, "spec.replicas is 0: no API server runs"
+        )
     etcd = etcd_available(wanted, seen)
     if initialized and etcd.status != "True":
-        return Aspect(AVAILABLE, "False", "NotAvailable", etcd.message)
+        return ConditionSpec(AVAILABLE, "False", "NotAvailable", etcd.message)
     if seen.answers:
-        return Aspect(AVAILABLE, "True", "Available")
+        return ConditionSpec(AVAILABLE, "True", "Available")
     reason = "NotAvailable" if initialized else NOT_INITIALIZED
     problem = seen.problem.message if seen.problem else _troubles(seen.of("kube-apiserver"))
-    return Aspect(AVAILABLE, "False", reason, problem or "no API server is ready yet")
+    return ConditionSpec(AVAILABLE, "False", reason, problem or "no API server is ready yet")
 
 
-def etcd_available(wanted: ControlPlane, seen: Observed) -> Aspect:
+def etcd_available(wanted: ControlPlane, seen: Observed) -> ConditionSpec:
     """Whether more than half of the members are up."""
     members = seen.of("etcd")
     up = sum(member.ready for member in members)
     needed = wanted.etcd_replicas // 2 + 1
     if up == wanted.etcd_replicas:
-        return Aspect(ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_AVAILABLE)
+        return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_AVAILABLE)
     troubles = _troubles(members)
     if up >= needed:
-        return Aspect(
+        return ConditionSpec(
             ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {troubles}"
         )
     reason = QUORUM_LOST if any(member.ready for member in members) else STARTING
     missing = troubles or f"{wanted.etcd_replicas} members are to be started"
-    return Aspect(ETCD_CLUSTER_AVAILABLE, "False", reason, missing)
+    return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "False", reason, missing)
 
 
-def api_servers_available(wanted: ControlPlane, seen: Observed) -> Aspect:
+def api_servers_available(wanted: ControlPlane, seen: Observed) -> ConditionSpec:
     """Whether every API server that is wanted is ready."""
     servers = [*seen.of("kube-apiserver"), *seen.of("relay")]
     troubles = _troubles(servers)
     ready = sum(part.ready for part in seen.of("kube-apiserver"))
     if wanted.replicas and ready >= wanted.replicas and not troubles:
-        return Aspect(API_SERVERS_AVAILABLE, "True", API_SERVERS_AVAILABLE)
+        return ConditionSpec(API_SERVERS_AVAILABLE, "True", API_SERVERS_AVAILABLE)
     if seen.answers:
-        return Aspect(API_SERVERS_AVAILABLE, "True", API_SERVERS_DEGRADED, troubles)
+        return ConditionSpec(API_SERVERS_AVAILABLE, "True", API_SERVERS_DEGRADED, troubles)
     missing = troubles or "no API server runs yet"
-    return Aspect(API_SERVERS_AVAILABLE, "False", STARTING, missing)
+    return ConditionSpec(API_SERVERS_AVAILABLE, "False", STARTING, missing)
 
 
-def component_available(type_: str, seen: Observed) -> Aspect:
+def component_available(type_: str, seen: Observed) -> ConditionSpec:
     """Whether a component of which there is one is up."""
     parts = seen.of(_COMPONENTS[type_])
     if not parts:
-        return Aspect(type_, "False", WAITING_FOR_API_SERVER, "it starts after the API server")
+        return ConditionSpec(
+            type_, "False", WAITING_FOR_API_SERVER, "it starts after the API server"
+        )
     if all(part.ready for part in parts):
-        return Aspect(type_, "True", type_)
-    return Aspect(type_, "False", STARTING, _troubles(parts))
+        return ConditionSpec(type_, "True", type_)
+    return ConditionSpec(type_, "False", STARTING, _troubles(parts))
 
 
-def rolling_out(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> Aspect:
+def rolling_out(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> ConditionSpec:
     """Whether something runs that is to be replaced, and what keeps it from being replaced."""
     outdated = [part for part in seen.parts if not part.current]
     if not initialized or (seen.problem is None and not outdated):
-        return Aspect(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
+        return ConditionSpec(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
     if seen.problem is not None:
         if _versions(seen) == {wanted.version}:
-            return Aspect(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
-        return Aspect(ROLLING_OUT, "True", seen.problem.reason, seen.problem.message)
+            return ConditionSpec(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
+        return ConditionSpec(ROLLING_OUT, "True", seen.problem.reason, seen.problem.message)
     names = ", ".join(part.name for part in outdated)
     coming = _troubles([part for part in seen.parts if part.current])
     message = f"to be replaced, one by one: {names}" + (f"; {coming}" if coming else "")
-    return Aspect(ROLLING_OUT, "True", ROLLING_OUT, message)
+    return ConditionSpec(ROLLING_OUT, "True", ROLLING_OUT, message)
 
 
-def scaling_up(wanted: ControlPlane, seen: Observed, ill: Sequence[Part]) -> Aspect:
+def scaling_up(wanted: ControlPlane, seen: Observed, ill: Sequence[Part]) -> ConditionSpec:
     """Whether API servers are coming that were not there before."""
     servers = seen.of("kube-apiserver")
     there = sum(part.ready or part in ill for part in servers)
     # Those that come while others are outdated replace these: another condition's matter.
     replacing = any(not part.current for part in servers)
     if seen.problem is not None or replacing or there >= wanted.replicas:
-        return Aspect(SCALING_UP, "False", f"Not{SCALING_UP}")
-    return Aspect(SCALING_UP, "True", SCALING_UP, f"from {there} to {wanted.replicas} API servers")
+        return ConditionSpec(SCALING_UP, "False", f"Not{SCALING_UP}")
+    return ConditionSpec(
+        SCALING_UP, "True", SCALING_UP, f"from {there} to {wanted.replicas} API servers"
+    )
 
 
-def scaling_down(wanted: ControlPlane, seen: Observed) -> Aspect:
+def scaling_down(wanted: ControlPlane, seen: Observed) -> ConditionSpec:
     """Whether there are more API servers than are wanted."""
     there = sum(bool(part.current) for part in seen.of("kube-apiserver"))
     if seen.problem is not None or there <= wanted.replicas:
-        return Aspect(SCALING_DOWN, "False", f"Not{SCALING_DOWN}")
+        return ConditionSpec(SCALING_DOWN, "False", f"Not{SCALING_DOWN}")
     message = f"from {there} to {wanted.replicas} API servers"
-    return Aspect(SCALING_DOWN, "True", SCALING_DOWN, message)
+    return ConditionSpec(SCALING_DOWN, "True", SCALING_DOWN, message)
 
 
 def ailing(control_plane: CapelinControlPlane, seen: Observed) -> tuple[Part, ...]:
@@ -236,11 +249,11 @@ def ailing(control_plane: CapelinControlPlane, seen: Observed) -> tuple[Part, ..
     )
 
 
-def remediating(ill: Sequence[Part]) -> Aspect:
+def remediating(ill: Sequence[Part]) -> ConditionSpec:
     """Whether something that ran before is being started again."""
     if not ill:
-        return Aspect(REMEDIATING, "False", f"Not{REMEDIATING}")
-    return Aspect(REMEDIATING, "True", REMEDIATING, _troubles(ill))
+        return ConditionSpec(REMEDIATING, "False", f"Not{REMEDIATING}")
+    return ConditionSpec(REMEDIATING, "True", REMEDIATING, _troubles(ill))
 
 
 def running_versions(seen: Observed) -> list[VersionCount]:
@@ -293,7 +306,7 @@ def _trouble(part: Part) -> str:
 
 
 def _conditions(
-    control_plane: CapelinControlPlane, aspects: list[Aspect], now: datetime
+    control_plane: CapelinControlPlane, aspects: list[ConditionSpec], now: datetime
 ) -> list[Condition]:
     before = (control_plane.status or Status()).conditions
     return update(before, aspects, now=now, generation=control_plane.metadata.generation)

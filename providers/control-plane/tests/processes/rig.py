@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Client
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Binary
 from capelin.embedded.processes import Probe
 from capelin.embedded.processes.kernel import marked
@@ -22,7 +22,7 @@ from capelin_control_plane.desired import ControlPlane
 
 from ..making import wanted  # noqa: TID252 - a folder of tests has no name to import it by
 
-KEY, CLUSTER = Key("default", "one"), "one"
+KEY, CLUSTER = ObjectKey("default", "one"), "one"
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
 _PAUSE_SECONDS = 0.02
 
@@ -96,7 +96,7 @@ class Rig:
         """A rig that keeps its control planes there; of the real programs, or of these."""
         woken = asyncio.Event()
 
-        def wake(_: Key) -> None:
+        def wake(_: ObjectKey) -> None:
             woken.set()
 
         backend = Processes(state, programs or Binaries(), wake)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin.embedded.processes import Declared, Process, kill_all
 from capelin_control_plane.backends import Problem
 
@@ -30,8 +30,10 @@ async def test_a_control_plane_is_removed_with_all_that_there_is_of_it(idle: Rig
     assert list(idle.state.iterdir()) == []
 
 
-@pytest.mark.parametrize(("key", "cluster"), [(Key("elsewhere", "one"), CLUSTER), (KEY, "two")])
-async def test_a_copy_goes_without_the_original(idle: Rig, key: Key, cluster: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "cluster"), [(ObjectKey("elsewhere", "one"), CLUSTER), (KEY, "two")]
+)
+async def test_a_copy_goes_without_the_original(idle: Rig, key: ObjectKey, cluster: str) -> None:
     await claim(idle)
     assert idle.site is not None
     before = sorted(idle.state.rglob("*"))

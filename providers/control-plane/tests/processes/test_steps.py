@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin.embedded.processes import Probe, Supervisor, kill_all
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import Processes, backend
@@ -86,13 +86,13 @@ async def test_what_a_reboot_ended_runs_again_where_nobody_can_say_what_is_wante
 @pytest.mark.parametrize(
     ("key", "cluster", "address"),
     [
-        (Key("elsewhere", "one"), CLUSTER, "{address}"),
+        (ObjectKey("elsewhere", "one"), CLUSTER, "{address}"),
         (KEY, "two", "{address}"),
         (KEY, CLUSTER, "{address}/"),
     ],
 )
 async def test_what_is_another_ones_is_not_looked_after(
-    idle: Rig, key: Key, cluster: str, address: str
+    idle: Rig, key: ObjectKey, cluster: str, address: str
 ) -> None:
     await idle.backend.release(KEY)
     await idle.backend.look_after(key, cluster, address.format(address=idle.folder.name))

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin_control_plane.backends.processes.turns import Turns
 
-ONE, TWO = Key("default", "one"), Key("default", "two")
+ONE, TWO = ObjectKey("default", "one"), ObjectKey("default", "two")
 
 
 async def test_alone_nobody_waits() -> None:
@@ -15,7 +15,7 @@ async def test_alone_nobody_waits() -> None:
 
 
 async def test_who_answers_waits_for_those_who_do_not_yet_and_is_woken() -> None:
-    woken: list[Key] = []
+    woken: list[ObjectKey] = []
     turns = Turns(woken.append)
     for key in (ONE, TWO):
         turns.may_start_controllers(key, answers=False)
@@ -36,7 +36,7 @@ async def test_one_that_never_comes_up_holds_nobody_back_for_long() -> None:
 
 
 async def test_one_that_goes_holds_nobody_back() -> None:
-    woken: list[Key] = []
+    woken: list[ObjectKey] = []
     turns = Turns(woken.append)
     turns.may_start_controllers(TWO, answers=False)
     assert not turns.may_start_controllers(ONE, answers=True)

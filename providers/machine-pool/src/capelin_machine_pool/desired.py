@@ -19,7 +19,7 @@ from capelin.contract.vocabulary import (
     NODE_OWNER_NAME_ANNOTATION,
     POOL_NAME_LABEL,
 )
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 
 from capelin_machine_pool.api import (
     CapelinMachine,
@@ -43,7 +43,7 @@ _LONGEST_NAME = 63
 class WantedMachine:
     """A machine as it is wanted."""
 
-    key: Key
+    key: ObjectKey
     cluster: str
     provider_id: str
     version: str
@@ -97,7 +97,7 @@ def wanted_machine(
         return None
     namespace = machine.namespace or ""
     return WantedMachine(
-        key=Key(namespace, machine.name),
+        key=ObjectKey(namespace, machine.name),
         cluster=cluster,
         provider_id=machine.spec.provider_id or provider_id(namespace, cluster, machine.name),
         version=version,

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from capelin.api import BaseObject, Condition
 from capelin.api.views.capi import Cluster
-from capelin.contract.conditions import Aspect, find, is_true, update
+from capelin.contract.conditions import ConditionSpec, find, is_true, update
 from capelin.contract.machine_pools import provider_id_list
 from capelin.contract.vocabulary import DELETING, READY
 
@@ -35,11 +35,11 @@ WAITING_FOR_VERSION = "WaitingForVersion"
 WAITING_FOR_BOOTSTRAP_CONFIG = "WaitingForBootstrapConfig"
 WAITING_FOR_BOOTSTRAP_DATA = "WaitingForBootstrapData"
 WAITING_FOR_CONTROL_PLANE = "WaitingForControlPlaneInitialized"
-NOT_DELETING = Aspect(DELETING, "False", "NotDeleting")
+NOT_DELETING = ConditionSpec(DELETING, "False", "NotDeleting")
 
 
 def cluster_status(
-    infrastructure: CapelinCluster, cluster: Cluster, paused: Aspect, now: datetime
+    infrastructure: CapelinCluster, cluster: Cluster, paused: ConditionSpec, now: datetime
 ) -> ClusterStatus:
     """The status of what is around machines: nothing could be missing but the API's endpoint.
 
@@ -50,9 +50,9 @@ def cluster_status(
     endpoint = infrastructure.spec.control_plane_endpoint or cluster.spec.control_plane_endpoint
     provisioned = bool(before.initialization.provisioned) or bool(endpoint.host)
     ready = (
-        Aspect(READY, "True", READY)
+        ConditionSpec(READY, "True", READY)
         if provisioned
-        else Aspect(
+        else ConditionSpec(
             READY,
             "False",
             WAITING_FOR_ENDPOINT,
@@ -76,7 +76,7 @@ def machine_status(
     instance: Instance,
     *,
     failure_domain: str | None,
-    paused: Aspect,
+    paused: ConditionSpec,
     now: datetime,
 ) -> MachineStatus:
     """The status of a machine. Once provisioned, it stays so: core watches its node from then."""
@@ -84,11 +84,13 @@ def machine_status(
     provisioned = bool(before.initialization.provisioned) or instance.running
     running = instance.running and not instance.lost
     node = (
-        Aspect(NODE_RUNNING, "True", NODE_RUNNING)
+        ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING)
         if running
-        else Aspect(NODE_RUNNING, "False", LOST if instance.lost else "Starting", instance.message)
+        else ConditionSpec(
+            NODE_RUNNING, "False", LOST if instance.lost else "Starting", instance.message
+        )
     )
-    ready = Aspect(READY, node.status, READY if running else f"Not{READY}", node.message)
+    ready = ConditionSpec(READY, node.status, READY if running else f"Not{READY}", node.message)
     return MachineStatus(
         conditions=conditions(machine, before.conditions, [ready, node, NOT_DELETING, paused], now),
         initialization=Initialization(provisioned=provisioned),
@@ -105,7 +107,7 @@ def pool_status(
     *,
     replicas: int,
     up_to_date: int | None,
-    paused: Aspect,
+    paused: ConditionSpec,
     now: datetime,
 ) -> PoolStatus:
     """The status of a pool; `up_to_date` is None while its bootstrap config is not there.
@@ -116,11 +118,11 @@ def pool_status(
     ready = sum(is_ready(machine) for machine in machines)
     missing = f"{ready} of {replicas} machines are ready"
     here = (
-        Aspect(REPLICAS_READY, "True", REPLICAS_READY)
+        ConditionSpec(REPLICAS_READY, "True", REPLICAS_READY)
         if ready >= replicas
-        else Aspect(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", missing)
+        else ConditionSpec(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", missing)
     )
-    whole = Aspect(
+    whole = ConditionSpec(
         READY, here.status, READY if here.status == "True" else f"Not{READY}", here.message
     )
     return PoolStatus(
@@ -173,29 +175,29 @@ def is_lost(machine: CapelinMachine) -> bool:
     return running is not None and running.reason == LOST
 
 
-def deleting(message: str) -> Aspect:
+def deleting(message: str) -> ConditionSpec:
     """What to say of an object that is to go and cannot yet."""
-    return Aspect(DELETING, "True", DELETING, message)
+    return ConditionSpec(DELETING, "True", DELETING, message)
 
 
-def said(obj: BaseObject, *aspects: Aspect, now: datetime) -> list[Condition]:
+def said(obj: BaseObject, *aspects: ConditionSpec, now: datetime) -> list[Condition]:
     """The conditions of an object with these changed, and all else as it was."""
     before = _before(obj)
-    merged: Mapping[str, Aspect] = {
-        **{condition.type: Aspect.of(condition) for condition in before},
+    merged: Mapping[str, ConditionSpec] = {
+        **{condition.type: ConditionSpec.of(condition) for condition in before},
         **{aspect.type: aspect for aspect in aspects},
     }
     return conditions(obj, before, list(merged.values()), now)
 
 
 def conditions(
-    obj: BaseObject, before: Sequence[Condition], aspects: Sequence[Aspect], now: datetime
+    obj: BaseObject, before: Sequence[Condition], aspects: Sequence[ConditionSpec], now: datetime
 ) -> list[Condition]:
     """Conditions with the times at which they changed."""
     return update(before, aspects, now=now, generation=obj.metadata.generation)
 
 
-def _currency(machines: int, up_to_date: int | None) -> Aspect:
+def _currency(machines: int, up_to_date: int | None) -> ConditionSpec:
     """Whether a pool's machines are of the wanted making."""
     if up_to_date is None:
         message = (
@@ -203,11 +205,11 @@ def _currency(machines: int, up_to_date: int | None) -> Aspect:
             " spec.template.spec.bootstrap.configRef is not there, so no machine is made or"
             " replaced; make it again, or name another"
         )
-        return Aspect(UP_TO_DATE, "Unknown", WAITING_FOR_BOOTSTRAP_CONFIG, message)
+        return ConditionSpec(UP_TO_DATE, "Unknown", WAITING_FOR_BOOTSTRAP_CONFIG, message)
     if outdated := machines - up_to_date:
         message = f"{outdated} machines are outdated"
-        return Aspect(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)
-    return Aspect(UP_TO_DATE, "True", UP_TO_DATE)
+        return ConditionSpec(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)
+    return ConditionSpec(UP_TO_DATE, "True", UP_TO_DATE)
 
 
 def _before(obj: BaseObject) -> list[Condition]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from capelin.api.views.core import Lease, Node
 from capelin.client import Client
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
 from capelin.testing.waiting import until
@@ -43,7 +43,7 @@ class Shoal:
 
     async def restart(self) -> None:
         """Nothing in memory is left, nor any lock held, as after a kill of the provider."""
-        await self.backend.kwok.let_go(Key(self.namespace, CLUSTER))
+        await self.backend.kwok.let_go(ObjectKey(self.namespace, CLUSTER))
         self.backend = self.another()
 
     @property
@@ -60,7 +60,7 @@ class Shoal:
 
     def machine(self, name: str, *, dies: int = 0) -> WantedMachine:
         return WantedMachine(
-            key=Key(self.namespace, f"{self.namespace}-{name}"),
+            key=ObjectKey(self.namespace, f"{self.namespace}-{name}"),
             cluster=CLUSTER,
             provider_id=f"capelin:///{self.namespace}/{CLUSTER}/{name}",
             version="v1.33.13",
@@ -96,7 +96,7 @@ async def shoal(
 ) -> AsyncGenerator[Shoal]:
     shoal = Shoal(tmp_path, namespace, await asyncio.to_thread(kubeconfig.read_bytes), client)
     yield shoal
-    await shoal.backend.forget(Key(namespace, CLUSTER))
+    await shoal.backend.forget(ObjectKey(namespace, CLUSTER))
     await kill_all(tmp_path)
     for node in (await client.list(Node)).items:
         if node.name.startswith(namespace):
@@ -216,7 +216,7 @@ async def test_another_kubeconfig_makes_another_process(shoal: Shoal) -> None:
 
 
 async def test_a_process_that_another_provider_took_over_is_left_to_it(shoal: Shoal) -> None:
-    machine, cluster = shoal.machine("a"), Key(shoal.namespace, CLUSTER)
+    machine, cluster = shoal.machine("a"), ObjectKey(shoal.namespace, CLUSTER)
     await shoal.ensure(machine)
     await shoal.until_ready(machine)
     before, first = await shoal.until_it_runs(), shoal.backend
@@ -241,6 +241,6 @@ async def test_the_last_machine_leaves_no_process_and_no_file(
     await shoal.until_ready(machine)
     if restarted:
         await shoal.restart()
-    await shoal.backend.forget(Key(shoal.namespace, CLUSTER))
+    await shoal.backend.forget(ObjectKey(shoal.namespace, CLUSTER))
     assert shoal.kwok() is None
     assert not shoal.folder.exists()

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
 
 import pytest
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin_machine_pool.api import Faults, Simulated, Taint
 from capelin_machine_pool.backends.keeper import KEPT_ALIVE
 from capelin_machine_pool.backends.simulated import addresses, is_alive, node_of
@@ -17,7 +17,7 @@ def wanted(
     *, failure_domain: str | None = None, simulated: Simulated | None = None
 ) -> WantedMachine:
     return WantedMachine(
-        key=Key("team", "pool-1"),
+        key=ObjectKey("team", "pool-1"),
         cluster="demo",
         provider_id="capelin:///team/demo/pool-1",
         version="v1.33.13",

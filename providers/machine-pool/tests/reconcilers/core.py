@@ -13,7 +13,7 @@ from capelin.api.views.core import Secret
 from capelin.client import Client, WorkloadClients
 from capelin.contract.owners import reference_to
 from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
-from capelin.controller import Context, Key
+from capelin.controller import Context, ObjectKey
 from capelin.controller.events import Recorder
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import Backend, Instance
@@ -46,15 +46,15 @@ class Cloud:
         self.instances.setdefault(wanted.key.name, wanted.version)
         return Instance(running=True)
 
-    async def remove(self, key: Key, workload: Client | None) -> None:
+    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
         assert workload is not None
         self.instances.pop(key.name, None)
 
-    def clusters(self, namespace: str) -> list[Key]:
+    def clusters(self, namespace: str) -> list[ObjectKey]:
         assert namespace
         return []
 
-    async def forget(self, cluster: Key) -> None:
+    async def forget(self, cluster: ObjectKey) -> None:
         assert not self.instances, cluster
 
 

@@ -141,10 +141,10 @@ class FakeContext:
     async def add_finalizer(self, *_: object) -> None:
         """It does not matter here."""
 
-    async def own_metadata(self, *_: object, **__: object) -> None:
+    async def apply_metadata(self, *_: object, **__: object) -> None:
         """It does not matter here."""
 
-    async def publish(self, _: object, status: PoolStatus) -> bool:
+    async def patch_status(self, _: object, status: PoolStatus) -> bool:
         self.said = status
         return True
 

@@ -6,12 +6,12 @@ from typing import Any, cast
 import pytest
 from capelin.api.views.capi import Cluster, Machine
 from capelin.client import Client
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin_machine_pool.reconcilers.machines import its_machine
 from capelin_machine_pool.reconcilers.pace import Pace
 from capelin_machine_pool.reconcilers.recent import Recent
 
-POOL, OTHER = Key("team", "pool"), Key("team", "other")
+POOL, OTHER = ObjectKey("team", "pool"), ObjectKey("team", "other")
 
 
 class Clock:
@@ -34,7 +34,7 @@ class Counting:
         return Cluster.read({"metadata": {"name": "demo"}}) if self.there else None
 
 
-def look(pace: Pace, clock: Clock, key: Key, seconds: float) -> None:
+def look(pace: Pace, clock: Clock, key: ObjectKey, seconds: float) -> None:
     with pace.look(key):
         clock.now += seconds
 
@@ -103,19 +103,24 @@ def machine(*, in_pool: bool, type_: str = "NodeReady", reason: str = "") -> Mac
 
 
 def test_a_machine_of_its_own_is_looked_at_whenever_its_machine_changes() -> None:
-    assert its_machine(machine(in_pool=False)) == [Key("team", "one")]
+    assert its_machine(machine(in_pool=False)) == [ObjectKey("team", "one")]
 
 
 @pytest.mark.parametrize(
     ("reason", "keys"),
-    [("", []), ("NodeReady", []), ("NodeNotReady", []), ("NodeDeleted", [Key("team", "one")])],
+    [
+        ("", []),
+        ("NodeReady", []),
+        ("NodeNotReady", []),
+        ("NodeDeleted", [ObjectKey("team", "one")]),
+    ],
 )
 def test_a_machine_of_a_pool_is_looked_at_when_core_has_seen_its_node_deleted(
-    reason: str, keys: list[Key]
+    reason: str, keys: list[ObjectKey]
 ) -> None:
     assert its_machine(machine(in_pool=True, reason=reason)) == keys
 
 
 def test_a_machine_of_a_pool_is_looked_at_when_a_health_check_has_given_it_up() -> None:
     given_up = machine(in_pool=True, type_="OwnerRemediated", reason="WaitingForRemediation")
-    assert its_machine(given_up) == [Key("team", "one")]
+    assert its_machine(given_up) == [ObjectKey("team", "one")]

@@ -22,7 +22,7 @@ from capelin.client import (
     WorkloadClients,
 )
 from capelin.contract.conditions import find
-from capelin.controller import Context, Done, Key
+from capelin.controller import Context, Done, ObjectKey
 from capelin_machine_pool.api import CapelinMachine, MachineSpec, MachineStatus
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.desired import FINALIZER
@@ -37,13 +37,13 @@ class FakeBackend:
 
     done: list[str]
 
-    async def remove(self, key: Key, workload: Client | None) -> None:
+    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
         self.done.append(f"remove {key.name}{'' if workload else ' without a cluster'}")
 
-    def clusters(self, namespace: str) -> list[Key]:
-        return [Key(namespace, "demo")]
+    def clusters(self, namespace: str) -> list[ObjectKey]:
+        return [ObjectKey(namespace, "demo")]
 
-    async def forget(self, cluster: Key) -> None:
+    async def forget(self, cluster: ObjectKey) -> None:
         self.done.append(f"forget {cluster}")
 
 
@@ -93,7 +93,7 @@ class FakeContext:
     def now(self) -> datetime:
         return NOW
 
-    async def publish(self, obj: CapelinMachine, status: MachineStatus) -> bool:
+    async def patch_status(self, obj: CapelinMachine, status: MachineStatus) -> bool:
         assert obj.metadata.deletion_timestamp is not None
         self.said = status
         return True
@@ -148,7 +148,7 @@ class World:
 
     async def tell_of(self, name: str) -> None:
         """The provider hears that a machine is gone."""
-        await self._machines.gone(Key("team", name), cast("Context", self._context))
+        await self._machines.on_missing(ObjectKey("team", name), cast("Context", self._context))
 
     def said(self, type_: str) -> tuple[str, str]:
         status = self._context.said

@@ -47,7 +47,7 @@ class Template(Place, Generic[VariablesT_co]):
         return self._draft.whole()
 
     @property
-    def own_metadata(self) -> dict[str, Any]:
+    def apply_metadata(self) -> dict[str, Any]:
         """The template's own labels and annotations, beside its name."""
         return self._draft.mapping(("metadata",))
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from capelin.client import Config
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
@@ -88,12 +88,17 @@ class Backend(Protocol):
         ...
 
     async def move(
-        self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
+        self,
+        key: ObjectKey,
+        site: Site,
+        wanted: ControlPlane,
+        authorities: Authorities,
+        now: datetime,
     ) -> Observed:
         """Take the next step towards what is wanted, and tell what there is."""
         ...
 
-    async def look_after(self, key: Key, cluster: str, address: str) -> None:
+    async def look_after(self, key: ObjectKey, cluster: str, address: str) -> None:
         """Keep up what there is of a control plane, as it was planned last; never another one's.
 
         For as long as nobody can say what is wanted.
@@ -104,11 +109,11 @@ class Backend(Protocol):
         """How the provider itself talks to the API of a control plane."""
         ...
 
-    async def release(self, key: Key) -> None:
+    async def release(self, key: ObjectKey) -> None:
         """Stop looking after a control plane; it runs on."""
         ...
 
-    async def remove(self, key: Key, cluster: str, address: str) -> None:
+    async def remove(self, key: ObjectKey, cluster: str, address: str) -> None:
         """Stop a control plane and remove all that there is of it; never that of another cluster.
 
         `address` is what its object says, which may be a copy of another one's.
@@ -116,5 +121,5 @@ class Backend(Protocol):
         ...
 
 
-Wake = Callable[[Key], None]
+Wake = Callable[[ObjectKey], None]
 """Tells the reconciler that something happened outside the management cluster."""

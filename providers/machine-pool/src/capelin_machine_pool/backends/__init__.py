@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from capelin.client import Client
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 
 from capelin_machine_pool.api import Address
 from capelin_machine_pool.desired import WantedMachine
@@ -42,14 +42,14 @@ class Backend(Protocol):
         """Take the next step of a machine's life, and tell where it is."""
         ...
 
-    async def remove(self, key: Key, workload: Client | None) -> None:
+    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
         """Remove a machine. Without a workload cluster there is nothing left to tidy up there."""
         ...
 
-    def clusters(self, namespace: str) -> Sequence[Key]:
+    def clusters(self, namespace: str) -> Sequence[ObjectKey]:
         """The clusters in a namespace whose machines share something here."""
         ...
 
-    async def forget(self, cluster: Key) -> None:
+    async def forget(self, cluster: ObjectKey) -> None:
         """Remove what a cluster's machines shared: the last one is gone, or is another's now."""
         ...

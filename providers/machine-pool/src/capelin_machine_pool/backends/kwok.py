@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin.embedded.addresses import address_of, free_port
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import (
@@ -86,21 +86,21 @@ class Kwok:
     def __init__(self, state: Path, binaries: Binaries) -> None:
         self._state = state
         self._binaries = binaries
-        self._running: dict[Key, _Running] = {}
+        self._running: dict[ObjectKey, _Running] = {}
         self._one_at_a_time = asyncio.Lock()
 
-    async def keep_alive(self, cluster: Key, kubeconfig: bytes) -> None:
+    async def keep_alive(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
         """Have a process for a cluster, with this kubeconfig."""
         async with self._one_at_a_time:
             await self._keep_alive(cluster, kubeconfig)
 
-    def clusters(self, namespace: str) -> list[Key]:
+    def clusters(self, namespace: str) -> list[ObjectKey]:
         """The clusters in a namespace that there is a process for, or was."""
         prefix = f"{namespace}."
         names = (found.name for found in self._state.glob(f"{prefix}*"))
-        return [Key(namespace, name.removeprefix(prefix)) for name in sorted(names)]
+        return [ObjectKey(namespace, name.removeprefix(prefix)) for name in sorted(names)]
 
-    async def stop(self, cluster: Key) -> None:
+    async def stop(self, cluster: ObjectKey) -> None:
         """Stop a cluster's process, and leave nothing of it, unless others look after it by now."""
         async with self._one_at_a_time:
             await self.let_go(cluster)
@@ -113,13 +113,13 @@ class Kwok:
                     # Under its lock: a provider that shares the folder may come to look after it.
                     shutil.rmtree(folder)
 
-    async def let_go(self, cluster: Key) -> None:
+    async def let_go(self, cluster: ObjectKey) -> None:
         """Look after a cluster's process no longer, and let it run."""
         running = self._running.pop(cluster, None)
         if running is not None:
             await running.stack.aclose()
 
-    async def _keep_alive(self, cluster: Key, kubeconfig: bytes) -> None:
+    async def _keep_alive(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
         stages = json.dumps(_BECOMES_READY).encode()
         digest = hashlib.sha256(stages + kubeconfig).hexdigest()
         running = self._running.get(cluster)
@@ -135,7 +135,7 @@ class Kwok:
             supervisor.declare(_declared(folder, cluster, program, digest))
             self._running[cluster] = _Running(digest, stack.pop_all())
 
-    def _folder(self, cluster: Key) -> Path:
+    def _folder(self, cluster: ObjectKey) -> Path:
         # A namespace has no dot in it, so no two clusters share a folder.
         return self._state / f"{cluster.namespace}.{cluster.name}"
 
@@ -144,7 +144,7 @@ def _processes(folder: Path) -> Path:
     return folder / "run"
 
 
-def _declared(folder: Path, cluster: Key, program: Path, digest: str) -> Declared:
+def _declared(folder: Path, cluster: ObjectKey, program: Path, digest: str) -> Declared:
     address = address_of(f"kwok/{cluster}")
     port = _port(folder, address)
     return Declared(

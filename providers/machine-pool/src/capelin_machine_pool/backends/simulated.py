@@ -10,7 +10,7 @@ from typing import Any
 from capelin.api import Unstructured
 from capelin.api.views.core import Lease, Node
 from capelin.client import AlreadyExists, Client, NotFound
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 
 from capelin_machine_pool.api import Address
@@ -56,7 +56,7 @@ class SimulatedMachines:
             if wanted.fault == "never boots":
                 message = "it never boots, as spec.simulated.faults says"
                 return Instance(running=False, message=message)
-        await self.kwok.keep_alive(Key(wanted.key.namespace, wanted.cluster), kubeconfig)
+        await self.kwok.keep_alive(ObjectKey(wanted.key.namespace, wanted.cluster), kubeconfig)
         if node is None:
             if was_running:
                 return Instance(running=True, lost=True, message="its Node was deleted")
@@ -68,16 +68,16 @@ class SimulatedMachines:
             running=True, addresses=addresses(wanted.key.name), look_again_at=changes_at
         )
 
-    async def remove(self, key: Key, workload: Client | None) -> None:
+    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
         """Remove a machine's Node."""
         if workload is not None:
             await workload.delete(Node, key.name)
 
-    def clusters(self, namespace: str) -> Sequence[Key]:
+    def clusters(self, namespace: str) -> Sequence[ObjectKey]:
         """The clusters in a namespace whose nodes are kept alive from here."""
         return self.kwok.clusters(namespace)
 
-    async def forget(self, cluster: Key) -> None:
+    async def forget(self, cluster: ObjectKey) -> None:
         """Stop the process that kept a cluster's nodes alive."""
         await self.kwok.stop(cluster)
 

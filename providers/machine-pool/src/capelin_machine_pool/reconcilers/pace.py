@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 
 _REST = 4.0
 """How much longer than a look the rest after it is."""
@@ -16,14 +16,14 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._until: dict[Key, float] = {}
+        self._until: dict[ObjectKey, float] = {}
 
-    def rest(self, key: Key) -> float:
+    def rest(self, key: ObjectKey) -> float:
         """How many seconds not to look at a key yet."""
         return max(0.0, self._until.get(key, 0.0) - self._clock())
 
     @contextmanager
-    def look(self, key: Key) -> Generator[None]:
+    def look(self, key: ObjectKey) -> Generator[None]:
         """A look. One that fails is tried again when the queue says so, and has no rest."""
         began = self._clock()
         yield

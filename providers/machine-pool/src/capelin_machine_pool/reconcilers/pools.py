@@ -10,7 +10,7 @@ from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
 from capelin.contract import failure_domains
 from capelin.contract.clusters import cluster_of, named_by, owner_of
-from capelin.contract.conditions import Aspect
+from capelin.contract.conditions import ConditionSpec
 from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import ensure, reference_to
 from capelin.contract.pausing import paused
@@ -21,7 +21,7 @@ from capelin.controller import (
     Context,
     Done,
     For,
-    Key,
+    ObjectKey,
     Owns,
     Permission,
     Reconciler,
@@ -49,11 +49,11 @@ _LEAVING_AT_ONCE = 50
 """How many Machines begin to go at the same time: of hundreds, core gets rid far more slowly."""
 
 
-def its_pool(machine_pool: MachinePool) -> Iterable[Key]:
+def its_pool(machine_pool: MachinePool) -> Iterable[ObjectKey]:
     """The pool that a MachinePool's events concern."""
     reference = machine_pool.spec.template.spec.infrastructure_ref
     name = named_by(reference, CapelinMachinePool)
-    return [] if name is None else [Key(machine_pool.namespace or "", name)]
+    return [] if name is None else [ObjectKey(machine_pool.namespace or "", name)]
 
 
 class Pools(Reconciler[CapelinMachinePool]):
@@ -73,51 +73,53 @@ class Pools(Reconciler[CapelinMachinePool]):
     def __init__(self) -> None:
         self._pace = Pace()
 
-    async def reconcile(self, pool: CapelinMachinePool, at: Context) -> Result:
+    async def reconcile(self, pool: CapelinMachinePool, ctx: Context) -> Result:
         """Take one step; every machine's change asks for one, so after a long one comes a rest."""
-        key = Key(pool.namespace or "", pool.name)
+        key = ObjectKey(pool.namespace or "", pool.name)
         if rest := self._pace.rest(key):
             return After(rest)
         with self._pace.look(key):
-            return await self._step(pool, at)
+            return await self._step(pool, ctx)
 
-    async def _step(self, pool: CapelinMachinePool, at: Context) -> Result:
-        cluster = await cluster_of(at.client, pool)
+    async def _step(self, pool: CapelinMachinePool, ctx: Context) -> Result:
+        cluster = await cluster_of(ctx.client, pool)
         pause = paused(pool, cluster)
         if pause.status == "True":
-            await self._say(pool, at, pause)
+            await self._say(pool, ctx, pause)
             return After(_LATER)
-        machine_pool = await owner_of(at.client, pool, MachinePool)
+        machine_pool = await owner_of(ctx.client, pool, MachinePool)
         if pool.metadata.deletion_timestamp is not None:
-            return await self._remove(pool, pause, at)
+            return await self._remove(pool, pause, ctx)
         if cluster is None or machine_pool is None:
             message = "no MachinePool owns it yet; name it in a MachinePool's infrastructureRef"
-            await self._say(pool, at, pause, Aspect(READY, "False", say.WAITING_FOR_OWNER, message))
+            await self._say(
+                pool, ctx, pause, ConditionSpec(READY, "False", say.WAITING_FOR_OWNER, message)
+            )
             return Done()
-        await at.add_finalizer(pool, FINALIZER)
-        await self._own(pool, cluster, at)
+        await ctx.add_finalizer(pool, FINALIZER)
+        await self._own(pool, cluster, ctx)
         missing = _waits_for(cluster, machine_pool)
         if missing is not None:
-            await self._say(pool, at, pause, missing)
+            await self._say(pool, ctx, pause, missing)
             return After(_SOON)
-        return await self._keep(pool, machine_pool, cluster, pause, at)
+        return await self._keep(pool, machine_pool, cluster, pause, ctx)
 
     async def _keep(
         self,
         pool: CapelinMachinePool,
         machine_pool: MachinePool,
         cluster: Cluster,
-        pause: Aspect,
-        at: Context,
+        pause: ConditionSpec,
+        ctx: Context,
     ) -> Result:
         labels = pool_machine_labels(cluster=cluster.name, pool=machine_pool.name)
-        found = at.client.each(CapelinMachine, pool.namespace, labels=labels)
+        found = ctx.client.each(CapelinMachine, pool.namespace, labels=labels)
         machines = [_without_history(machine) async for machine in found]
-        bootstrap = await _bootstrap_spec(at.client, machine_pool)
+        bootstrap = await _bootstrap_spec(ctx.client, machine_pool)
         revision = None if bootstrap is None else revision_of(pool, machine_pool, bootstrap)
         replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
         up_to_date = None if revision is None else sum(is_of(one, revision) for one in machines)
-        await at.publish(
+        await ctx.patch_status(
             pool,
             say.pool_status(
                 pool,
@@ -125,10 +127,10 @@ class Pools(Reconciler[CapelinMachinePool]):
                 replicas=replicas,
                 up_to_date=up_to_date,
                 paused=pause,
-                now=at.now(),
+                now=ctx.now(),
             ),
         )
-        await self._list_machines(pool, machines, at)
+        await self._list_machines(pool, machines, ctx)
         if revision is None:
             # What is made anew is mostly as it was, and then no machine is to be replaced.
             return After(_LATER)
@@ -136,12 +138,12 @@ class Pools(Reconciler[CapelinMachinePool]):
         wanted = limits(replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy)
         if up_to_date == len(machines) == replicas and not any(map(is_going, machines)):
             return After(_LOOK_AGAIN)
-        owners = await _owners_of(at.client, pool, labels)
-        members = [member(machine, owners, revision, at.now()) for machine in machines]
-        may_leave = max(0, _LEAVING_AT_ONCE - leaving(owners.values(), at.now()))
+        owners = await _owners_of(ctx.client, pool, labels)
+        members = [member(machine, owners, revision, ctx.now()) for machine in machines]
+        may_leave = max(0, _LEAVING_AT_ONCE - leaving(owners.values(), ctx.now()))
         changes = next_changes(members, wanted, may_leave=may_leave)
         # First, so that whoever dies in between has not made too many.
-        await _each(changes.remove, partial(_delete_machine, at.client, pool))
+        await _each(changes.remove, partial(_delete_machine, ctx.client, pool))
         domains = _domains(machine_pool, cluster, machines)
         made = [
             pool_machine(
@@ -154,34 +156,34 @@ class Pools(Reconciler[CapelinMachinePool]):
             )
             for domain in domains(changes.create)
         ]
-        await _each(made, at.client.create)
+        await _each(made, ctx.client.create)
         # Whether its Machine is there, its Node ready, or it is marked, only a look can tell.
         return After(_SOON)
 
-    async def _remove(self, pool: CapelinMachinePool, pause: Aspect, at: Context) -> Result:
+    async def _remove(self, pool: CapelinMachinePool, pause: ConditionSpec, ctx: Context) -> Result:
         """Have every machine removed through its Machine, and go when none is left."""
         left = [
             _without_history(machine)
-            async for machine in at.client.each(CapelinMachine, pool.namespace)
+            async for machine in ctx.client.each(CapelinMachine, pool.namespace)
             if any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
         ]
         if not left:
-            await at.remove_finalizer(pool, FINALIZER)
+            await ctx.remove_finalizer(pool, FINALIZER)
             return Done()
-        await self._list_machines(pool, left, at)
+        await self._list_machines(pool, left, ctx)
         waiting = [one.name for one in left if one.metadata.deletion_timestamp is None]
-        await _each(waiting, partial(_delete_everything, at.client, pool))
-        await self._say(pool, at, pause, say.deleting(f"{len(left)} machines are being removed"))
+        await _each(waiting, partial(_delete_everything, ctx.client, pool))
+        await self._say(pool, ctx, pause, say.deleting(f"{len(left)} machines are being removed"))
         return After(_SOON)
 
     async def _list_machines(
-        self, pool: CapelinMachinePool, machines: Sequence[CapelinMachine], at: Context
+        self, pool: CapelinMachinePool, machines: Sequence[CapelinMachine], ctx: Context
     ) -> None:
         listed = say.provider_ids(machines)
         if listed == pool.spec.provider_id_list:
             return
         resource = CapelinMachinePool.resource
-        await at.client.apply(
+        await ctx.client.apply(
             {
                 "apiVersion": resource.api_version,
                 "kind": resource.kind,
@@ -192,32 +194,32 @@ class Pools(Reconciler[CapelinMachinePool]):
             manager=f"{MANAGER}-provider-id-list",
         )
 
-    async def _own(self, pool: CapelinMachinePool, cluster: Cluster, at: Context) -> None:
+    async def _own(self, pool: CapelinMachinePool, cluster: Cluster, ctx: Context) -> None:
         """Name the Cluster as an owner too: core does it for topologies only, and move needs it."""
         present = pool.metadata.owner_references
         if ensure(present, reference_to(cluster)) != present:
-            await at.own_metadata(pool, owner_references=[reference_to(cluster)])
+            await ctx.apply_metadata(pool, owner_references=[reference_to(cluster)])
 
-    async def _say(self, pool: CapelinMachinePool, at: Context, *aspects: Aspect) -> None:
+    async def _say(self, pool: CapelinMachinePool, ctx: Context, *aspects: ConditionSpec) -> None:
         before = pool.status or PoolStatus()
         changed = {
-            "conditions": say.said(pool, *aspects, now=at.now()),
+            "conditions": say.said(pool, *aspects, now=ctx.now()),
             # Said before there are machines, so that core never takes them for its own.
             "infrastructure_machine_kind": CapelinMachine.resource.kind,
         }
-        await at.publish(pool, before.model_copy(update=changed))
+        await ctx.patch_status(pool, before.model_copy(update=changed))
 
 
-def _waits_for(cluster: Cluster, machine_pool: MachinePool) -> Aspect | None:
+def _waits_for(cluster: Cluster, machine_pool: MachinePool) -> ConditionSpec | None:
     if not cluster.status.initialization.infrastructure_provisioned:
         message = "the Cluster's infrastructure is not provisioned yet"
-        return Aspect(READY, "False", say.WAITING_FOR_INFRASTRUCTURE, message)
+        return ConditionSpec(READY, "False", say.WAITING_FOR_INFRASTRUCTURE, message)
     if machine_pool.spec.template.spec.bootstrap.data_secret_name is None:
         message = "its MachinePool has no bootstrap data yet"
-        return Aspect(READY, "False", say.WAITING_FOR_BOOTSTRAP_DATA, message)
+        return ConditionSpec(READY, "False", say.WAITING_FOR_BOOTSTRAP_DATA, message)
     if not cluster.status.initialization.control_plane_initialized:
         message = "the control plane has not answered yet"
-        return Aspect(READY, "False", say.WAITING_FOR_CONTROL_PLANE, message)
+        return ConditionSpec(READY, "False", say.WAITING_FOR_CONTROL_PLANE, message)
     return None
 
 

@@ -10,9 +10,9 @@ class Templates(Reconciler[CapelinMachineTemplate]):
 
     watches = (For(CapelinMachineTemplate),)
 
-    async def reconcile(self, template: CapelinMachineTemplate, at: Context) -> Result:
+    async def reconcile(self, template: CapelinMachineTemplate, ctx: Context) -> Result:
         """Take one step."""
         status = MachineTemplateStatus(capacity=template.spec.template.spec.simulated.capacity)
         wanted = template.model_copy(update={"status": status})
-        await at.client.apply_status(wanted, live=template)
+        await ctx.client.apply_status(wanted, live=template)
         return Done()

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from capelin.client import Config
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries, BinariesError
 from capelin.embedded.processes import (
     AlreadySupervisedError,
@@ -76,7 +76,7 @@ class Processes:
         self._state = state
         self._binaries = binaries
         self._wake = wake
-        self._cared_for: dict[Key, _Care] = {}
+        self._cared_for: dict[ObjectKey, _Care] = {}
         self._getting: dict[str, asyncio.Task[Mapping[Program, Path]]] = {}
         self._turns = Turns(wake)
 
@@ -92,7 +92,12 @@ class Processes:
         return find(self._state, owner_of(namespace, cluster, ca_certificate_pem))
 
     async def move(
-        self, key: Key, site: Site, wanted: ControlPlane, authorities: Authorities, now: datetime
+        self,
+        key: ObjectKey,
+        site: Site,
+        wanted: ControlPlane,
+        authorities: Authorities,
+        now: datetime,
     ) -> Observed:
         """Take the next step towards what is wanted, and tell what there is."""
         try:
@@ -117,7 +122,7 @@ class Processes:
         await self._step(key, care, goal)
         return self._observed(care, wanted, goal, problem, renew_at)
 
-    async def look_after(self, key: Key, cluster: str, address: str) -> None:
+    async def look_after(self, key: ObjectKey, cluster: str, address: str) -> None:
         """Keep up what there is of a control plane, as it was planned last."""
         if is_address(address) and belongs_to(self._state / address, key.namespace, cluster):
             with suppress(AlreadySupervisedError):
@@ -133,7 +138,7 @@ class Processes:
         authority = place.authority("ca").read_bytes()
         return Config.from_kubeconfig(kubeconfig(server, authority, "capelin", admin))
 
-    async def release(self, key: Key) -> None:
+    async def release(self, key: ObjectKey) -> None:
         """Stop looking after a control plane; it runs on."""
         self._turns.forget(key)
         care = self._cared_for.pop(key, None)
@@ -143,7 +148,7 @@ class Processes:
                 await care.watching
             await care.supervisor.__aexit__(None, None, None)
 
-    async def remove(self, key: Key, cluster: str, address: str) -> None:
+    async def remove(self, key: ObjectKey, cluster: str, address: str) -> None:
         """Stop a control plane and remove all that there is of it; never that of another cluster.
 
         `address` is what its object says, which may be a copy of another one's.
@@ -163,7 +168,7 @@ class Processes:
         if gone.exists():
             await asyncio.to_thread(shutil.rmtree, gone)
 
-    async def _care_for(self, key: Key, address: str) -> _Care:
+    async def _care_for(self, key: ObjectKey, address: str) -> _Care:
         if key in self._cared_for:
             return self._cared_for[key]
         care = await self._take_on(key, address)
@@ -173,7 +178,7 @@ class Processes:
             await care.supervisor.acquainted(_SECONDS_TO_ANSWER)
         return care
 
-    async def _take_on(self, key: Key, address: str) -> _Care:
+    async def _take_on(self, key: ObjectKey, address: str) -> _Care:
         """Become the one who looks after a control plane; nothing is started or stopped yet."""
         place = Place((self._state / address).resolve(), address)
         async with AsyncExitStack() as undone:
@@ -184,11 +189,11 @@ class Processes:
         care = self._cared_for[key] = _Care(place, supervisor, watching, plan)
         return care
 
-    async def _watch(self, key: Key, supervisor: Supervisor) -> None:
+    async def _watch(self, key: ObjectKey, supervisor: Supervisor) -> None:
         async for _ in supervisor.changes():
             self._wake(key)
 
-    async def _programs(self, key: Key, version: str) -> Mapping[Program, Path] | Problem:
+    async def _programs(self, key: ObjectKey, version: str) -> Mapping[Program, Path] | Problem:
         """The programs of a version; while they're being got, why there are none yet."""
         task = self._getting.get(version)
         if task is None:
@@ -248,7 +253,7 @@ class Processes:
         files.write_plan(care.place, plan)
         care.plan = plan
 
-    async def _step(self, key: Key, care: _Care, goal: Composition) -> None:
+    async def _step(self, key: ObjectKey, care: _Care, goal: Composition) -> None:
         plan, ready = care.plan, _ready(care)
         answers = any(one.name in ready for one in plan.of("kube-apiserver"))
         onward = partial(

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from capelin.controller import Key
+from capelin.controller import ObjectKey
 
 from capelin_control_plane.backends import Wake
 
@@ -20,11 +20,11 @@ class Turns:
     def __init__(self, wake: Wake, patience: float = PATIENCE_SECONDS) -> None:
         self._wake = wake
         self._patience = patience
-        self._starting: set[Key] = set()
-        self._answers_since: dict[Key, float] = {}
-        self._waiting: set[Key] = set()
+        self._starting: set[ObjectKey] = set()
+        self._answers_since: dict[ObjectKey, float] = {}
+        self._waiting: set[ObjectKey] = set()
 
-    def may_start_controllers(self, key: Key, *, answers: bool) -> bool:
+    def may_start_controllers(self, key: ObjectKey, *, answers: bool) -> bool:
         """Whether it is this control plane's turn. It is woken when that changes."""
         loop = asyncio.get_running_loop()
         if not answers:
@@ -42,13 +42,13 @@ class Turns:
             loop.call_later(left, self._wake, key)
         return False
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """Nobody waits for this control plane any more."""
         self._answers_since.pop(key, None)
         self._waiting.discard(key)
         self._is_not_starting(key)
 
-    def _is_not_starting(self, key: Key) -> None:
+    def _is_not_starting(self, key: ObjectKey) -> None:
         if key in self._starting:
             self._starting.remove(key)
             if not self._starting:
