@@ -107,9 +107,9 @@ async def most_in_one_pool(folder: Path) -> list[Row]:
             pool = await with_most_machines(client)
             recorder = Recorder(client, "bench", "bench", now=lambda: datetime.now(UTC))
             at = Context(client, logging.getLogger(__name__), recorder)
-            first = await timed(Pools().reconcile(await pool(), at))
+            first = await timed(Pools().reconcile(at, await pool()))
             listed = len((await pool()).spec.provider_id_list)
-            second = await timed(Pools().reconcile(await pool(), at))
+            second = await timed(Pools().reconcile(at, await pool()))
     finally:
         await server.stop()
     name = f"a look at a pool of {MOST} machines"

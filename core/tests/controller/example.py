@@ -33,7 +33,7 @@ class Schools(Reconciler[School]):
 
     watches = (For(School),)
 
-    async def reconcile(self, school: School, ctx: Context, /) -> Result:
+    async def reconcile(self, ctx: Context, school: School, /) -> Result:
         """Count, or let the school go."""
         if school.metadata.deletion_timestamp is not None:
             await ctx.remove_finalizer(school, FINALIZER)

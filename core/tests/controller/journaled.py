@@ -24,11 +24,11 @@ class JournaledSchools(Schools):
         # Appended in one call, so that the lines of two processes do not mix.
         self._journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    async def reconcile(self, school: School, ctx: Context, /) -> Result:
+    async def reconcile(self, ctx: Context, school: School, /) -> Result:
         """Reconcile, between two lines."""
         self._note("began", school)
         try:
-            return await super().reconcile(school, ctx)
+            return await super().reconcile(ctx, school)
         finally:
             self._note("ended", school)
 

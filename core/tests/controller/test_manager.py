@@ -62,7 +62,7 @@ class Seen(Reconciler[Shoal]):
         self.sizes: list[tuple[str, int]] = []
         self.step = step
 
-    async def reconcile(self, shoal: Shoal, ctx: Context, /) -> Result:
+    async def reconcile(self, ctx: Context, shoal: Shoal, /) -> Result:
         self.sizes.append((shoal.name, shoal.spec.size))
         if self.step is not None:
             await self.step(shoal, ctx)
@@ -452,7 +452,7 @@ async def test_a_manager_waits_for_its_kinds_and_ends_when_they_go(
         watches = (For(Whale),)
         seen = 0
 
-        async def reconcile(self, _: Whale, __: Context, /) -> Result:
+        async def reconcile(self, __: Context, _: Whale, /) -> Result:
             self.seen += 1
             return Done()
 

@@ -37,7 +37,7 @@ class Reefs(Reconciler[Reef]):
         Permission("", ("configmaps",), ("get",), names=("cluster-info",)),
     )
 
-    async def reconcile(self, _: Reef, __: Context, /) -> Result:
+    async def reconcile(self, __: Context, _: Reef, /) -> Result:
         return Done()
 
 

@@ -46,12 +46,12 @@ class Angler(Reconciler[Fish]):
         self.missed: list[ObjectKey] = []
         self.do = do
 
-    async def reconcile(self, fish: Fish, _: Context, /) -> Result:
+    async def reconcile(self, _: Context, fish: Fish, /) -> Result:
         self.caught.append(fish.name)
         result = self.do(fish)
         return await result if asyncio.iscoroutine(result) else result
 
-    async def on_missing(self, key: ObjectKey, _: Context, /) -> None:
+    async def on_missing(self, _: Context, key: ObjectKey, /) -> None:
         self.missed.append(key)
 
 

@@ -20,7 +20,7 @@ class Stamps(Reconciler[ConfigMap]):
 
     watches = (For(ConfigMap),)
 
-    async def reconcile(self, found: ConfigMap, ctx: Context, /) -> Result:
+    async def reconcile(self, ctx: Context, found: ConfigMap, /) -> Result:
         await ctx.apply_metadata(found, labels={"stamped": "yes"})
         return Done()
 

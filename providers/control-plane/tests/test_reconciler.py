@@ -362,8 +362,8 @@ async def test_another_one_of_the_same_name_does_not_meet_what_was_the_first_one
     at = Context(place.client, logging.getLogger(__name__), recorder)
     reconciler = ControlPlanes(place.backend)
     await place.create()
-    await reconciler.reconcile(await place.mine(), at)
-    await reconciler.reconcile(await place.mine(), at)
+    await reconciler.reconcile(at, await place.mine())
+    await reconciler.reconcile(at, await place.mine())
     assert place.backend.told == ["claim", "move", "claim again", "move"]
     first = await place.mine()
     await place.client.patch(
@@ -372,7 +372,7 @@ async def test_another_one_of_the_same_name_does_not_meet_what_was_the_first_one
     await place.client.delete(CapelinControlPlane, "one", place.namespace)
     second = CapelinControlPlane.of("one", place.namespace, spec=first.spec)
     second.metadata.labels = first.metadata.labels
-    await reconciler.reconcile(await place.client.create(second), at)
+    await reconciler.reconcile(at, await place.client.create(second))
     assert place.backend.told[4:] == ["release one", "claim", "move"]
 
 

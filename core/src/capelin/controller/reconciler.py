@@ -37,10 +37,10 @@ class Reconciler(ABC, Generic[ObjectT]):
     _add: Callable[[ObjectKey], None] | None = None
 
     @abstractmethod
-    async def reconcile(self, obj: ObjectT, ctx: Context, /) -> Result:
+    async def reconcile(self, ctx: Context, obj: ObjectT, /) -> Result:
         """Read, decide, act, tell; or raise, to be called again after a while."""
 
-    async def on_missing(self, key: ObjectKey, ctx: Context, /) -> None:
+    async def on_missing(self, ctx: Context, key: ObjectKey, /) -> None:
         """Tidy up after an object that is no longer there, or no longer ours; by default, nothing.
 
         What has to be tidied up in any case needs a finalizer: while nobody looks, nobody is told.

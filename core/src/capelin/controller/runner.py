@@ -134,9 +134,9 @@ class Runner(Generic[ObjectT]):
         kind = self.reconciler.main_watch.kind
         obj: Any = await self._context.client.find(kind, key.name, key.namespace or None)
         if obj is None or not selects(self._labels, obj.metadata.labels):
-            await self.reconciler.on_missing(key, self._context)
+            await self.reconciler.on_missing(self._context, key)
             return Gone()
-        result = await self.reconciler.reconcile(obj, self._context)
+        result = await self.reconciler.reconcile(self._context, obj)
         if not isinstance(result, Done | After):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
             raise TypeError(
                 f"{type(self.reconciler).__name__}.reconcile returned {result}; "

@@ -52,7 +52,7 @@ class Extensions(Reconciler[Extension]):
         self._catalog = catalog
         self._asked: dict[str, tuple[tuple[str, int], float]] = {}
 
-    async def reconcile(self, extension: Extension, ctx: Context, /) -> Result:
+    async def reconcile(self, ctx: Context, extension: Extension, /) -> Result:
         """Ask when it is time, and say what came of it."""
         version = extension.uid, extension.metadata.generation
         asked, until = self._asked.get(extension.name, (None, 0.0))
@@ -68,7 +68,7 @@ class Extensions(Reconciler[Extension]):
         self._asked[extension.name] = version, monotonic() + pause.seconds
         return pause
 
-    async def on_missing(self, key: ObjectKey, _: Context, /) -> None:
+    async def on_missing(self, _: Context, key: ObjectKey, /) -> None:
         """Forget when it was asked."""
         self._asked.pop(key.name, None)
 

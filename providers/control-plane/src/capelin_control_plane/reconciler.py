@@ -83,7 +83,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         self._uids: dict[ObjectKey, str | None] = {}
         """Whose the backend looks after: another one of the same name may come in its place."""
 
-    async def reconcile(self, control_plane: CapelinControlPlane, ctx: Context) -> Result:
+    async def reconcile(self, ctx: Context, control_plane: CapelinControlPlane) -> Result:
         """Take one step."""
         key = ObjectKey(control_plane.namespace or "", control_plane.name)
         if self._uids.get(key, control_plane.uid) != control_plane.uid:
@@ -112,7 +112,7 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
         await ctx.add_finalizer(control_plane, FINALIZER)
         return await self._keep(key, control_plane, cluster, pause, ctx)
 
-    async def on_missing(self, key: ObjectKey, _: Context) -> None:
+    async def on_missing(self, _: Context, key: ObjectKey) -> None:
         """Look no more after one that went without us. What it runs was not ours to stop."""
         if key in self._uids:
             await self._let_go(key)

@@ -189,12 +189,12 @@ class World:
         """One look of a provider that has just started at everything there is."""
         at = looking(client)
         if pool := await self.pool():
-            await Pools().reconcile(pool, at)
+            await Pools().reconcile(at, pool)
         backend: Backend = self.cloud
         machines = Machines(backend)
         machines._workloads = cast("WorkloadClients", SameClient(client))  # pyright: ignore[reportPrivateUsage] - made when first needed
         for machine in await self.instances():
-            await machines.reconcile(machine, at)
+            await machines.reconcile(at, machine)
 
     async def core_step(self) -> None:
         """What core does about the machines, as far as the provider can tell."""

@@ -151,7 +151,7 @@ class FakeContext:
 
 async def look(client: FakeClient) -> tuple[object, PoolStatus]:
     context = FakeContext(client)
-    result = await Pools().reconcile(pool(), cast("Context", context))
+    result = await Pools().reconcile(cast("Context", context), pool())
     assert context.said is not None
     return result, context.said
 

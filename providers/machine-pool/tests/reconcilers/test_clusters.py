@@ -44,7 +44,7 @@ async def make(client: Client, namespace: str, **metadata: Any) -> None:
 async def looked_after(client: Client, namespace: str) -> CapelinCluster:
     """The infrastructure after one look of the provider."""
     infrastructure = await client.get(CapelinCluster, "demo", namespace)
-    assert await Clusters().reconcile(infrastructure, looking(client)) == Done()
+    assert await Clusters().reconcile(looking(client), infrastructure) == Done()
     return await client.get(CapelinCluster, "demo", namespace)
 
 

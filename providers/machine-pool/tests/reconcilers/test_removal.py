@@ -139,7 +139,7 @@ class World:
 
     async def remove(self, name: str) -> None:
         at = cast("Context", self._context)
-        assert await self._machines.reconcile(going(name), at) == Done()
+        assert await self._machines.reconcile(at, going(name)) == Done()
 
     async def move(self, name: str) -> None:
         """Somebody else takes a machine away, without us."""
@@ -148,7 +148,7 @@ class World:
 
     async def tell_of(self, name: str) -> None:
         """The provider hears that a machine is gone."""
-        await self._machines.on_missing(ObjectKey("team", name), cast("Context", self._context))
+        await self._machines.on_missing(cast("Context", self._context), ObjectKey("team", name))
 
     def said(self, type_: str) -> tuple[str, str]:
         status = self._context.said

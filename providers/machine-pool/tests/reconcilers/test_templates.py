@@ -24,10 +24,10 @@ async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer
         resource=CapelinMachineTemplate.resource,
     )
     template = await client.get(CapelinMachineTemplate, "small", namespace)
-    assert await Templates().reconcile(template, looking(client)) == Done()
+    assert await Templates().reconcile(looking(client), template) == Done()
     said = await client.get(CapelinMachineTemplate, "small", namespace)
     assert said.status is not None
     assert said.status.capacity == {"cpu": "2", "memory": "8Gi"}
-    await Templates().reconcile(said, looking(client))
+    await Templates().reconcile(looking(client), said)
     again = await client.get(CapelinMachineTemplate, "small", namespace)
     assert again.metadata.resource_version == said.metadata.resource_version

@@ -23,7 +23,7 @@ class Clusters(Reconciler[CapelinCluster]):
 
     watches = (For(CapelinCluster), Watches(Cluster, to=its_infrastructure))
 
-    async def reconcile(self, infrastructure: CapelinCluster, ctx: Context) -> Result:
+    async def reconcile(self, ctx: Context, infrastructure: CapelinCluster) -> Result:
         """Take one step."""
         cluster = await cluster_of(ctx.client, infrastructure)
         if cluster is None or is_managed_elsewhere(infrastructure):

@@ -73,7 +73,7 @@ class Machines(Reconciler[CapelinMachine]):
         self._leaving = asyncio.Lock()
         self._removed: set[ObjectKey] = set()
 
-    async def reconcile(self, machine: CapelinMachine, ctx: Context) -> Result:
+    async def reconcile(self, ctx: Context, machine: CapelinMachine) -> Result:
         """Take one step."""
         going = machine.metadata.deletion_timestamp is not None
         # A pause counts at once for what cannot be undone.
@@ -105,7 +105,7 @@ class Machines(Reconciler[CapelinMachine]):
         await ctx.add_finalizer(machine, FINALIZER)
         return await self._keep(machine, wanted, pause, ctx)
 
-    async def on_missing(self, key: ObjectKey, ctx: Context) -> None:
+    async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
         """Stop what machines shared here when the last one went without us: in a move."""
         if key in self._removed:
             self._removed.remove(key)

@@ -73,7 +73,7 @@ class Pools(Reconciler[CapelinMachinePool]):
     def __init__(self) -> None:
         self._pace = Pace()
 
-    async def reconcile(self, pool: CapelinMachinePool, ctx: Context) -> Result:
+    async def reconcile(self, ctx: Context, pool: CapelinMachinePool) -> Result:
         """Take one step; every machine's change asks for one, so after a long one comes a rest."""
         key = ObjectKey(pool.namespace or "", pool.name)
         if rest := self._pace.rest(key):

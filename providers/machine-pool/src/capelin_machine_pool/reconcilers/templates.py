@@ -10,7 +10,7 @@ class Templates(Reconciler[CapelinMachineTemplate]):
 
     watches = (For(CapelinMachineTemplate),)
 
-    async def reconcile(self, template: CapelinMachineTemplate, ctx: Context) -> Result:
+    async def reconcile(self, ctx: Context, template: CapelinMachineTemplate) -> Result:
         """Take one step."""
         status = MachineTemplateStatus(capacity=template.spec.template.spec.simulated.capacity)
         wanted = template.model_copy(update={"status": status})
