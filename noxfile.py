@@ -132,14 +132,6 @@ def openapi(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-def snapshot(session: nox.Session) -> None:
-    """What a release of the hooks promises, for later ones to keep: `-- --release VERSION`."""
-    install(session)
-    file = "core/tests/runtime/released.json"
-    session.run("python", "-m", "capelin.runtime", "snapshot", file, *session.posargs)
-
-
-@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """The figures that the documents promise, as a table and as JSON (`-- --json FILE`)."""
     install(session)

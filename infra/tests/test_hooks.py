@@ -18,7 +18,6 @@ import pytest
 from capelin.api.views.capi import ExtensionConfig
 from capelin.client import Client, Forbidden, NotServed
 from capelin.embedded.management.problems import BadInputError, MissingError
-from capelin.extensions import Extension as ExtensionObject
 from capelin.pki import issue, new_ca
 from capelin.runtime.requests import Scene, UsedPatch, example_scene
 from capelin.runtime.v1alpha1 import GeneratePatches
@@ -280,74 +279,32 @@ def test_hooks_of_others_are_discovered_called_and_checked_where_their_types_are
     assert (nowhere.returncode, "no catalog called SEA" in nowhere.stderr) == (2, True)
 
 
-def listed(name: str) -> dict[str, Any]:
-    """An object with one handler, as an API server has it."""
-    hook = {"apiVersion": "zoo.example.com/v1", "hook": "BeforeOpening"}
-    handler = {"name": f"fed.{name}", "requestHook": hook}
-    return {
-        "metadata": {"name": name},
-        "spec": {"clientConfig": {"url": "https://keeper"}},
-        "status": {"handlers": [{**handler, "timeoutSeconds": 5, "failurePolicy": "Fail"}]},
-    }
-
-
 class ApiServer:
-    """Has an object of each kind that it serves."""
+    """Answers a list of ExtensionConfigs with these, or with an error."""
 
-    def __init__(
-        self,
-        *kinds: type[ExtensionConfig] | type[ExtensionObject],
-        otherwise: type[NotServed | Forbidden] = NotServed,
-    ) -> None:
-        self.kinds, self.otherwise = kinds, otherwise
+    def __init__(self, *configs: ExtensionConfig, error: Exception | None = None) -> None:
+        self.configs, self.error = configs, error
 
-    async def list(self, kind: type[ExtensionConfig] | type[ExtensionObject]) -> Any:
-        if kind not in self.kinds:
-            raise self.otherwise(0, "Otherwise", f"no {kind.resource.kind} for you")
-        return SimpleNamespace(items=[kind.read(listed(kind.resource.kind.lower()))])
+    async def list(self, _: type[ExtensionConfig]) -> Any:
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(items=[*self.configs])
 
 
-@pytest.mark.parametrize(
-    ("kinds", "names"),
-    [
-        ((), []),
-        ((ExtensionConfig,), ["extensionconfig"]),
-        ((ExtensionObject,), ["extension"]),
-        ((ExtensionConfig, ExtensionObject), ["extensionconfig", "extension"]),
-    ],
-)
-async def test_extensions_are_registered_with_cluster_api_s_core_and_without(
-    kinds: tuple[type[ExtensionConfig] | type[ExtensionObject], ...], names: list[str]
-) -> None:
-    found = await registered(cast("Client", ApiServer(*kinds)))
-    assert [config.metadata.name for config in found] == names
-    assert all(config.spec.client_config.url == "https://keeper" for config in found)
-    assert [config.status.handlers[0].name for config in found] == [f"fed.{name}" for name in names]
+async def test_extension_configs_are_those_of_the_api_server() -> None:
+    config = ExtensionConfig.of("keeper")
+    assert await registered(cast("Client", ApiServer(config))) == [config]
 
 
-@pytest.mark.parametrize("kind", [ExtensionConfig, ExtensionObject])
-async def test_who_may_read_one_of_the_kinds_is_shown_that_one(
-    kind: type[ExtensionConfig] | type[ExtensionObject],
-) -> None:
-    found = await registered(cast("Client", ApiServer(kind, otherwise=Forbidden)))
-    assert [config.metadata.name for config in found] == [kind.resource.kind.lower()]
+async def test_there_are_none_where_the_core_is_not_installed() -> None:
+    missing = NotServed(0, "NotFound", "no ExtensionConfig for you")
+    assert await registered(cast("Client", ApiServer(error=missing))) == []
 
 
-async def test_who_may_read_neither_kind_is_told_so() -> None:
+async def test_who_may_not_read_them_is_told_so() -> None:
+    error = Forbidden(0, "Forbidden", "no ExtensionConfig for you")
     with pytest.raises(Forbidden, match="no ExtensionConfig for you"):
-        await registered(cast("Client", ApiServer(otherwise=Forbidden)))
-
-
-def test_a_file_may_hold_an_extension_of_a_system_without_the_core(
-    keeper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(keeper)
-    config = json.loads(Path("config.json").read_text())
-    config |= {"apiVersion": "runtime.capelin.io/v1alpha1", "kind": "Extension"}
-    Path("extension.json").write_text(json.dumps(config))
-    arguments = ("hooks", "discover", "extension.json", "--catalog", "zoo:ZOO")
-    said = command.capelin(*arguments, home=tmp_path)
-    assert "BeforeOpening" in said.stdout, said.stderr
+        await registered(cast("Client", ApiServer(error=error)))
 
 
 def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:

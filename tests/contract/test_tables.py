@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from capelin.contract.rules import CONTROL_PLANE, INFRA_CLUSTER, INFRA_MACHINE, INFRA_MACHINE_POOL
-from capelin.contract.rules.rule import Contract
+from capelin.conformance.contracts import (
+    CONTROL_PLANE,
+    INFRA_CLUSTER,
+    INFRA_MACHINE,
+    INFRA_MACHINE_POOL,
+)
+from capelin.conformance.contracts.rule import Contract
 
 ROOT = Path(__file__).parents[2]
 CONTROL_PLANES, MACHINE_POOLS = "providers/control-plane", "providers/machine-pool"

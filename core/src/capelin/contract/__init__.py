@@ -1,4 +1,4 @@
-"""Cluster API's contracts: their vocabulary, their rules as data, and the functions that keep them.
+"""Cluster API's contracts: their vocabulary and the functions that keep them.
 
 Its modules are its public names: `conditions.update(...)`, `owners.ensure(...)`.
 """
@@ -13,7 +13,6 @@ from capelin.contract import (
     owners,
     pausing,
     replicas,
-    rules,
     secrets,
     versions,
     vocabulary,
@@ -33,7 +32,6 @@ __all__ = [
     "owners",
     "pausing",
     "replicas",
-    "rules",
     "secrets",
     "versions",
     "vocabulary",

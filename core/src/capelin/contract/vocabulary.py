@@ -1,7 +1,6 @@
 """The words that Cluster API and its providers share: labels, annotations, finalizers, and so on.
 
-Which rule speaks of which of them stands with the rules, in `capelin.contract.rules`. All labels
-and annotations are explained at
+The rules in `capelin.conformance.contracts` name those that they are about. All are explained at
 https://cluster-api.sigs.k8s.io/reference/api/labels-and-annotations.
 """
 

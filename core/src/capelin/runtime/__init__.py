@@ -15,7 +15,6 @@ from capelin.runtime.catalog import (
     Version,
     catalog_at,
 )
-from capelin.runtime.evolution import Release, breaking_changes
 from capelin.runtime.extension import Call, Extension, Handler, InvalidExtensionError
 from capelin.runtime.messages import (
     Message,
@@ -27,7 +26,6 @@ from capelin.runtime.messages import (
     Status,
 )
 from capelin.runtime.openapi import openapi_document
-from capelin.runtime.releases import BreakingChangesError, Snapshot
 from capelin.runtime.verdicts import (
     Answer,
     Failure,
@@ -41,7 +39,6 @@ from capelin.runtime.verdicts import (
 __all__ = [
     "Answer",
     "AnyHook",
-    "BreakingChangesError",
     "Call",
     "Catalog",
     "CatalogError",
@@ -57,16 +54,13 @@ __all__ = [
     "MessageError",
     "Part",
     "Proceed",
-    "Release",
     "Request",
     "Response",
     "Retry",
     "RetryResponse",
-    "Snapshot",
     "Status",
     "Verdict",
     "Version",
-    "breaking_changes",
     "catalog_at",
     "openapi_document",
     "proceed",

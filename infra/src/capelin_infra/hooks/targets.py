@@ -5,13 +5,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
-from capelin.client import Client, Forbidden, NotServed
+from capelin.client import Client, NotServed
 from capelin.embedded.management.problems import BadInputError, MissingError
-from capelin.extensions import Extension
 from capelin.runtime import Catalog, CatalogError, catalog_at
 from capelin.runtime.calling import (
     Address,
@@ -24,10 +23,6 @@ from capelin.runtime.v1alpha1 import CLUSTER_API
 from pydantic import ValidationError
 
 from capelin_infra.connection import client_of, the_environment
-
-KindT = TypeVar("KindT", ExtensionConfig, Extension)
-
-_KINDS = {kind.resource.kind for kind in (ExtensionConfig, Extension)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,30 +105,11 @@ class Target:
 
 
 async def registered(client: Client) -> list[ExtensionConfig]:
-    """All ExtensionConfigs, and the Extensions of systems without Cluster API's core after them.
-
-    Raises:
-        Forbidden: neither can be read.
-    """
-    configs, extensions = await asyncio.gather(
-        _readable(client, ExtensionConfig), _readable(client, Extension)
-    )
-    # An API server says so of a kind that it does not have, too: the other one is enough.
-    if isinstance(configs, Forbidden) and not isinstance(extensions, list):
-        raise configs
-    if isinstance(extensions, Forbidden) and not isinstance(configs, list):
-        raise extensions
-    return [
-        *(configs if isinstance(configs, list) else ()),
-        *(one.config() for one in (extensions if isinstance(extensions, list) else ())),
-    ]
-
-
-async def _readable(client: Client, kind: type[KindT]) -> list[KindT] | NotServed | Forbidden:
+    """All ExtensionConfigs; none where Cluster API's core is not installed."""
     try:
-        return (await client.list(kind)).items
-    except (NotServed, Forbidden) as error:
-        return error
+        return (await client.list(ExtensionConfig)).items
+    except NotServed:
+        return []
 
 
 def known_hooks(places: Sequence[str]) -> Catalog:
@@ -170,7 +146,7 @@ def _of_url(url: str, ca: Path | None) -> ExtensionConfig:
 def _of_file(path: Path) -> ExtensionConfig:
     try:
         documents: list[Any] = list(yaml.safe_load_all(path.read_text()))
-        (found,) = [one for one in documents if one and one.get("kind") in _KINDS]
+        (found,) = [one for one in documents if one and one.get("kind") == "ExtensionConfig"]
         return ExtensionConfig.read(found)
     except OSError as error:
         why = f"It cannot be read ({error.strerror})."

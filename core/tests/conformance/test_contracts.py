@@ -5,9 +5,16 @@ from pathlib import Path
 
 import capelin.contract
 import pytest
-from capelin.contract import rules, vocabulary
-from capelin.contract.rules import CLUSTERCTL, CONTRACTS, CONTROL_PLANE, INFRA_MACHINE_POOL, Rule
-from capelin.contract.rules.rule import Contract
+from capelin.conformance import contracts as rules
+from capelin.conformance.contracts import (
+    CLUSTERCTL,
+    CONTRACTS,
+    CONTROL_PLANE,
+    INFRA_MACHINE_POOL,
+    ContractRule,
+)
+from capelin.conformance.contracts.rule import Contract
+from capelin.contract import vocabulary
 
 ALL = [(contract, rule) for contract in CONTRACTS for rule in contract]
 IDS = {rule.id for _, rule in ALL}
@@ -121,7 +128,7 @@ def test_only_what_came_later_is_of_one_generation() -> None:
 
 
 @pytest.mark.parametrize("rule", [rule for _, rule in ALL], ids=lambda rule: rule.id)
-def test_the_words_of_a_rule_are_in_the_vocabulary(rule: Rule) -> None:
+def test_the_words_of_a_rule_are_in_the_vocabulary(rule: ContractRule) -> None:
     contracts = {"cluster.x-k8s.io/v1beta1", "cluster.x-k8s.io/v1beta2"}
     for word in rule.words:
         assert word in WORDS | contracts or word.startswith("${"), word

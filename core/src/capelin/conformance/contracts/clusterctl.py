@@ -1,7 +1,7 @@
 """What clusterctl asks of a provider's release, and of its objects when they are moved."""
 
-from capelin.contract.rules.rule import BOOK, Contract, Field, Rule
-from capelin.contract.rules.shared import CONTRACTS
+from capelin.conformance.contracts.rule import BOOK, Contract, ContractRule, Field
+from capelin.conformance.contracts.shared import CONTRACTS
 from capelin.contract.vocabulary import (
     BLOCK_MOVE_ANNOTATION,
     CLUSTERCTL_LABEL,
@@ -24,7 +24,7 @@ CLUSTERCTL = Contract(
     title="clusterctl",
     document=f"{CONTRACTS}/clusterctl",
     rules=(
-        Rule(
+        ContractRule(
             id=f"{_NAME}/repository",
             title="Repository",
             heading="Provider Repositories",
@@ -35,7 +35,7 @@ CLUSTERCTL = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/github",
             title="GitHub releases",
             heading="Creating a provider repository on GitHub",
@@ -43,7 +43,7 @@ CLUSTERCTL = Contract(
             says="The release's tag is a semantic version, and its assets are the files.",
             mandatory_if="the repository is on GitHub",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/local",
             title="Local repositories",
             heading="Creating a local provider repository",
@@ -54,7 +54,7 @@ CLUSTERCTL = Contract(
             ),
             mandatory_if="the repository is on a disk",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/metadata",
             title="Metadata",
             heading="Metadata YAML",
@@ -65,7 +65,7 @@ CLUSTERCTL = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/metadata-validation",
             title="Validation of metadata",
             heading="Validation Rules",
@@ -78,7 +78,7 @@ CLUSTERCTL = Contract(
                 Field("releaseSeries", "list of major, minor and contract"),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/components",
             title="Components",
             heading="Components YAML",
@@ -86,14 +86,14 @@ CLUSTERCTL = Contract(
             says="One YAML file has everything that installs the provider.",
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/components-name",
             title="Name of the components file",
             heading="Naming conventions",
             applies_to=_COMPONENTS,
             says="The file is named by the provider's type, with -components.yaml behind it.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/crd-names",
             title="Names of CRDs",
             heading="Supported Annotations",
@@ -106,7 +106,7 @@ CLUSTERCTL = Contract(
             words=(SKIP_CRD_NAME_CHECK_ANNOTATION,),
             document=f"{BOOK}/reference/api/labels-and-annotations",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/components-namespace",
             title="Namespace of the components",
             heading="Target namespace",
@@ -117,7 +117,7 @@ CLUSTERCTL = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/manager-container",
             title="The manager's container",
             heading="Controllers & Watching namespace",
@@ -128,7 +128,7 @@ CLUSTERCTL = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/namespace-flag",
             title="The flag --namespace",
             heading="Controllers & Watching namespace",
@@ -139,14 +139,14 @@ CLUSTERCTL = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/images",
             title="Images",
             heading="Controllers & Watching namespace",
             applies_to=_COMPONENTS,
             says="Images are called by their canonical names.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/components-variables",
             title="Variables of the components",
             heading="Variables",
@@ -156,7 +156,7 @@ CLUSTERCTL = Contract(
                 "and are documented."
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/labels",
             title="Labels",
             heading="Labels",
@@ -164,7 +164,7 @@ CLUSTERCTL = Contract(
             says="Every object says which provider it is part of.",
             words=(PROVIDER_LABEL,),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/templates",
             title="Cluster templates",
             heading="Workload cluster templates",
@@ -174,7 +174,7 @@ CLUSTERCTL = Contract(
                 "components, called cluster-template.yaml or cluster-template-FLAVOR.yaml."
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/templates-namespace",
             title="Namespace of cluster templates",
             heading="Target namespace",
@@ -183,7 +183,7 @@ CLUSTERCTL = Contract(
             says="A template takes its namespace as given, and all of its objects are in it.",
             mandatory_if="there are cluster templates",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/templates-variables",
             title="Variables of cluster templates",
             heading="Common variables",
@@ -197,7 +197,7 @@ CLUSTERCTL = Contract(
                 "${WORKER_MACHINE_COUNT}",
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/classes",
             title="ClusterClasses",
             heading="ClusterClass definitions",
@@ -207,7 +207,7 @@ CLUSTERCTL = Contract(
                 "called clusterclass-NAME.yaml by the ClusterClass's own name."
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/classes-namespace",
             title="Namespace of ClusterClasses",
             heading="Target namespace",
@@ -219,7 +219,7 @@ CLUSTERCTL = Contract(
             ),
             mandatory_if="there are ClusterClasses",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/classes-variables",
             title="Variables of ClusterClasses",
             heading="Variables",
@@ -227,7 +227,7 @@ CLUSTERCTL = Contract(
             applies_to=_CLASSES,
             says="There are no environment variables in them: ClusterClasses have their own.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/owner-references",
             title="Owner references",
             heading="OwnerReferences chain",
@@ -238,7 +238,7 @@ CLUSTERCTL = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/transformations",
             title="What clusterctl changes",
             heading="Components YAML transformations",
@@ -250,14 +250,14 @@ CLUSTERCTL = Contract(
             mandatory=True,
             words=(CLUSTERCTL_LABEL, PROVIDER_LABEL),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/external-objects",
             title="Objects from elsewhere",
             heading="Links to external objects",
             applies_to=_COMPONENTS,
             says="Components and templates need nothing that is not in them.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/move",
             title="Moving",
             heading="Move",
@@ -268,7 +268,7 @@ CLUSTERCTL = Contract(
             ),
             words=(CLUSTERCTL_LABEL, MOVE_LABEL, MOVE_HIERARCHY_LABEL, DELETE_FOR_MOVE_ANNOTATION),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/move-pause",
             title="Leaving moved objects alone",
             heading="Move",
@@ -280,7 +280,7 @@ CLUSTERCTL = Contract(
             mandatory=True,
             words=(BLOCK_MOVE_ANNOTATION,),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/move-status",
             title="Nothing in the status alone",
             heading="Move",

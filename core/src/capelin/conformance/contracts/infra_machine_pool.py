@@ -1,7 +1,7 @@
 """What core asks of the infrastructure of a MachinePool."""
 
-from capelin.contract.rules.rule import BOOK, Contract, Field, Rule
-from capelin.contract.rules.shared import (
+from capelin.conformance.contracts.rule import BOOK, Contract, ContractRule, Field
+from capelin.conformance.contracts.shared import (
     CONTRACTS,
     clusterctl,
     conditions,
@@ -30,7 +30,7 @@ INFRA_MACHINE_POOL = Contract(
     document=f"{CONTRACTS}/infra-machinepool",
     rules=(
         *every_resource(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/instances",
             title="Instances",
             heading="InfraMachinePool: instances",
@@ -44,7 +44,7 @@ INFRA_MACHINE_POOL = Contract(
                 Field("status.instances[].ready", "boolean"),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/machines",
             title="MachinePool Machines",
             heading="MachinePoolMachines support",
@@ -59,7 +59,7 @@ INFRA_MACHINE_POOL = Contract(
             fields=(Field("status.infrastructureMachineKind", "string"),),
             words=(CLUSTER_NAME_LABEL, POOL_NAME_LABEL, DELETE_MACHINE_ANNOTATION),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/provider-id",
             title="The pool's provider id",
             heading="InfraMachinePool: providerID",
@@ -67,7 +67,7 @@ INFRA_MACHINE_POOL = Contract(
             says="The spec may name the thing that is the pool, for people to look at.",
             fields=(Field("spec.providerID", "string"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/provider-id-list",
             title="Provider ids",
             heading="InfraMachinePool: providerIDList",
@@ -79,7 +79,7 @@ INFRA_MACHINE_POOL = Contract(
             mandatory=True,
             fields=(Field("spec.providerIDList", "list of at most 10000 strings"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/initialization",
             title="Initialization",
             heading="InfraMachinePool: initialization completed",
@@ -100,7 +100,7 @@ INFRA_MACHINE_POOL = Contract(
             _KIND,
             "Ready sums up the pool during all of its life.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/replicas",
             title="Replicas",
             heading="InfraMachinePool: replicas",
@@ -121,7 +121,7 @@ INFRA_MACHINE_POOL = Contract(
             heading="InfraMachinePoolTemplate, InfraMachineTemplatePoolList resource definition",
         ),
         template_dry_run(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/autoscaler",
             title="Autoscaler",
             heading="Externally Managed Autoscaler",

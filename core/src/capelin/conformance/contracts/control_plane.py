@@ -1,7 +1,7 @@
 """What core asks of a control plane."""
 
-from capelin.contract.rules.rule import BOOK, Contract, Field, Rule
-from capelin.contract.rules.shared import (
+from capelin.conformance.contracts.rule import BOOK, Contract, ContractRule, Field
+from capelin.conformance.contracts.shared import (
     CONTRACTS,
     clusterctl,
     conditions,
@@ -31,7 +31,7 @@ CONTROL_PLANE = Contract(
     document=f"{CONTRACTS}/control-plane",
     rules=(
         *every_resource(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/endpoint",
             title="Endpoint",
             heading="ControlPlane: endpoint",
@@ -46,7 +46,7 @@ CONTROL_PLANE = Contract(
                 Field("spec.controlPlaneEndpoint.port", "int32"),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/replicas",
             title="Replicas",
             heading="ControlPlane: replicas",
@@ -65,7 +65,7 @@ CONTROL_PLANE = Contract(
                 Field("status.upToDateReplicas", "int32", v1beta1="status.updatedReplicas"),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/version",
             title="Version",
             heading="ControlPlane: version",
@@ -81,7 +81,7 @@ CONTROL_PLANE = Contract(
                 Field("status.version", "string"),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/machines",
             title="Machines",
             heading="ControlPlane: machines",
@@ -126,7 +126,7 @@ CONTROL_PLANE = Contract(
             ),
             words=(CONTROL_PLANE_LABEL, CONTROL_PLANE_NAME_LABEL, CLUSTER_NAME_LABEL),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/external",
             title="No Nodes of its own",
             heading="ControlPlane: machines",
@@ -138,7 +138,7 @@ CONTROL_PLANE = Contract(
             mandatory_if="instances are not Nodes of the workload cluster",
             fields=(Field("status.externalManagedControlPlane", "boolean"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/rollout-after",
             title="Rollout after",
             heading="ControlPlane: rolloutAfter",
@@ -148,7 +148,7 @@ CONTROL_PLANE = Contract(
             fields=(Field("spec.rollout.after", "time"),),
             generations=("v1beta2",),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/initialization",
             title="Initialization",
             heading="ControlPlane: initialization completed",
@@ -166,7 +166,7 @@ CONTROL_PLANE = Contract(
                 Field("status.ready", "boolean, only in v1beta1", v1beta1="status.ready"),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/in-place-updates",
             title="Updates in place",
             heading="ControlPlane: in-place updates",
@@ -193,7 +193,7 @@ CONTROL_PLANE = Contract(
             "Cluster up. From v1beta2 on, nobody acts on it.",
         ),
         template(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/kubeconfig",
             title="Kubeconfig",
             heading="Cluster kubeconfig management",
@@ -206,7 +206,7 @@ CONTROL_PLANE = Contract(
             fields=(Field("data.value", "kubeconfig"),),
             words=(SECRET_TYPE, CLUSTER_NAME_LABEL),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/certificates",
             title="Certificates",
             heading="Cluster certificate management",
@@ -218,7 +218,7 @@ CONTROL_PLANE = Contract(
             fields=(Field("data['tls.crt']", "PEM"), Field("data['tls.key']", "PEM")),
             words=(SECRET_TYPE, CLUSTER_NAME_LABEL),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/placement",
             title="Placement",
             heading="Machine placement",
@@ -228,7 +228,7 @@ CONTROL_PLANE = Contract(
                 "for control planes."
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/metadata",
             title="Metadata",
             heading="Metadata propagation",
@@ -239,7 +239,7 @@ CONTROL_PLANE = Contract(
             ),
             fields=(Field(f"{_TEMPLATE}.metadata", "labels and annotations"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/node-metadata",
             title="Metadata of Nodes",
             heading="Machine",
@@ -255,7 +255,7 @@ CONTROL_PLANE = Contract(
             ),
             document=f"{BOOK}/reference/api/metadata-propagation",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/up-to-date",
             title="MinReadySeconds and UpToDate",
             heading="MinReadySeconds and UpToDate propagation",

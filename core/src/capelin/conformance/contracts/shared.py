@@ -1,6 +1,6 @@
 """The rules that every contract kind has to follow."""
 
-from capelin.contract.rules.rule import BOOK, Field, Rule
+from capelin.conformance.contracts.rule import BOOK, ContractRule, Field
 from capelin.contract.vocabulary import (
     AGGREGATE_TO_MANAGER_LABEL,
     PAUSED_ANNOTATION,
@@ -11,10 +11,10 @@ from capelin.contract.vocabulary import (
 CONTRACTS = f"{BOOK}/developer/providers/contracts"
 
 
-def every_resource(contract: str, kind: str) -> tuple[Rule, ...]:
+def every_resource(contract: str, kind: str) -> tuple[ContractRule, ...]:
     """What holds for all of a provider's resources that core works with."""
     return (
-        Rule(
+        ContractRule(
             id=f"{contract}/scope",
             title="Scope",
             heading="All resources: scope",
@@ -22,7 +22,7 @@ def every_resource(contract: str, kind: str) -> tuple[Rule, ...]:
             says="Resources live in namespaces.",
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{contract}/type-meta",
             title="Type and metadata",
             heading="All resources: TypeMeta and ObjectMeta field",
@@ -30,7 +30,7 @@ def every_resource(contract: str, kind: str) -> tuple[Rule, ...]:
             says="Resources have apiVersion, kind and metadata as every Kubernetes object.",
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{contract}/api-group",
             title="API group",
             heading="All resources: API group",
@@ -42,7 +42,7 @@ def every_resource(contract: str, kind: str) -> tuple[Rule, ...]:
             mandatory_if="the API group is not Cluster API's own",
             words=(AGGREGATE_TO_MANAGER_LABEL,),
         ),
-        Rule(
+        ContractRule(
             id=f"{contract}/contract-labels",
             title="Contract labels",
             heading="All resources: version",
@@ -54,7 +54,7 @@ def every_resource(contract: str, kind: str) -> tuple[Rule, ...]:
             mandatory=True,
             words=("cluster.x-k8s.io/v1beta1", "cluster.x-k8s.io/v1beta2"),
         ),
-        Rule(
+        ContractRule(
             id=f"{contract}/definition",
             title="Definition",
             heading=f"{kind}, {kind}List resource definition",
@@ -68,9 +68,9 @@ def every_resource(contract: str, kind: str) -> tuple[Rule, ...]:
     )
 
 
-def conditions(contract: str, kind: str, says: str) -> Rule:
+def conditions(contract: str, kind: str, says: str) -> ContractRule:
     """How an object tells people about its state."""
-    return Rule(
+    return ContractRule(
         id=f"{contract}/conditions",
         title="Conditions",
         heading=f"{kind}: conditions",
@@ -80,9 +80,9 @@ def conditions(contract: str, kind: str, says: str) -> Rule:
     )
 
 
-def terminal_failures(contract: str, kind: str, says: str) -> Rule:
+def terminal_failures(contract: str, kind: str, says: str) -> ContractRule:
     """How an object would say that it cannot recover."""
-    return Rule(
+    return ContractRule(
         id=f"{contract}/terminal-failures",
         title="Terminal failures",
         heading=f"{kind}: terminal failures",
@@ -92,9 +92,9 @@ def terminal_failures(contract: str, kind: str, says: str) -> Rule:
     )
 
 
-def pausing(contract: str, kind: str) -> Rule:
+def pausing(contract: str, kind: str) -> ContractRule:
     """When controllers leave an object alone."""
-    return Rule(
+    return ContractRule(
         id=f"{contract}/pausing",
         title="Pausing",
         heading=f"{kind}: pausing",
@@ -108,9 +108,11 @@ def pausing(contract: str, kind: str) -> Rule:
     )
 
 
-def template(contract: str, kind: str, *, heading: str = "", mandatory: bool = False) -> Rule:
+def template(
+    contract: str, kind: str, *, heading: str = "", mandatory: bool = False
+) -> ContractRule:
     """What objects are made from in a ClusterClass."""
-    return Rule(
+    return ContractRule(
         id=f"{contract}/template",
         title="Template",
         heading=heading or f"{kind}Template, {kind}TemplateList resource definition",
@@ -125,9 +127,9 @@ def template(contract: str, kind: str, *, heading: str = "", mandatory: bool = F
     )
 
 
-def template_dry_run(contract: str, kind: str) -> Rule:
+def template_dry_run(contract: str, kind: str) -> ContractRule:
     """What immutability must not stand in the way of."""
-    return Rule(
+    return ContractRule(
         id=f"{contract}/template-dry-run",
         title="Dry run of templates",
         heading=f"{kind}Template: support for SSA dry run",
@@ -141,9 +143,9 @@ def template_dry_run(contract: str, kind: str) -> Rule:
     )
 
 
-def several_managers(contract: str, heading: str) -> Rule:
+def several_managers(contract: str, heading: str) -> ContractRule:
     """What lets several managers of one provider share a management cluster."""
-    return Rule(
+    return ContractRule(
         id=f"{contract}/several-managers",
         title="Several managers",
         heading=heading,
@@ -157,9 +159,9 @@ def several_managers(contract: str, heading: str) -> Rule:
     )
 
 
-def clusterctl(contract: str) -> Rule:
+def clusterctl(contract: str) -> ContractRule:
     """That there is one more contract to follow."""
-    return Rule(
+    return ContractRule(
         id=f"{contract}/clusterctl",
         title="clusterctl",
         heading="Clusterctl support",

@@ -1,6 +1,6 @@
 """What core asks of a Runtime Extension."""
 
-from capelin.contract.rules.rule import BOOK, PROPOSALS, Contract, Field, Rule
+from capelin.conformance.contracts.rule import BOOK, PROPOSALS, Contract, ContractRule, Field
 from capelin.contract.vocabulary import (
     BEFORE_UPGRADE_HOOK_PREFIX,
     INJECT_CA_FROM_SECRET_ANNOTATION,
@@ -17,8 +17,8 @@ _SERVER = "server"
 _HANDLER = "handler"
 
 
-def _blocks(hook: str, name: str, says: str, *words: str) -> Rule:
-    return Rule(
+def _blocks(hook: str, name: str, says: str, *words: str) -> ContractRule:
+    return ContractRule(
         id=f"{_NAME}/{name}",
         title=hook,
         heading=hook,
@@ -35,7 +35,7 @@ RUNTIME_SDK = Contract(
     title="Runtime SDK",
     document=f"{_PAGES}/implement-extensions",
     rules=(
-        Rule(
+        ContractRule(
             id=f"{_NAME}/server",
             title="Server",
             heading="Implementation",
@@ -46,7 +46,7 @@ RUNTIME_SDK = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/discovery",
             title="Discovery",
             heading="Discovery hook",
@@ -65,7 +65,7 @@ RUNTIME_SDK = Contract(
             ),
             document=_PROPOSAL,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/answers",
             title="Answers",
             heading="Runtime SDK rules",
@@ -78,7 +78,7 @@ RUNTIME_SDK = Contract(
             fields=(Field("status", "Success or Failure"), Field("message", "string")),
             document=_PROPOSAL,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/timeouts",
             title="Timeouts",
             heading="Timeouts",
@@ -89,14 +89,14 @@ RUNTIME_SDK = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/availability",
             title="Availability",
             heading="Availability",
             applies_to=_SERVER,
             says="The server is robust: core's controllers stand still while it is away.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/blocking",
             title="Blocking",
             heading="Blocking Hooks",
@@ -108,14 +108,14 @@ RUNTIME_SDK = Contract(
             mandatory=True,
             fields=(Field("retryAfterSeconds", "int32"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/side-effects",
             title="Side effects",
             heading="Side Effects",
             applies_to=_HANDLER,
             says="A handler works on its request alone wherever it can.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/idempotence",
             title="Idempotence",
             heading="Idempotence",
@@ -123,14 +123,14 @@ RUNTIME_SDK = Contract(
             says="A handler can be called again after it succeeded, and succeeds again.",
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/dependencies",
             title="Dependencies",
             heading="Avoid dependencies",
             applies_to=_HANDLER,
             says="A handler does not need another extension to have done something.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/determinism",
             title="Determinism",
             heading="Deterministic result",
@@ -138,7 +138,7 @@ RUNTIME_SDK = Contract(
             says="The same request gets the same answer.",
             mandatory_if="the hook patches or validates a topology",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/messages",
             title="Messages",
             heading="Error messages",
@@ -149,7 +149,7 @@ RUNTIME_SDK = Contract(
             ),
             mandatory=True,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/failure-policy",
             title="Failure policy",
             heading="Error management",
@@ -159,7 +159,7 @@ RUNTIME_SDK = Contract(
                 "succeeds; an answer that is a failure is never ignored."
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/settings",
             title="Settings",
             heading="Settings",
@@ -167,7 +167,7 @@ RUNTIME_SDK = Contract(
             says="Settings come with each request, and users can read what they mean.",
             fields=(Field("settings", "strings by name"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/registration",
             title="Registration",
             heading="ExtensionConfig",
@@ -179,7 +179,7 @@ RUNTIME_SDK = Contract(
             mandatory=True,
             words=(INJECT_CA_FROM_SECRET_ANNOTATION,),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/high-availability",
             title="Replicas",
             heading="Availability",
@@ -187,7 +187,7 @@ RUNTIME_SDK = Contract(
             says="There is always a replica that answers, during updates as well.",
             document=_DEPLOY,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/identity",
             title="Permissions",
             heading="Identity and access management",
@@ -200,7 +200,7 @@ RUNTIME_SDK = Contract(
             "before-cluster-create",
             "It is called before anything of a topology is made, and can hold that up.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/after-control-plane-initialized",
             title="AfterControlPlaneInitialized",
             heading="AfterControlPlaneInitialized",
@@ -248,7 +248,7 @@ RUNTIME_SDK = Contract(
             "It is called before anything of a topology is removed, and can hold that up.",
             OK_TO_DELETE_ANNOTATION,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/patches",
             title="Patches of a topology",
             heading="Patch extension guidelines",
@@ -260,7 +260,7 @@ RUNTIME_SDK = Contract(
             mandatory=True,
             document=_TOPOLOGY,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/variables",
             title="Variables of a topology",
             heading="Variable discovery guidelines",
@@ -268,7 +268,7 @@ RUNTIME_SDK = Contract(
             says="Definitions of variables follow from the settings alone, and stay compatible.",
             document=_TOPOLOGY,
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/versions",
             title="Versions of hooks",
             heading="Runtime SDK rules",

@@ -1,7 +1,7 @@
 """What core asks of the infrastructure of a Cluster."""
 
-from capelin.contract.rules.rule import Contract, Field, Rule
-from capelin.contract.rules.shared import (
+from capelin.conformance.contracts.rule import Contract, ContractRule, Field
+from capelin.conformance.contracts.shared import (
     CONTRACTS,
     clusterctl,
     conditions,
@@ -22,7 +22,7 @@ INFRA_CLUSTER = Contract(
     document=f"{CONTRACTS}/infra-cluster",
     rules=(
         *every_resource(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/endpoint",
             title="Endpoint",
             heading="InfraCluster: control plane endpoint",
@@ -34,7 +34,7 @@ INFRA_CLUSTER = Contract(
                 Field("spec.controlPlaneEndpoint.port", "int32"),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/failure-domains",
             title="Failure domains",
             heading="InfraCluster: failure domains",
@@ -52,7 +52,7 @@ INFRA_CLUSTER = Contract(
                 ),
             ),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/initialization",
             title="Initialization",
             heading="InfraCluster: initialization completed",
@@ -69,7 +69,7 @@ INFRA_CLUSTER = Contract(
             "acts on it.",
         ),
         template(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/managed-elsewhere",
             title="Managed elsewhere",
             heading="Externally managed infrastructure",

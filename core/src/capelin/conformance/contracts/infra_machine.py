@@ -1,7 +1,7 @@
 """What core asks of the infrastructure of a Machine."""
 
-from capelin.contract.rules.rule import PROPOSALS, Contract, Field, Rule
-from capelin.contract.rules.shared import (
+from capelin.conformance.contracts.rule import PROPOSALS, Contract, ContractRule, Field
+from capelin.conformance.contracts.shared import (
     CONTRACTS,
     clusterctl,
     conditions,
@@ -23,7 +23,7 @@ INFRA_MACHINE = Contract(
     document=f"{CONTRACTS}/infra-machine",
     rules=(
         *every_resource(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/provider-id",
             title="Provider id",
             heading="InfraMachine: provider ID",
@@ -32,7 +32,7 @@ INFRA_MACHINE = Contract(
             mandatory=True,
             fields=(Field("spec.providerID", "string of 1 to 512 characters"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/failure-domain",
             title="Failure domain",
             heading="InfraMachine: failure domain",
@@ -41,7 +41,7 @@ INFRA_MACHINE = Contract(
             mandatory_if="the infrastructure has failure domains",
             fields=(Field("status.failureDomain", "string", v1beta1="spec.failureDomain"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/addresses",
             title="Addresses",
             heading="InfraMachine: addresses",
@@ -52,7 +52,7 @@ INFRA_MACHINE = Contract(
             ),
             fields=(Field("status.addresses", "list of type and address"),),
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/initialization",
             title="Initialization",
             heading="InfraMachine: initialization completed",
@@ -62,7 +62,7 @@ INFRA_MACHINE = Contract(
             fields=(Field("status.initialization.provisioned", "boolean", v1beta1="status.ready"),),
         ),
         conditions(_NAME, _KIND, "Ready is shown on the Machine as InfrastructureReady."),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/interruptible",
             title="Interruptible machines",
             heading="'Interruptible' label",
@@ -78,7 +78,7 @@ INFRA_MACHINE = Contract(
             "In v1beta1, a machine that can never recover says so. From v1beta2 on, nobody acts "
             "on it.",
         ),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/in-place-updates",
             title="Updates in place",
             heading="InfraMachine: support for in-place changes",
@@ -95,7 +95,7 @@ INFRA_MACHINE = Contract(
         several_managers(_NAME, "Multi tenancy"),
         clusterctl(_NAME),
         pausing(_NAME, _KIND),
-        Rule(
+        ContractRule(
             id=f"{_NAME}/autoscaling-from-zero",
             title="Autoscaling from zero",
             heading="InfraMachineTemplate: support cluster autoscaling from zero",

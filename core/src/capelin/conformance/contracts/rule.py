@@ -26,7 +26,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ContractRule:
     """One thing that a contract asks for."""
 
     id: str
@@ -59,12 +59,12 @@ class Contract:
     title: str
     document: str
     """The page that states it."""
-    rules: tuple[Rule, ...]
+    rules: tuple[ContractRule, ...]
 
-    def __iter__(self) -> Iterator[Rule]:
+    def __iter__(self) -> Iterator[ContractRule]:
         return iter(self.rules)
 
-    def __getitem__(self, name: str) -> Rule:
+    def __getitem__(self, name: str) -> ContractRule:
         """The rule of that name, with or without the contract's in front."""
         wanted = f"{self.name}/{name.removeprefix(f'{self.name}/')}"
         for rule in self.rules:
@@ -72,11 +72,11 @@ class Contract:
                 return rule
         raise KeyError(wanted)
 
-    def mandatory(self) -> tuple[Rule, ...]:
+    def mandatory(self) -> tuple[ContractRule, ...]:
         """What everybody has to follow."""
         return tuple(rule for rule in self.rules if rule.mandatory)
 
-    def source(self, rule: Rule) -> str:
+    def source(self, rule: ContractRule) -> str:
         """Where a rule is stated: the page and the heading on it."""
         repeated = f"-{rule.nth - 1}" if rule.nth > 1 else ""
         return f"{rule.document or self.document}#{_anchor(rule.heading)}{repeated}"
