@@ -12,7 +12,7 @@ import yaml
 
 from capelin.client.access import ExecPlugin, Impersonation, Material, Server, User
 from capelin.client.errors import ConfigError
-from capelin.documents import read_yaml
+from capelin.yaml import read_yaml
 
 Chosen = tuple[Server, User, str]
 """What a context comes down to: a server, a user, a namespace."""

@@ -18,11 +18,9 @@ from capelin.contract import (
     vocabulary,
 )
 from capelin.contract.conditions import ConditionSpec
-from capelin.contract.versions import Version
 
 __all__ = [
     "ConditionSpec",
-    "Version",
     "clusters",
     "conditions",
     "failure_domains",

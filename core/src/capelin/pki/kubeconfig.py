@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import yaml
 
-from capelin.documents import read_yaml
 from capelin.pki.certificates import KeyPair
 from capelin.pki.renewal import reissue_reason
+from capelin.yaml import read_yaml
 
 
 @dataclass(frozen=True, slots=True)

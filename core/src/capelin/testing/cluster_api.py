@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from capelin.api import Unstructured
-from capelin.documents import read_yaml
 from capelin.embedded.binaries import Binaries
+from capelin.yaml import read_yaml
 
 _PLACES: Final = {
     "cluster.x-k8s.io": ("cluster-api", "core"),

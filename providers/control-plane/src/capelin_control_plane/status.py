@@ -6,8 +6,8 @@ from datetime import datetime
 
 from capelin.api import Condition
 from capelin.contract.conditions import ConditionSpec, is_true, update
-from capelin.contract.versions import Version
 from capelin.contract.vocabulary import AVAILABLE, CLUSTER_NAME_LABEL, DELETING
+from capelin.versions import Version
 
 from capelin_control_plane.api import CapelinControlPlane, Initialization, Status, VersionCount
 from capelin_control_plane.backends import Observed, Part, Problem
@@ -271,7 +271,7 @@ def running_versions(seen: Observed) -> list[VersionCount]:
         VersionCount(version=version, replicas=counts[version])
         if counts[version]
         else VersionCount(version=version)
-        for version in sorted(counts, key=Version.read)
+        for version in sorted(counts, key=Version.parse)
         if counts[version] or version in {part.version for part in _followers(seen)}
     ]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, cast
 
 from capelin.api import Unstructured
-from capelin.documents import read_all_yaml
 from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
@@ -23,6 +22,7 @@ from capelin.embedded.management.problems import ProblemError
 from capelin.embedded.management.providers import Upstream, discover, upstream
 from capelin.embedded.management.substitution import substitute
 from capelin.embedded.processes import private_folder, write_private
+from capelin.yaml import read_all_yaml
 
 CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
 

@@ -1,4 +1,4 @@
-"""YAML, read by the quickest safe loader that there is."""
+"""YAML, parsed by the fastest safe loader that is installed."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -10,10 +10,10 @@ _LOADER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """What one document says."""
+    """Parse one document."""
     return yaml.load(text, Loader=_LOADER)  # noqa: S506 - both loaders are safe
 
 
 def read_all_yaml(text: str | bytes) -> Iterator[Any]:
-    """What each document says, read when it is asked for."""
+    """Parse documents one after the other, each when it is asked for."""
     return yaml.load_all(text, Loader=_LOADER)
