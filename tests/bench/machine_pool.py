@@ -12,8 +12,8 @@ from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import CustomResourceDefinition, Node
 from capelin.client import Client, Config, NotServed, Options
 from capelin.contract.conditions import ConditionSpec
+from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.owners import reference_to
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.controller import Context
 from capelin.controller.events import Recorder
 from capelin.embedded.apiserver import ApiServer, Settings

@@ -22,8 +22,8 @@ import pytest
 from capelin.api.views.capi import Cluster
 from capelin.api.views.core import ConfigMap, Secret
 from capelin.client import Client, Config
+from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.owners import reference_to
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.processes import Process, kill_all

@@ -14,11 +14,17 @@ from capelin.conformance.contracts import (
     ContractRule,
 )
 from capelin.conformance.contracts.rule import Contract
-from capelin.contract import vocabulary
+from capelin.contract import conditions, labels
 
 ALL = [(contract, rule) for contract in CONTRACTS for rule in contract]
 IDS = {rule.id for _, rule in ALL}
-WORDS = {value for name, value in vars(vocabulary).items() if name.isupper()}
+NAMES = {
+    name: value
+    for module in (labels, conditions)
+    for name, value in vars(module).items()
+    if name.isupper() and not name.startswith("_") and isinstance(value, str)
+}
+WORDS = set(NAMES.values())
 PAGES = "https://cluster-api.sigs.k8s.io/developer/providers/contracts"
 MENTION = re.compile(r"Rules? (?:`[^`]+`(?:[,;. ]|\s|$|and|for pools)*)+")
 FOLDER = Path(capelin.contract.__file__).parent
@@ -128,15 +134,15 @@ def test_only_what_came_later_is_of_one_generation() -> None:
 
 
 @pytest.mark.parametrize("rule", [rule for _, rule in ALL], ids=lambda rule: rule.id)
-def test_the_words_of_a_rule_are_in_the_vocabulary(rule: ContractRule) -> None:
+def test_the_words_of_a_rule_are_labels_or_conditions(rule: ContractRule) -> None:
     contracts = {"cluster.x-k8s.io/v1beta1", "cluster.x-k8s.io/v1beta2"}
     for word in rule.words:
         assert word in WORDS | contracts or word.startswith("${"), word
 
 
-def test_the_vocabulary_says_each_thing_once() -> None:
+def test_each_label_and_condition_is_named_once() -> None:
     seen: dict[str, str] = {}
-    for name, value in vars(vocabulary).items():
+    for name, value in NAMES.items():
         # Core uses the same words for a Node's annotations as for labels.
         if name.isupper() and not name.startswith("NODE_"):
             assert value not in seen, f"{name} and {seen[value]} are the same"

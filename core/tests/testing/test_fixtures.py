@@ -14,7 +14,7 @@ from capelin.api.views.capi import Machine, MachineSet
 from capelin.api.views.core import Namespace
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.management.providers import Provider
+from capelin.provider import Provider
 from capelin.testing import administrator
 from capelin.testing.administrator import Administrator
 from capelin.testing.waiting import until

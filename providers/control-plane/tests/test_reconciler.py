@@ -15,8 +15,8 @@ from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Secret
 from capelin.client import Client, Config
 from capelin.contract.conditions import ConditionSpec
+from capelin.contract.labels import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL
 from capelin.contract.owners import reference_to
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL
 from capelin.controller import Context, Manager, ObjectKey
 from capelin.controller.events import Recorder
 from capelin.testing.managers import running

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from capelin.api.views.core import Secret
 from capelin.client import Client
+from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import controller_of, is_controlled_by
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.pki import KeyPair, client_certificate_of, new_ca, read_kubeconfig, validity_of
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.backends import Problem, Site

@@ -1,4 +1,4 @@
-"""Cluster API's contracts: their vocabulary and the functions that keep them.
+"""Cluster API's contracts: labels, conditions, and functions that keep them.
 
 Its modules are its public names: `conditions.update(...)`, `owners.ensure(...)`.
 """
@@ -7,6 +7,7 @@ from capelin.contract import (
     clusters,
     conditions,
     failure_domains,
+    labels,
     machine_pools,
     metadata,
     names,
@@ -15,7 +16,6 @@ from capelin.contract import (
     replicas,
     secrets,
     versions,
-    vocabulary,
 )
 from capelin.contract.conditions import ConditionSpec
 
@@ -24,6 +24,7 @@ __all__ = [
     "clusters",
     "conditions",
     "failure_domains",
+    "labels",
     "machine_pools",
     "metadata",
     "names",
@@ -32,5 +33,4 @@ __all__ = [
     "replicas",
     "secrets",
     "versions",
-    "vocabulary",
 ]

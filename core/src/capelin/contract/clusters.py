@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from capelin.api import BaseObject
 from capelin.api.views.capi import Cluster, ContractReference
 from capelin.contract import owners
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
+from capelin.contract.labels import CLUSTER_NAME_LABEL
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 

@@ -8,18 +8,69 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from capelin.api import Condition, Unstructured
-from capelin.contract.vocabulary import (
-    AVAILABLE,
-    DELETING,
-    INVALID_CONDITION_REPORTED,
-    NO_REASON_REPORTED,
-    NOT_YET_REPORTED,
-    PAUSED,
-    READY,
-)
+
+# Conditions that several kinds have
+
+AVAILABLE: Final = "Available"
+"""It does what it is there for, even if something about it is broken or being changed."""
+READY: Final = "Ready"
+"""It is as it is to be; of contract v1beta1, and of machines."""
+UP_TO_DATE: Final = "UpToDate"
+"""It is as the spec now wants it."""
+ROLLING_OUT: Final = "RollingOut"
+"""Some replicas are not yet as the spec wants them."""
+SCALING_UP: Final = "ScalingUp"
+"""There are fewer replicas than there are to be."""
+SCALING_DOWN: Final = "ScalingDown"
+"""There are more replicas than there are to be."""
+MACHINES_READY: Final = "MachinesReady"
+"""All Machines are ready."""
+MACHINES_UP_TO_DATE: Final = "MachinesUpToDate"
+"""All Machines are as the spec now wants them."""
+REMEDIATING: Final = "Remediating"
+"""Something unhealthy is being replaced."""
+DELETING: Final = "Deleting"
+"""It is being removed."""
+PAUSED: Final = "Paused"
+"""It is being left alone."""
+
+# Reasons that several conditions have, besides `X` and `NotX` for a condition X
+
+NOT_YET_REPORTED: Final = "NotYetReported"
+"""Nobody has said anything about it yet."""
+NO_REASON_REPORTED: Final = "NoReasonReported"
+"""Somebody said something about it, but not why."""
+INVALID_CONDITION_REPORTED: Final = "InvalidConditionReported"
+"""Somebody said something about it that cannot be understood."""
+INTERNAL_ERROR: Final = "InternalError"
+"""Something went wrong that is not supposed to; the log says what."""
+OBJECT_DOES_NOT_EXIST: Final = "ObjectDoesNotExist"
+"""What it is about is not there yet."""
+OBJECT_DELETED: Final = "ObjectDeleted"
+"""What it is about is gone."""
+CONNECTION_DOWN: Final = "ConnectionDown"
+"""The workload cluster cannot be reached."""
+INSPECTION_FAILED: Final = "InspectionFailed"
+"""The workload cluster could not be asked."""
+NO_REPLICAS: Final = "NoReplicas"
+"""There is nothing that it could be said of."""
+WAITING_FOR_REPLICAS_SET: Final = "WaitingForReplicasSet"
+"""Nobody has said yet how many replicas there are to be."""
+WAITING_FOR_CLUSTER_INFRASTRUCTURE: Final = "WaitingForClusterInfrastructureReady"
+"""The Cluster's infrastructure is not provisioned yet."""
+WAITING_FOR_CONTROL_PLANE: Final = "WaitingForControlPlaneInitialized"
+"""The control plane does not answer yet."""
+WAITING_FOR_BOOTSTRAP_DATA: Final = "WaitingForBootstrapData"
+"""The bootstrap provider has not made its data yet."""
+PROVISIONED: Final = "Provisioned"
+"""The infrastructure is there."""
+NOT_PROVISIONED: Final = "NotProvisioned"
+"""The infrastructure is not there yet."""
+DELETION_COMPLETED: Final = "DeletionCompleted"
+"""Everything is gone, and the object may go."""
 
 Status = Literal["True", "False", "Unknown"]
 

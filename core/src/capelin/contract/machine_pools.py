@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from capelin.api import BaseObject
-from capelin.contract.vocabulary import (
+from capelin.contract.labels import (
     AUTOSCALER_MAX_SIZE_ANNOTATION,
     AUTOSCALER_MIN_SIZE_ANNOTATION,
     DELETE_MACHINE_ANNOTATION,

@@ -7,8 +7,7 @@ Rules `control-plane/metadata`, `control-plane/node-metadata`, `infra-machine-po
 from collections.abc import Mapping
 
 from capelin.api import BaseObject
-from capelin.contract.names import label_value
-from capelin.contract.vocabulary import (
+from capelin.contract.labels import (
     CLUSTER_NAME_LABEL,
     CONTROL_PLANE_LABEL,
     CONTROL_PLANE_NAME_LABEL,
@@ -19,6 +18,7 @@ from capelin.contract.vocabulary import (
     POOL_NAME_LABEL,
     WATCH_LABEL,
 )
+from capelin.contract.names import label_value
 
 
 def control_plane_machine_labels(

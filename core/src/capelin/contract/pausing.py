@@ -5,8 +5,8 @@ Rules `*/pausing`. The words are those that core writes on its own kinds.
 
 from capelin.api import BaseObject
 from capelin.api.views.capi import Cluster
-from capelin.contract.conditions import ConditionSpec
-from capelin.contract.vocabulary import PAUSED, PAUSED_ANNOTATION
+from capelin.contract.conditions import PAUSED, ConditionSpec
+from capelin.contract.labels import PAUSED_ANNOTATION
 
 
 def is_paused(obj: BaseObject, cluster: Cluster | None) -> bool:

@@ -9,8 +9,8 @@ from typing import Literal
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.views.core import Secret
+from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import is_controlled_by, reference_to
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.pki import KeyPair, ServiceAccountKeys
 
 Purpose = Literal["kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client"]

@@ -14,7 +14,7 @@ from capelin.client import Client, Config, LeaderElection
 from capelin.client import Options as ClientOptions
 from capelin.client.election import Timing as ElectionTiming
 from capelin.client.errors import NotServed, Unavailable, Unreachable
-from capelin.contract.vocabulary import WATCH_LABEL
+from capelin.contract.labels import WATCH_LABEL
 from capelin.controller.context import Context
 from capelin.controller.events import Recorder
 from capelin.controller.metrics import Metrics

@@ -11,7 +11,7 @@ from capelin.api import BaseObject, Unstructured, crd
 from capelin.api.views.core import CustomResourceDefinition, Namespace
 from capelin.client import Client, ClientError, Config, NotServed, Options
 from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.management.providers import Provider
+from capelin.provider import Provider
 from capelin.testing.cluster_api import cluster_api_crds, kinds_in
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from capelin.contract.names import ProviderType
 from capelin.embedded.management.plan import (
     Component,
     Place,
@@ -15,7 +16,8 @@ from capelin.embedded.management.plan import (
     python_component,
     upstream_component,
 )
-from capelin.embedded.management.providers import CORE, Provider, ProviderType
+from capelin.embedded.management.providers import CORE
+from capelin.provider import Provider
 
 DEPLOYMENT: dict[str, Any] = {
     "kind": "Deployment",

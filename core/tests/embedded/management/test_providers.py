@@ -8,13 +8,10 @@ from unittest.mock import Mock
 import pytest
 from capelin.embedded.management import providers
 from capelin.embedded.management.components import programs
+from capelin.embedded.management.plan import python_component
 from capelin.embedded.management.problems import BadInputError, ProblemError
-from capelin.embedded.management.providers import (
-    ENTRY_POINTS,
-    Provider,
-    discover,
-    upstream,
-)
+from capelin.embedded.management.providers import discover, upstream
+from capelin.provider import ENTRY_POINTS, Provider
 
 MINE = Provider(
     name="mine",
@@ -42,7 +39,7 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "running.py").write_text(
-        "from capelin.embedded.management.providers import Provider\n"
+        "from capelin.provider import Provider\n"
         "def provider():\n"
         "    return Provider('running', 'InfrastructureProvider', 'v1.0.0', 'running',"
         " programs=['kwok', 'kube-scheduler', 'etcd'])\n"
@@ -73,8 +70,7 @@ def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The entry point of a package whose function `describe` is that expression."""
     module = f"package_{folder.name.replace('-', '_')}"
     (folder / f"{module}.py").write_text(
-        "from capelin.embedded.management.providers import Provider\n"
-        f"def describe():\n    return {describe}\n"
+        f"from capelin.provider import Provider\ndef describe():\n    return {describe}\n"
     )
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     return EntryPoint("mine", f"{module}:describe", "capelin.providers")
@@ -118,7 +114,8 @@ def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
             "namespace": "control-plane-mine-system",
         }
     ]
-    assert (MINE.launch.namespace, MINE.launch.service_account, MINE.launch.arguments) == (
+    launch = python_component(MINE).launch
+    assert (launch.namespace, launch.service_account, launch.arguments) == (
         "control-plane-mine-system",
         "control-plane-mine",
         ("--concurrency=5",),

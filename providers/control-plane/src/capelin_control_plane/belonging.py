@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.contract.clusters import named_by
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
+from capelin.contract.labels import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
 from capelin.controller import Context, ObjectKey
 
 from capelin_control_plane.api import CapelinControlPlane

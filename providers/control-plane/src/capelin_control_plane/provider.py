@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from capelin.api import Unstructured, crd
 from capelin.controller import rbac
-from capelin.embedded.management.providers import Provider
+from capelin.provider import Provider
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 from capelin_control_plane.desired import PROGRAMS

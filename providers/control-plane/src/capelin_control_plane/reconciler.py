@@ -11,8 +11,8 @@ from capelin.api.views.core import Secret
 from capelin.client import Client, ClientError, needs_apply
 from capelin.contract.clusters import cluster_name_of, cluster_of
 from capelin.contract.conditions import ConditionSpec, is_true
+from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.pausing import paused
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL
 from capelin.controller import (
     After,
     Context,

@@ -9,8 +9,8 @@ from capelin.api.views.core import Secret
 from capelin.client import Client
 from capelin.client.errors import AlreadyExists
 from capelin.contract import secrets
+from capelin.contract.labels import SECRET_TYPE
 from capelin.contract.owners import controller_of, ensure, reference_to
-from capelin.contract.vocabulary import SECRET_TYPE
 from capelin.pki import (
     KeyPair,
     RefusedError,

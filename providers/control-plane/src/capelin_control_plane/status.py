@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from capelin.api import Condition
-from capelin.contract.conditions import ConditionSpec, is_true, update
-from capelin.contract.vocabulary import AVAILABLE, CLUSTER_NAME_LABEL, DELETING
+from capelin.contract.conditions import AVAILABLE, DELETING, ConditionSpec, is_true, update
+from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.versions import Version
 
 from capelin_control_plane.api import CapelinControlPlane, Initialization, Status, VersionCount

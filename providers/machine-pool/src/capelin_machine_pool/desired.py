@@ -9,9 +9,7 @@ from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.views.capi import Machine, MachinePool
-from capelin.contract.metadata import pool_machine_labels
-from capelin.contract.owners import reference_to
-from capelin.contract.vocabulary import (
+from capelin.contract.labels import (
     NODE_CLUSTER_NAME_ANNOTATION,
     NODE_CLUSTER_NAMESPACE_ANNOTATION,
     NODE_MACHINE_ANNOTATION,
@@ -19,6 +17,8 @@ from capelin.contract.vocabulary import (
     NODE_OWNER_NAME_ANNOTATION,
     POOL_NAME_LABEL,
 )
+from capelin.contract.metadata import pool_machine_labels
+from capelin.contract.owners import reference_to
 from capelin.controller import ObjectKey
 
 from capelin_machine_pool.api import (

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from capelin.api import crd, immutable_templates
 from capelin.controller import rbac
-from capelin.embedded.management.providers import Provider
+from capelin.provider import Provider
 
 from capelin_machine_pool.api import (
     CapelinCluster,

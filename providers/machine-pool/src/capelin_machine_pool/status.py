@@ -5,9 +5,8 @@ from datetime import datetime
 
 from capelin.api import BaseObject, Condition
 from capelin.api.views.capi import Cluster
-from capelin.contract.conditions import ConditionSpec, find, is_true, update
+from capelin.contract.conditions import DELETING, READY, ConditionSpec, find, is_true, update
 from capelin.contract.machine_pools import provider_id_list
-from capelin.contract.vocabulary import DELETING, READY
 
 from capelin_machine_pool.api import (
     MOST_INSTANCES,

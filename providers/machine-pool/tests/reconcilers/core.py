@@ -11,8 +11,8 @@ from capelin.api import OwnerReference
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import Secret
 from capelin.client import Client, WorkloadClients
+from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import reference_to
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.controller import Context, ObjectKey
 from capelin.controller.events import Recorder
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool

@@ -1,7 +1,7 @@
 """The rules that every contract kind has to follow."""
 
 from capelin.conformance.contracts.rule import BOOK, ContractRule, Field
-from capelin.contract.vocabulary import (
+from capelin.contract.labels import (
     AGGREGATE_TO_MANAGER_LABEL,
     PAUSED_ANNOTATION,
     TOPOLOGY_DRY_RUN_ANNOTATION,

@@ -10,10 +10,12 @@ from typing import Final, Literal
 from uuid import NAMESPACE_DNS, uuid5
 
 from capelin.api import Unstructured
+from capelin.contract.names import ProviderType
 from capelin.embedded.components import TIMER_SLACK
 from capelin.embedded.management.manifests import Launch, inventory, launch
-from capelin.embedded.management.providers import Provider, ProviderType, Upstream
+from capelin.embedded.management.providers import Upstream
 from capelin.embedded.processes import Command, Limits
+from capelin.provider import Provider
 
 VARIABLES: Final = {
     "CLUSTER_TOPOLOGY": "true",
@@ -123,7 +125,7 @@ def python_component(provider: Provider) -> Component:
         version=provider.version,
         program=(sys.executable, "-m", provider.module),
         dialect="extension" if is_extension else "python",
-        launch=provider.launch,
+        launch=Launch(provider.namespace, provider.label, tuple(provider.arguments), {}),
         manifests=provider.components(),
         listens_for=("health", "webhooks") if is_extension else ("health",),
         late=provider.objects,

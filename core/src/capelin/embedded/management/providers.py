@@ -1,33 +1,13 @@
 """What an environment can be made of: Cluster API's own providers, and installed packages'."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
-from capelin.api import Unstructured
-from capelin.embedded.management.manifests import Launch
+from capelin.contract.names import ProviderType, provider_label
 from capelin.embedded.management.problems import BadInputError, ProblemError
-
-ENTRY_POINTS: Final = "capelin.providers"
-"""The entry point group whose values are functions `() -> Provider`."""
-
-ProviderType = Literal[
-    "CoreProvider",
-    "BootstrapProvider",
-    "ControlPlaneProvider",
-    "InfrastructureProvider",
-    "RuntimeExtensionProvider",
-]
-"""What clusterctl tells apart."""
-
-_PREFIXES: Final[dict[ProviderType, str]] = {
-    "CoreProvider": "",
-    "BootstrapProvider": "bootstrap-",
-    "ControlPlaneProvider": "control-plane-",
-    "InfrastructureProvider": "infrastructure-",
-    "RuntimeExtensionProvider": "runtime-extension-",
-}
+from capelin.provider import ENTRY_POINTS, Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +27,7 @@ class Upstream:
     @property
     def label(self) -> str:
         """As in `bootstrap-kubeadm`: what clusterctl, and our processes, call it."""
-        return _PREFIXES[self.type] + self.name
+        return provider_label(self.type, self.name)
 
 
 CORE: Final = Upstream(
@@ -85,78 +65,6 @@ ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
     ),
 }
 """What `--with` takes, and the providers that each name brings."""
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """A provider or extension that an installed Python package brings."""
-
-    name: str
-    type: ProviderType
-    version: str
-    """As in `v0.1.0`."""
-    module: str
-    """Started as `python -m <module>`: a manager of `capelin.controller`, or for a
-    `RuntimeExtensionProvider` a server of `capelin.runtime`, with the flags that these have."""
-    crds: Sequence[Unstructured] = ()
-    rules: Sequence[Unstructured] = ()
-    """The RBAC rules, in the whole cluster, of its service account."""
-    arguments: Sequence[str] = ()
-    """Flags beyond those that every manager gets."""
-    programs: Sequence[str] = ()
-    """What it runs on this machine, as the binaries are asked for; those of Kubernetes without a
-    version, since an environment's is taken."""
-    objects: Sequence[Unstructured] = field(default=())
-    """What else it needs, such as an ExtensionConfig; sent when Cluster API answers.
-
-    A `clientConfig.service` in them is replaced by the URL of the process.
-    """
-
-    @property
-    def label(self) -> str:
-        """As in `control-plane-capelin`: what clusterctl, and our processes, call it."""
-        return _PREFIXES[self.type] + self.name
-
-    @property
-    def namespace(self) -> str:
-        """Where its service account lives."""
-        return f"{self.label}-system"
-
-    @property
-    def launch(self) -> Launch:
-        """How its manager is started, and as whom."""
-        return Launch(self.namespace, self.label, tuple(self.arguments), {})
-
-    def components(self) -> list[Unstructured]:
-        """What its installation consists of."""
-        account = {"kind": "ServiceAccount", "name": self.label, "namespace": self.namespace}
-        role = f"{self.namespace}-manager"
-        return [
-            *self.crds,
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}},
-            {
-                "apiVersion": "v1",
-                "kind": "ServiceAccount",
-                "metadata": {"name": self.label, "namespace": self.namespace},
-            },
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRole",
-                "metadata": {"name": role},
-                "rules": list(self.rules),
-            },
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": role},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": "ClusterRole",
-                    "name": role,
-                },
-                "subjects": [account],
-            },
-        ]
 
 
 def upstream(requested: Iterable[str]) -> list[Upstream]:

@@ -11,9 +11,9 @@ from capelin.client import Client, ClientError, Invalid, NotFound, Unreachable, 
 from capelin.client.paths import path_of
 from capelin.contract import secrets
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by, owner_of
-from capelin.contract.conditions import ConditionSpec
+from capelin.contract.conditions import READY, ConditionSpec
+from capelin.contract.labels import CLUSTER_NAME_LABEL, POOL_NAME_LABEL
 from capelin.contract.pausing import paused
-from capelin.contract.vocabulary import CLUSTER_NAME_LABEL, POOL_NAME_LABEL, READY
 from capelin.controller import (
     After,
     Context,

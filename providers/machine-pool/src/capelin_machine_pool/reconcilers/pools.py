@@ -10,12 +10,11 @@ from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
 from capelin.contract import failure_domains
 from capelin.contract.clusters import cluster_of, named_by, owner_of
-from capelin.contract.conditions import ConditionSpec
+from capelin.contract.conditions import READY, ConditionSpec
 from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import ensure, reference_to
 from capelin.contract.pausing import paused
 from capelin.contract.references import served
-from capelin.contract.vocabulary import READY
 from capelin.controller import (
     After,
     Context,
