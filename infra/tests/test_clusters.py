@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from capelin.api.views.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
-from capelin.embedded.management.problems import BadInputError
+from capelin.errors import InvalidInputError
 from capelin_infra.clusters import (
     Counts,
     Shape,
@@ -54,7 +54,7 @@ def test_a_new_cluster_has_workers_of_the_kind_that_its_class_has(
 
 
 def test_a_class_without_workers_makes_a_cluster_only_without_workers() -> None:
-    with pytest.raises(BadInputError, match="has no workers"):
+    with pytest.raises(InvalidInputError, match="has no workers"):
         new_cluster(SHAPE, "v1.34.4", cluster_class())
     alone = Shape("demo", "default", "capelin", None, control_plane_replicas=1, workers=0)
     made = new_cluster(alone, "v1.34.4", cluster_class())
@@ -64,7 +64,7 @@ def test_a_class_without_workers_makes_a_cluster_only_without_workers() -> None:
 @pytest.mark.parametrize("name", ["", "Demo", "a_b", "-a", "a" * 64])
 def test_a_name_that_kubernetes_would_not_take_is_refused(name: str) -> None:
     shape = Shape(name, "default", "capelin", None, control_plane_replicas=1, workers=0)
-    with pytest.raises(BadInputError, match="cannot be the name of a cluster"):
+    with pytest.raises(InvalidInputError, match="cannot be the name of a cluster"):
         new_cluster(shape, "v1.34.4", cluster_class())
 
 
@@ -84,7 +84,7 @@ def test_upgrades_go_to_later_patches_and_the_next_minor(after: str) -> None:
     ],
 )
 def test_upgrades_that_kubernetes_does_not_have_are_refused(after: str, why: str) -> None:
-    with pytest.raises(BadInputError, match=why):
+    with pytest.raises(InvalidInputError, match=why):
         check_upgrade("v1.33.0", after)
 
 
@@ -109,12 +109,12 @@ def test_scaling_changes_the_pool_that_it_looked_up() -> None:
 @pytest.mark.parametrize("pool", [None, "c"])
 def test_scaling_asks_which_pool_when_that_is_not_clear(pool: str | None) -> None:
     workers = topology(machinePools=[{"name": "a"}], machineDeployments=[{"name": "b"}])
-    with pytest.raises(BadInputError, match="Its pools are: a, b"):
+    with pytest.raises(InvalidInputError, match="Its pools are: a, b"):
         scaling(cluster(**workers), Counts(workers=5, pool=pool, control_plane=None))
 
 
 def test_a_cluster_without_a_class_is_left_to_kubectl() -> None:
-    with pytest.raises(BadInputError, match="is not made from a ClusterClass"):
+    with pytest.raises(InvalidInputError, match="is not made from a ClusterClass"):
         scaling(cluster(spec={}), Counts(workers=5, pool=None, control_plane=None))
 
 

@@ -10,7 +10,7 @@ import pytest
 from capelin.client import Config, Server, Unreachable
 from capelin.embedded.binaries import NotObtainableError
 from capelin.embedded.management.environment import Environment, Existing, Settings
-from capelin.embedded.management.problems import BusyError, NotUpError, TooSlowError
+from capelin.errors import BusyError, NotReadyError, WaitTimeoutError
 from capelin_infra.cli.running import explained
 
 from .command import capelin
@@ -36,7 +36,7 @@ def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
     text = capelin("--help", home=tmp_path).stdout
     for verb in ("up", "status", "kubeconfig", "logs", "down", "create", "delete", "upgrade"):
         assert f"\n  {verb} " in text
-    for code in ("0 done", "2 the command line", "4 no such", "5 another", "130 interrupted"):
+    for code in ("0 done", "2 invalid command line", "4 no such", "5 another", "130 interrupted"):
         assert code in " ".join(text.split())
 
 
@@ -144,9 +144,9 @@ def test_without_environments_status_says_how_to_start_one(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (BusyError("a", "b", "c"), 5),
-        (TooSlowError("a", "b", "c"), 6),
-        (NotUpError("a", "b", "c"), 1),
+        (BusyError("a", reason="b", hint="c"), 5),
+        (WaitTimeoutError("a", reason="b", hint="c"), 6),
+        (NotReadyError("a", reason="b", hint="c"), 1),
         (NotObtainableError("etcd", [("cache", "not there")], "advice"), 3),
         (Unreachable("no answer"), 1),
         (KeyError("x"), 1),
@@ -159,5 +159,5 @@ def test_each_kind_of_trouble_has_its_exit_code(error: Exception, code: int) -> 
 
 
 def test_a_problem_is_told_as_what_why_and_what_to_do() -> None:
-    message, _ = explained(NotUpError("It is not up.", "It crashed.", "Look at it."))
+    message, _ = explained(NotReadyError("It is not up.", reason="It crashed.", hint="Look at it."))
     assert message.splitlines() == ["Error: It is not up.", "  It crashed.", "  Look at it."]

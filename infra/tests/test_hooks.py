@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from capelin.api.views.capi import ExtensionConfig
 from capelin.client import Client, Forbidden, NotServed
-from capelin.embedded.management.problems import BadInputError, MissingError
+from capelin.errors import InvalidInputError, MissingError
 from capelin.pki import issue, new_ca
 from capelin.runtime.requests import Scene, UsedPatch, example_scene
 from capelin.runtime.v1alpha1 import GeneratePatches
@@ -361,7 +361,7 @@ async def test_a_handler_is_told_what_the_patch_that_names_it_may_see(
 async def test_which_of_several_patches_is_meant_has_to_be_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(BadInputError, match=r"one, two.*--patch"):
+    with pytest.raises(InvalidInputError, match=r"one, two.*--patch"):
         await request_about_the_scene(monkeypatch, "twice.shoal")
     names, _ = await request_about_the_scene(monkeypatch, "twice.shoal", "two")
     assert names == {"builtin", "depth"}
@@ -398,18 +398,18 @@ def test_what_python_calls_equal_differs_in_a_template() -> None:
 @pytest.mark.parametrize("kind", ["JSONPatch", "JSONMergePatch"])
 @pytest.mark.parametrize("patch", [b"", b"{", b"<html>", b"\xff"])
 def test_a_patch_that_is_no_json_is_said_to_be_none(patch: bytes, kind: str) -> None:
-    with pytest.raises(BadInputError, match="It is no JSON"):
+    with pytest.raises(InvalidInputError, match="It is no JSON"):
         patched_by(patch, kind)
 
 
 @pytest.mark.parametrize("patch", [b"{}", b"1", b"null", b'"x"'])
 def test_a_json_patch_has_steps(patch: bytes) -> None:
-    with pytest.raises(BadInputError, match="is a list of steps"):
+    with pytest.raises(InvalidInputError, match="is a list of steps"):
         patched_by(patch)
 
 
 def test_a_patch_for_what_nobody_asked_about_does_not_pass_for_none() -> None:
-    with pytest.raises(BadInputError, match="has the uid 'other'"):
+    with pytest.raises(InvalidInputError, match="has the uid 'other'"):
         patched_by(b"[]", uid="other")
 
 
@@ -423,9 +423,9 @@ def test_a_patch_for_what_nobody_asked_about_does_not_pass_for_none() -> None:
     ],
 )
 def test_the_title_says_what_is_wrong_with_a_patch(patch: bytes, uid: str, title: str) -> None:
-    with pytest.raises(BadInputError) as refusal:
+    with pytest.raises(InvalidInputError) as refusal:
         patched_by(patch, uid=uid)
-    assert refusal.value.what == title
+    assert refusal.value.message == title
 
 
 def test_percentiles_are_what_so_many_calls_took_at_most() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.problems import MissingError
+from capelin.errors import MissingError
 from capelin_infra.logs import Tail, print_logs
 
 

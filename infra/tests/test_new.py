@@ -14,7 +14,7 @@ import yaml
 from capelin.api.views.capi import ExtensionConfig
 from capelin.api.views.core import Namespace
 from capelin.client import Client, Config
-from capelin.embedded.management.problems import BadInputError
+from capelin.errors import InvalidInputError
 from capelin.runtime.calling import address_of
 from capelin_infra.scaffold.writing import write_extension
 
@@ -132,7 +132,7 @@ def test_nothing_is_left_to_fill_in(folder: Path) -> None:
 
 
 def test_nothing_is_written_over_what_exists(folder: Path) -> None:
-    with pytest.raises(BadInputError, match="is there already"):
+    with pytest.raises(InvalidInputError, match="is there already"):
         write_extension("storage-guard", folder)
 
 
@@ -144,5 +144,5 @@ def test_nothing_is_written_over_what_exists(folder: Path) -> None:
     ],
 )
 def test_a_name_has_to_do_for_a_package_and_a_service(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="cannot be the name"):
+    with pytest.raises(InvalidInputError, match="cannot be the name"):
         write_extension(name, tmp_path / "other")

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from capelin.api import Unstructured
 from capelin.api.views.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
-from capelin.embedded.management.problems import BadInputError
+from capelin.errors import InvalidInputError
 
 DEMO_CLASS: Final = "capelin"
 """The ClusterClass of our own providers."""
@@ -44,13 +44,13 @@ def check_name(name: str) -> None:
     """Refuse what could not be a cluster's name.
 
     Raises:
-        BadInputError: with what a name looks like.
+        InvalidInputError: with what a name looks like.
     """
     if not _NAME.fullmatch(name):
-        raise BadInputError(
+        raise InvalidInputError(
             f"{name!r} cannot be the name of a cluster.",
-            "A name has 1 to 63 lower-case letters, digits and hyphens.",
-            "Choose another name.",
+            reason="A name has 1 to 63 lower-case letters, digits and hyphens.",
+            hint="Choose another name.",
         )
 
 
@@ -58,14 +58,14 @@ def numbers(version: str) -> tuple[int, int, int]:
     """A version's numbers, to compare by.
 
     Raises:
-        BadInputError: if it is not of the form v1.34.4.
+        InvalidInputError: if it is not of the form v1.34.4.
     """
     match = _VERSION.fullmatch(version)
     if match is None:
-        raise BadInputError(
+        raise InvalidInputError(
             f"{version!r} is not a version of Kubernetes.",
-            "A version has three numbers after a v.",
-            "Write it as v1.34.4.",
+            reason="A version has three numbers after a v.",
+            hint="Write it as v1.34.4.",
         )
     major, minor, patch = match.groups()
     return int(major), int(minor), int(patch)
@@ -75,26 +75,26 @@ def check_upgrade(before: str, after: str) -> None:
     """Refuse an upgrade that Kubernetes does not have.
 
     Raises:
-        BadInputError: for the same version, a downgrade, or more than one minor version.
+        InvalidInputError: for the same version, a downgrade, or more than one minor version.
     """
     old, new = numbers(before), numbers(after)
     if new == old:
-        raise BadInputError(
+        raise InvalidInputError(
             f"The cluster runs {before} already.",
-            "There is nothing to upgrade.",
-            "Name a later version.",
+            reason="There is nothing to upgrade.",
+            hint="Name a later version.",
         )
     if new < old:
-        raise BadInputError(
+        raise InvalidInputError(
             f"{after} is older than {before}.",
-            "Kubernetes has no way back to an older version.",
-            "Name a later version, or create a new cluster.",
+            reason="Kubernetes has no way back to an older version.",
+            hint="Name a later version, or create a new cluster.",
         )
     if (new[0], new[1]) > (old[0], old[1] + 1):
-        raise BadInputError(
+        raise InvalidInputError(
             f"{after} is more than one minor version after {before}.",
-            "Kubernetes is upgraded one minor version at a time.",
-            f"Upgrade to a v{old[0]}.{old[1] + 1} version first.",
+            reason="Kubernetes is upgraded one minor version at a time.",
+            hint=f"Upgrade to a v{old[0]}.{old[1] + 1} version first.",
         )
 
 
@@ -102,7 +102,7 @@ def new_cluster(shape: Shape, version: str, cluster_class: ClusterClass) -> Unst
     """A Cluster of a class, with one group of workers.
 
     Raises:
-        BadInputError: if workers are wanted and the class has none.
+        InvalidInputError: if workers are wanted and the class has none.
     """
     check_name(shape.name)
     numbers(version)
@@ -139,7 +139,7 @@ def scaling(cluster: Cluster, counts: Counts) -> list[Operation]:
     """The JSON patch of a Cluster that changes its numbers.
 
     Raises:
-        BadInputError: if it has no workers, several groups of which none is named, or no such.
+        InvalidInputError: if it has no workers, several groups of which none is named, or no such.
     """
     operations: list[Operation] = []
     if counts.control_plane is not None:
@@ -157,14 +157,14 @@ def topology_version(cluster: Cluster) -> str:
     """The version that a Cluster is to have.
 
     Raises:
-        BadInputError: if it is not of a ClusterClass.
+        InvalidInputError: if it is not of a ClusterClass.
     """
     topology = cluster.spec.topology
     if topology is None or topology.version is None:
-        raise BadInputError(
+        raise InvalidInputError(
             f"Cluster {cluster.name} is not made from a ClusterClass.",
-            "Its control plane and its workers have versions and numbers of their own.",
-            "Change these objects with kubectl.",
+            reason="Its control plane and its workers have versions and numbers of their own.",
+            hint="Change these objects with kubectl.",
         )
     return topology.version
 
@@ -227,10 +227,10 @@ def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
         return "machinePools", workers.machine_pools[0].class_
     if workers.machine_deployments and workers.machine_deployments[0].class_:
         return "machineDeployments", workers.machine_deployments[0].class_
-    raise BadInputError(
+    raise InvalidInputError(
         f"ClusterClass {cluster_class.name} has no workers.",
-        "It names neither MachinePools nor MachineDeployments.",
-        "Use --workers 0, or another --class.",
+        reason="It names neither MachinePools nor MachineDeployments.",
+        hint="Use --workers 0, or another --class.",
     )
 
 
@@ -254,8 +254,8 @@ def _workers(cluster: Cluster, pool: str | None) -> tuple[str, str]:
     if len(chosen) == 1:
         return chosen[0]
     names = ", ".join(name for _, name in groups) or "none"
-    raise BadInputError(
+    raise InvalidInputError(
         f"It is not clear which workers of {cluster.name} are meant.",
-        f"Its pools are: {names}.",
-        "Name one of them with --pool.",
+        reason=f"Its pools are: {names}.",
+        hint="Name one of them with --pool.",
     )

@@ -7,7 +7,7 @@ from capelin.api.views.core import Namespace
 from capelin.client import Client, ClientError, Config, Options
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment, all_named, named
-from capelin.embedded.management.problems import MissingError, NotUpError, ProblemError
+from capelin.errors import MissingError, NotReadyError, UserError
 
 _ANSWER_SECONDS: Final = 10.0
 
@@ -23,8 +23,8 @@ def the_environment(name: str) -> Environment:
         others = ", ".join(each.name for each in all_named()) or "none"
         raise MissingError(
             f"There is no environment {name}.",
-            f"Those that there are: {others}.",
-            f"Start it with capelin up --name {name}.",
+            reason=f"Those that there are: {others}.",
+            hint=f"Start it with capelin up --name {name}.",
         )
     return environment
 
@@ -33,13 +33,13 @@ def client_of(environment: Environment) -> Client:
     """A client of an environment's API server, as its administrator.
 
     Raises:
-        NotUpError: if it was never up.
+        NotReadyError: if it was never up.
     """
     if not environment.kubeconfig.exists():
-        raise NotUpError(
+        raise NotReadyError(
             f"Environment {environment.name} has no API server yet.",
-            "It was never brought up as far as that.",
-            f"Go on with capelin up --name {environment.name}.",
+            reason="It was never brought up as far as that.",
+            hint=f"Go on with capelin up --name {environment.name}.",
         )
     return Client(Config.from_kubeconfig(environment.kubeconfig), manager="capelin-cli")
 
@@ -65,8 +65,8 @@ async def obstacle_of(environment: Environment) -> str | None:
     """
     try:
         settings = environment.settings()
-    except ProblemError as error:
-        return error.what
+    except UserError as error:
+        return error.message
     if settings is None or settings.existing is None:
         return None
     options = Options(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)

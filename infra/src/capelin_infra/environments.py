@@ -19,10 +19,10 @@ from capelin.embedded.management.environment import (
 )
 from capelin.embedded.management.existing import Found, check_vacant, configuration, examine
 from capelin.embedded.management.manifests import MARK
-from capelin.embedded.management.problems import BadInputError, MissingError, TooSlowError
 from capelin.embedded.management.providers import upstream
 from capelin.embedded.management.status import Status
 from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import InvalidInputError, MissingError, WaitTimeoutError
 from rich.console import Console
 
 from capelin_infra.connection import client_of, clusters_of, obstacle_of, the_environment
@@ -59,7 +59,7 @@ async def bring_up(wish: Wish, console: Console | None = None) -> None:
     """From nothing, or whatever there is, to an environment in which everything runs.
 
     Raises:
-        ProblemError: if something asked for cannot be, or did not come up.
+        UserError: if something asked for cannot be, or did not come up.
     """
     console = console or Console()
     environment = named(wish.name)
@@ -100,10 +100,10 @@ async def _found(environment: Environment, wish: Wish, before: Settings | None) 
         config = configuration(environment, wish.kubeconfig, wish.context)
         return await examine(config, environment, before and before.existing)
     if wish.kubeconfig is not None or wish.context is not None:
-        raise BadInputError(
+        raise InvalidInputError(
             "--kubeconfig and --context lead to an API server that is there already.",
-            f"Environment {environment.name} has, or gets, one of its own.",
-            "Add --target existing, or leave them out.",
+            reason=f"Environment {environment.name} has, or gets, one of its own.",
+            hint="Add --target existing, or leave them out.",
         )
     return None
 
@@ -165,8 +165,8 @@ async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
             await the_cluster(client, cluster, namespace)
             raise MissingError(
                 f"Cluster {cluster} has no kubeconfig yet.",
-                "Its control plane makes it when it is initialized.",
-                "Wait for it: capelin status --watch.",
+                reason="Its control plane makes it when it is initialized.",
+                hint="Wait for it: capelin status --watch.",
             )
     folder = private_folder(environment.folder / "kubeconfigs")
     path = folder / f"{namespace}.{cluster}"
@@ -218,10 +218,10 @@ async def _follow(checklist: Checklist, environment: Environment) -> None:
             async for status in control.follow(environment):
                 _cross_off(checklist, lines, status)
     except TimeoutError:
-        raise TooSlowError(
+        raise WaitTimeoutError(
             f"Environment {environment.name} is not up after {_UP_SECONDS:.0f} s.",
-            _unready(environment),
-            f"Its supervisor goes on trying; see capelin logs --name {environment.name}.",
+            reason=_unready(environment),
+            hint=f"Its supervisor goes on trying; see capelin logs --name {environment.name}.",
         ) from None
 
 

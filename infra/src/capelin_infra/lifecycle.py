@@ -8,7 +8,7 @@ import yaml
 from capelin.api import Unstructured
 from capelin.api.views.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
 from capelin.client import AlreadyExists, Client
-from capelin.embedded.management.problems import BadInputError, MissingError, TooSlowError
+from capelin.errors import InvalidInputError, MissingError, WaitTimeoutError
 from rich.console import Console
 
 from capelin_infra.clusters import (
@@ -49,10 +49,10 @@ async def create_cluster(
         try:
             await client.create(manifest)
         except AlreadyExists:
-            raise BadInputError(
+            raise InvalidInputError(
                 f"There is a cluster {shape.name} in namespace {shape.namespace} already.",
-                "Its name can be had only once.",
-                "Choose another name, or change it with capelin scale and capelin upgrade.",
+                reason="Its name can be had only once.",
+                hint="Choose another name, or change it with capelin scale and capelin upgrade.",
             ) from None
         await _until_ready(
             client, shape.name, shape.namespace, within, f"cluster {shape.name} created"
@@ -121,7 +121,7 @@ async def until_ready(client: Client, name: str, namespace: str, within: float, 
     """Wait until a Cluster is as it was asked to be, its workers included.
 
     Raises:
-        TooSlowError: if time runs out, with what is missing.
+        WaitTimeoutError: if time runs out, with what is missing.
     """
 
     async def lacks() -> str | None:
@@ -146,8 +146,8 @@ async def the_cluster(client: Client, name: str, namespace: str) -> Cluster:
     others = ", ".join(each.name for each in (await client.list(Cluster, namespace)).items)
     raise MissingError(
         f"There is no cluster {name} in namespace {namespace}.",
-        f"Those that there are: {others or 'none'}.",
-        "Name one of them, or another --namespace or environment.",
+        reason=f"Those that there are: {others or 'none'}.",
+        hint="Name one of them, or another --namespace or environment.",
     )
 
 
@@ -158,8 +158,8 @@ async def _class(client: Client, shape: Shape) -> ClusterClass:
     others = (await client.list(ClusterClass, shape.namespace)).items
     raise MissingError(
         f"There is no ClusterClass {shape.cluster_class} in namespace {shape.namespace}.",
-        f"Those that there are: {', '.join(each.name for each in others) or 'none'}.",
-        "Name one of them with --class, or apply one with kubectl first.",
+        reason=f"Those that there are: {', '.join(each.name for each in others) or 'none'}.",
+        hint="Name one of them with --class, or apply one with kubectl first.",
     )
 
 
@@ -212,10 +212,10 @@ async def _wait(
                 tell(" ".join(found.split()))
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
-        raise TooSlowError(
+        raise WaitTimeoutError(
             f"Waiting for {title} took longer than {within:.0f} s.",
-            f"The last that was known: {' '.join(what.split())}.",
-            "Cluster API goes on with it: see capelin status --watch.",
+            reason=f"The last that was known: {' '.join(what.split())}.",
+            hint="Cluster API goes on with it: see capelin status --watch.",
         ) from None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.problems import MissingError
+from capelin.errors import MissingError
 
 from capelin_infra.connection import the_environment
 
@@ -70,7 +70,7 @@ def _files(environment: Environment, component: str | None) -> list[Path]:
     if component not in logs:
         raise MissingError(
             f"Environment {environment.name} has no process {component}.",
-            f"Those that there are: {', '.join(logs) or 'none'}.",
-            "Name one of them.",
+            reason=f"Those that there are: {', '.join(logs) or 'none'}.",
+            hint="Name one of them.",
         )
     return [logs[component]]

@@ -9,8 +9,8 @@ from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
 from capelin.embedded.management import control
 from capelin.embedded.management.components import programs
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.problems import BusyError
 from capelin.embedded.management.providers import ON_REQUEST
+from capelin.errors import BusyError
 
 _SECONDS: Final = 240.0
 _OTHER_RUN_SECONDS: Final = 900.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.management import control, providers
 from capelin.embedded.management.environment import Environment, Existing, Settings
-from capelin.embedded.management.problems import BadInputError, BusyError, NotUpError
+from capelin.errors import BusyError, InvalidInputError, NotReadyError
 
 EXISTING = Existing(cluster="uid", version="v1.35.0+k3s1", address="127.0.0.1", mark="demo.1")
 
@@ -33,7 +33,7 @@ def test_providers_are_added_to_those_that_there_are(environment: Environment) -
 
 def test_a_management_cluster_keeps_its_version(environment: Environment) -> None:
     environment.write_settings(wanted(environment, "v1.33.13"))
-    with pytest.raises(BadInputError, match=r"demo runs Kubernetes v1\.33\.13"):
+    with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.33\.13"):
         wanted(environment, "v1.34.4")
 
 
@@ -69,7 +69,7 @@ def test_the_target_is_remembered(environment: Environment) -> None:
     environment.write_settings(Settings(kubernetes_version="v1.34.4", existing=EXISTING))
     assert control.target_of(environment, None) == "existing"
     assert control.target_of(environment, "existing") == "existing"
-    with pytest.raises(BadInputError, match="demo has the target existing"):
+    with pytest.raises(InvalidInputError, match="demo has the target existing"):
         control.target_of(environment, "process")
 
 
@@ -94,7 +94,7 @@ def test_a_provider_whose_port_is_taken_is_refused(
 async def test_an_environment_without_a_supervisor_does_not_come_up(
     environment: Environment,
 ) -> None:
-    with pytest.raises(NotUpError, match="Its supervisor does not run"):
+    with pytest.raises(NotReadyError, match="Its supervisor does not run"):
         await anext(control.follow(environment))
 
 

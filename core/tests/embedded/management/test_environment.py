@@ -16,7 +16,7 @@ from capelin.embedded.management.environment import (
     held,
     named,
 )
-from capelin.embedded.management.problems import BadInputError, BusyError, ProblemError
+from capelin.errors import BusyError, InvalidInputError, UserError
 
 SETTINGS = Settings(
     kubernetes_version="v1.34.4",
@@ -32,7 +32,7 @@ def environment(tmp_path: Path) -> Environment:
 
 @pytest.mark.parametrize("name", ["", "Demo", "-a", "a-", "1a", "a/b", "..", "a" * 31, "ä"])
 def test_a_name_that_could_not_be_a_folder_everywhere_is_refused(name: str) -> None:
-    with pytest.raises(BadInputError, match="cannot be the name of an environment"):
+    with pytest.raises(InvalidInputError, match="cannot be the name of an environment"):
         named(name)
 
 
@@ -52,7 +52,7 @@ def test_settings_are_kept(environment: Environment) -> None:
 def test_settings_that_make_no_sense_are_reported_with_a_way_out(environment: Environment) -> None:
     environment.make_folders()
     environment.settings_file.write_text('{"kubernetesVersion": 5, "ports": {"a": 0}}')
-    with pytest.raises(ProblemError, match="capelin down --name demo"):
+    with pytest.raises(UserError, match="capelin down --name demo"):
         environment.settings()
 
 
@@ -80,7 +80,7 @@ def test_what_providers_keep_when_run_by_hand_is_no_environment(
     folder = provider_folder("machines")
     folder.mkdir(parents=True)
     assert all_named() == []
-    with pytest.raises(BadInputError):
+    with pytest.raises(InvalidInputError):
         named(folder.name)
 
 

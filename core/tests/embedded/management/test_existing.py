@@ -19,7 +19,7 @@ from capelin.embedded.management.existing import (
     examine,
 )
 from capelin.embedded.management.manifests import MARK
-from capelin.embedded.management.problems import BadInputError, ProblemError
+from capelin.errors import InvalidInputError, UserError
 
 URL = "https://127.64.0.9:6443"
 
@@ -51,7 +51,7 @@ def test_supported_versions_are_taken(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["v1.32.13", "v1.37.0", "v2.34.0", "1.34", ""])
 def test_other_versions_are_refused_with_the_supported_ones(version: str) -> None:
-    with pytest.raises(BadInputError, match=r"from v1\.33 to v1\.36"):
+    with pytest.raises(InvalidInputError, match=r"from v1\.33 to v1\.36"):
         check_version(version, URL)
 
 
@@ -62,14 +62,14 @@ def test_what_an_environment_put_there_itself_is_no_obstacle() -> None:
 
 def test_a_cluster_api_of_somebody_else_is_refused_with_who_put_it_there() -> None:
     there = [crd("cluster.x-k8s.io", managers=("clusterctl",)), crd("ipam.cluster.x-k8s.io")]
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(InvalidInputError) as caught:
         check_nobody_elses(there, "demo.1", URL)
-    assert caught.value.what == f"The API server at {URL} has a Cluster API already."
-    assert caught.value.why.endswith("things.cluster.x-k8s.io and 1 more came from clusterctl.")
+    assert caught.value.message == f"The API server at {URL} has a Cluster API already."
+    assert caught.value.reason.endswith("things.cluster.x-k8s.io and 1 more came from clusterctl.")
 
 
 def test_another_environment_is_refused_by_its_name() -> None:
-    with pytest.raises(BadInputError, match="capelin down --name other"):
+    with pytest.raises(InvalidInputError, match="capelin down --name other"):
         check_nobody_elses([crd("cluster.x-k8s.io", "other.2")], "demo.1", URL)
 
 
@@ -120,14 +120,14 @@ def test_a_context_that_there_is_not_is_refused_with_those_that_there_are(
 ) -> None:
     path = tmp_path / "kubeconfig"
     path.write_bytes(Config(Server(URL)).flattened())
-    with pytest.raises(BadInputError, match='has no context "lab": there are capelin'):
+    with pytest.raises(InvalidInputError, match='has no context "lab": there are capelin'):
         configuration(environment, path, "lab")
 
 
 async def test_an_api_server_that_does_not_answer_is_refused(environment: Environment) -> None:
-    with pytest.raises(ProblemError, match="cannot be used") as caught:
+    with pytest.raises(UserError, match="cannot be used") as caught:
         await examine(Config(Server("https://127.64.0.9:1")), environment, None)
-    assert "127.64.0.9:1" in caught.value.why
+    assert "127.64.0.9:1" in caught.value.reason
 
 
 async def test_somebody_without_rights_is_refused(
@@ -136,7 +136,7 @@ async def test_somebody_without_rights_is_refused(
     await client.apply(ServiceAccount.of("poor", namespace))
     token = (await client.token("poor", namespace)).value
     server = Config.from_kubeconfig(api_server.kubeconfig).server
-    with pytest.raises(BadInputError, match="not allowed enough"):
+    with pytest.raises(InvalidInputError, match="not allowed enough"):
         await examine(Config(server, User(token=token)), environment, None)
 
 
@@ -151,12 +151,12 @@ async def test_a_vacant_api_server_is_taken_if_it_can_call(
     other = Existing(
         cluster="another", version="v1.34.4", address="127.0.0.1", mark=found.existing.mark
     )
-    with pytest.raises(BadInputError, match="lives in another cluster"):
+    with pytest.raises(InvalidInputError, match="lives in another cluster"):
         await examine(config, environment, other)
     # As one that has no way to this machine.
     monkeypatch.setattr(existing, "source_towards", Mock(return_value=None))
     monkeypatch.setattr(existing, "own_addresses", Mock(return_value=["255.255.255.255"]))
-    with pytest.raises(ProblemError, match="cannot call this machine") as caught:
+    with pytest.raises(UserError, match="cannot call this machine") as caught:
         await examine(config, environment, None)
-    assert "it reached none of 255.255.255.255: " in caught.value.why
-    assert "dial tcp 255.255.255.255" in caught.value.why
+    assert "it reached none of 255.255.255.255: " in caught.value.reason
+    assert "dial tcp 255.255.255.255" in caught.value.reason

@@ -9,8 +9,8 @@ import pytest
 from capelin.embedded.management import providers
 from capelin.embedded.management.components import programs
 from capelin.embedded.management.plan import python_component
-from capelin.embedded.management.problems import BadInputError, ProblemError
 from capelin.embedded.management.providers import discover, upstream
+from capelin.errors import InvalidInputError, UserError
 from capelin.provider import ENTRY_POINTS, Provider
 
 MINE = Provider(
@@ -61,7 +61,7 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        BadInputError, match=r"'aws'. Those that there are: kubeadm-bootstrap, kubeadm, dev"
+        InvalidInputError, match=r"'aws'. Those that there are: kubeadm-bootstrap, kubeadm, dev"
     ):
         upstream(["kubeadm", "aws"])
 
@@ -90,7 +90,7 @@ def test_a_package_brings_its_provider_by_an_entry_point(
 def test_an_entry_point_that_describes_no_provider_is_named(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ProblemError, match=r"The entry point 'mine' .* no provider"):
+    with pytest.raises(UserError, match=r"The entry point 'mine' .* no provider"):
         discover([entry_point(text, tmp_path, monkeypatch)])
 
 

@@ -11,26 +11,18 @@ import typer
 ResultT = TypeVar("ResultT")
 
 EXIT_CODES: Final = (
-    "Exit codes: 0 done; 1 failed; 2 the command line makes no sense; 3 this machine lacks "
-    "something (see capelin doctor); 4 no such environment or cluster; 5 another command is at "
-    "work on it; 6 it did not happen in time; 7 a hook holds its caller back; 130 interrupted."
+    "Exit codes: 0 done; 1 failed; 2 invalid command line; 3 this machine lacks something (see "
+    "capelin doctor); 4 no such environment or cluster; 5 another command is changing it; 6 it "
+    "did not happen in time; 7 a hook blocks its caller; 130 interrupted."
 )
 INTERRUPTED: Final = 130
-
-_CODES: Final = {
-    "BadInputError": 2,
-    "UnfitMachineError": 3,
-    "MissingError": 4,
-    "BusyError": 5,
-    "TooSlowError": 6,
-}
 
 _state = {"traces": False}
 
 
-def show_traces(wanted: bool) -> None:
+def show_traces(enabled: bool) -> None:
     """Whether an error comes with its trace."""
-    _state["traces"] = wanted
+    _state["traces"] = enabled
 
 
 def run(work: Coroutine[Any, Any, ResultT], *, interrupted: str = "") -> ResultT:
@@ -57,22 +49,25 @@ def guard(app: Callable[[], object]) -> NoReturn:
 
 
 def explained(error: Exception) -> tuple[str, int]:
-    """What people are told of an error, and the exit code."""
+    """The text that people see for an error, and the exit code."""
     from capelin.client import ClientError
     from capelin.embedded.binaries import BinariesError, UnknownProgramError
-    from capelin.embedded.management.problems import ProblemError
+    from capelin.errors import UserError
 
     match error:
-        case ProblemError():
-            text = f"{error.what}\n  {error.why}\n  {error.remedy}"
-            return f"Error: {text}", _CODES.get(type(error).__name__, 1)
+        case UserError():
+            return _text(error.message, error.reason, error.hint), error.exit_code
         case UnknownProgramError():
-            return f"Error: {error}", 2
+            return _text(str(error)), 2
         case BinariesError():
-            return f"Error: {error}\n  capelin doctor says what this machine lacks.", 3
+            return _text(str(error), "Run capelin doctor to see what this machine lacks."), 3
         case ClientError():
-            text = f"The management cluster did not do it.\n  {error}\n  See capelin status."
-            return f"Error: {text}", 1
+            return _text("Request failed.", str(error), "See capelin status."), 1
         case _:
-            text = f"{type(error).__name__}: {error}\n  This is a defect of Capelin."
-            return f"Error: {text}\n  Please report it, with what capelin -v shows.", 1
+            text = f"{type(error).__name__}: {error}"
+            hint = "Please report it, with what capelin -v shows."
+            return _text(text, "This is a defect of Capelin.", hint), 1
+
+
+def _text(*lines: str) -> str:
+    return "Error: " + "\n  ".join(filter(None, lines))

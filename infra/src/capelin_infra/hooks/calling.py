@@ -5,7 +5,7 @@ import json as jsonlib
 import orjson
 from capelin.api import Unstructured
 from capelin.api.views.capi import ExtensionConfig
-from capelin.embedded.management.problems import BadInputError, MissingError, ProblemError
+from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin.runtime import AnyHook, MessageError
 from capelin.runtime.calling import (
     Address,
@@ -30,7 +30,7 @@ from capelin_infra.hooks.targets import Target
 DISCOVERY_SECONDS = 10
 
 
-class NotAnsweredError(ProblemError):
+class NotAnsweredError(UserError):
     """An extension that does not do what it was asked."""
 
 
@@ -46,7 +46,7 @@ def not_answered(which: str, error: CallingError) -> NotAnsweredError:
             )
         case _:
             remedy = f"See what else is wrong with capelin hooks conformance {which}."
-    return NotAnsweredError("The extension did not do it.", f"{error}.", remedy)
+    return NotAnsweredError("The call failed.", reason=f"{error}.", hint=remedy)
 
 
 async def discover(target: Target, *, json: bool) -> None:
@@ -93,10 +93,10 @@ async def call(
         print(jsonlib.dumps(request, indent=2))  # noqa: T201
         return False
     if diff and hook is not GeneratePatches:
-        raise BadInputError(
+        raise InvalidInputError(
             f"{name} has nothing to compare.",
-            f"It answers {hook.id.name}, and only GeneratePatches changes templates.",
-            "Leave --diff out.",
+            reason=f"It answers {hook.id.name}, and only GeneratePatches changes templates.",
+            hint="Leave --diff out.",
         )
     compared = _templates(request) if diff else {}
     async with target.connections() as connections:
@@ -118,7 +118,7 @@ async def request_of(
     """What to ask a handler.
 
     Raises:
-        BadInputError: nobody can say what.
+        InvalidInputError: nobody can say what.
         MissingError: what it is to be about is not there.
     """
     name = handler.name if target.is_url else f"{handler.name}.{config.metadata.name}"
@@ -131,15 +131,15 @@ def _templates(request: Unstructured) -> Unstructured:
     """The request with its fields named as they are compared, whoever wrote it.
 
     Raises:
-        BadInputError: it is none of GeneratePatches.
+        InvalidInputError: it is none of GeneratePatches.
     """
     try:
         return read(GeneratePatchesRequest, request).dump()
     except MessageError as error:
-        raise BadInputError(
+        raise InvalidInputError(
             "There is nothing to compare with.",
-            f"The request is none of GeneratePatches ({error}).",
-            "See --show-request for how one looks.",
+            reason=f"The request is none of GeneratePatches ({error}).",
+            hint="See --show-request for how one looks.",
         ) from None
 
 
@@ -181,7 +181,9 @@ def find_handler(handlers: list[SaidHandler], name: str, extension: str) -> Said
             return handler
     known = ", ".join(sorted(handler.name for handler in handlers)) or "none"
     raise MissingError(
-        f"There is no handler {name}.", f"Those that there are: {known}.", "Name one of them."
+        f"There is no handler {name}.",
+        reason=f"Those that there are: {known}.",
+        hint="Name one of them.",
     )
 
 

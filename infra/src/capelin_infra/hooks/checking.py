@@ -2,7 +2,7 @@
 
 import json as jsonlib
 
-from capelin.embedded.management.problems import BadInputError
+from capelin.errors import InvalidInputError
 from capelin.runtime.calling import AddressError
 from capelin.runtime.conformance import Report, Verdict, examine
 from rich.console import Console
@@ -24,7 +24,9 @@ async def check(target: Target, wanted: Wanted, *, pure_only: bool, json: bool) 
             pure_only=pure_only,
         )
     except AddressError as error:
-        raise BadInputError("Nobody can be called.", f"{error}.", "Name other files.") from None
+        raise InvalidInputError(
+            "Nobody can be called.", reason=f"{error}.", hint="Name other files."
+        ) from None
     if json:
         print(jsonlib.dumps(_data(report), indent=2))  # noqa: T201
     else:

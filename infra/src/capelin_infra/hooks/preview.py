@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import yaml
 from capelin.api import Unstructured
-from capelin.embedded.management.problems import BadInputError
+from capelin.errors import InvalidInputError
 from capelin.runtime.topology import PatchError, apply_json_patch, apply_merge_patch
 from capelin.runtime.topology.patches import is_list, same
 
@@ -19,7 +19,7 @@ def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
     """The lines of a diff for each template that changes.
 
     Raises:
-        BadInputError: a patch is none, or does not fit a template of the request.
+        InvalidInputError: a patch is none, or does not fit a template of the request.
     """
     patches: dict[str, list[Unstructured]] = {}
     for patch in answer.get("items", []):
@@ -56,11 +56,11 @@ def _applied(template: Any, patch: Unstructured) -> Any:
         raise _unusable("A patch does not fit its template.", f"{error}.") from None
 
 
-def _unusable(what: str, why: str) -> BadInputError:
-    return BadInputError(
+def _unusable(what: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
         what,
-        why,
-        "Correct the extension: Cluster API would report it in the Cluster's conditions.",
+        reason=why,
+        hint="Correct the extension: Cluster API would report it in the Cluster's conditions.",
     )
 
 

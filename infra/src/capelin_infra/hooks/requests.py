@@ -10,7 +10,7 @@ import typer
 import yaml
 from capelin.api import Unstructured
 from capelin.client import NotFound
-from capelin.embedded.management.problems import BadInputError, MissingError
+from capelin.errors import InvalidInputError, MissingError
 from capelin.runtime import AnyHook, CatalogError
 from capelin.runtime.requests import Scene, UsedPatch, example_scene, request_for, scene_of
 from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, ValidateTopology
@@ -53,8 +53,8 @@ class Wanted:
             except NotFound as error:
                 raise MissingError(
                     f"No request can be made from cluster {self.cluster}.",
-                    f"{error}.",
-                    f"See capelin status --name {environment}.",
+                    reason=f"{error}.",
+                    hint=f"See capelin status --name {environment}.",
                 ) from None
 
     async def request(
@@ -63,14 +63,14 @@ class Wanted:
         """The request of a hook for a handler, named as ClusterClasses name it.
 
         Raises:
-            BadInputError: the file holds none, or the hook needs one.
+            InvalidInputError: the file holds none, or the hook needs one.
             MissingError: there is no such Cluster, or no such patch in its class.
         """
         if self.patch is not None and self.cluster is None:
-            raise BadInputError(
+            raise InvalidInputError(
                 f"Patch {self.patch} is of no ClusterClass.",
-                "No Cluster is named.",
-                "Say --cluster as well, or leave --patch out.",
+                reason="No Cluster is named.",
+                hint="Say --cluster as well, or leave --patch out.",
             )
         if self.file is not None:
             return await asyncio.to_thread(_of_file, self.file)
@@ -85,8 +85,8 @@ class Wanted:
         try:
             return request_for(hook, scene, settings)
         except CatalogError as error:
-            raise BadInputError(
-                "No request can be made.", f"{error}.", "Say --request FILE."
+            raise InvalidInputError(
+                "No request can be made.", reason=f"{error}.", hint="Say --request FILE."
             ) from None
 
 
@@ -96,7 +96,7 @@ def patch_of(scene: Scene, hook: AnyHook, handler: str, wanted: str | None) -> U
     A handler whose extension is not known goes without its name, as `handler`.
 
     Raises:
-        BadInputError: several do, and nobody said which is meant.
+        InvalidInputError: several do, and nobody said which is meant.
         MissingError: the one that is meant does not.
     """
     found: list[UsedPatch] = []
@@ -111,14 +111,14 @@ def patch_of(scene: Scene, hook: AnyHook, handler: str, wanted: str | None) -> U
                 return patch
         raise MissingError(
             f"No patch {wanted} of the ClusterClass names {handler}.",
-            f"Those that do: {names or 'none'}.",
-            "Name one of them, or leave --patch out.",
+            reason=f"Those that do: {names or 'none'}.",
+            hint="Name one of them, or leave --patch out.",
         )
     if len(found) > 1:
-        raise BadInputError(
+        raise InvalidInputError(
             "No request can be made.",
-            f"Several patches of the ClusterClass name {handler}: {names}.",
-            "Say which is meant with --patch, since each has variables and settings of its own.",
+            reason=f"Several patches of the ClusterClass name {handler}: {names}.",
+            hint="Choose one with --patch: each has variables and settings of its own.",
         )
     return found[0] if found else None
 
@@ -134,4 +134,6 @@ def _of_file(path: Path) -> Unstructured:
         why = f"It cannot be read ({error.strerror})."
     except (yaml.YAMLError, UnicodeDecodeError):
         why = "It is neither JSON nor YAML."
-    raise BadInputError(f"{path} is no request.", why, "See --show-request for how one looks.")
+    raise InvalidInputError(
+        f"{path} is no request.", reason=why, hint="See --show-request for how one looks."
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.client import Client, NotServed
-from capelin.embedded.management.problems import BadInputError, MissingError
+from capelin.errors import InvalidInputError, MissingError
 from capelin.runtime import Catalog, CatalogError, catalog_at
 from capelin.runtime.calling import (
     Address,
@@ -47,13 +47,13 @@ class Target:
         """What to show it.
 
         Raises:
-            BadInputError: half of it was said.
+            InvalidInputError: half of it was said.
         """
         if (self.client_cert is None) != (self.client_key is None):
-            raise BadInputError(
+            raise InvalidInputError(
                 "A certificate to show needs its key, and a key its certificate.",
-                "One of --client-cert and --client-key is missing.",
-                "Say both or neither.",
+                reason="One of --client-cert and --client-key is missing.",
+                hint="Say both or neither.",
             )
         if self.client_cert is None or self.client_key is None:
             return None
@@ -67,7 +67,7 @@ class Target:
         """Its ExtensionConfig.
 
         Raises:
-            BadInputError: it is none.
+            InvalidInputError: it is none.
             MissingError: there is none of this name.
         """
         if self.is_url:
@@ -80,13 +80,15 @@ class Target:
         """Where it is.
 
         Raises:
-            BadInputError: its ExtensionConfig leads nowhere.
+            InvalidInputError: its ExtensionConfig leads nowhere.
         """
         try:
             found = address_of(config.spec.client_config)
         except AddressError as error:
-            raise BadInputError(
-                f"{self.which} cannot be called.", f"{error}.", "Name another, or correct it."
+            raise InvalidInputError(
+                f"{self.which} cannot be called.",
+                reason=f"{error}.",
+                hint="Name another, or correct it.",
             ) from None
         return Address(found.host, found.port, found.prefix, found.ca, self.through)
 
@@ -99,8 +101,8 @@ class Target:
         known = ", ".join(sorted({one.metadata.name for one in found})) or "none"
         raise MissingError(
             f"There is no ExtensionConfig {self.which}.",
-            f"Those that there are: {known}.",
-            "Name one of them, a file that holds one, or a URL that begins with https://.",
+            reason=f"Those that there are: {known}.",
+            hint="Name one of them, a file that holds one, or a URL that begins with https://.",
         )
 
 
@@ -116,17 +118,17 @@ def known_hooks(places: Sequence[str]) -> Catalog:
     """Cluster API's hooks, and those of the catalogs at these places, as `module:name`.
 
     Raises:
-        BadInputError: a catalog is not there.
+        InvalidInputError: a catalog is not there.
     """
     # As with `python -m`, what lies where one works can be named.
     sys.path.insert(0, "")
     try:
         return CLUSTER_API.joined(*(catalog_at(place) for place in places))
     except CatalogError as error:
-        raise BadInputError(
+        raise InvalidInputError(
             "The hooks cannot be known.",
-            f"{error}.",
-            "Name another catalog, or install its module.",
+            reason=f"{error}.",
+            hint="Name another catalog, or install its module.",
         ) from None
     finally:
         sys.path.remove("")
@@ -157,4 +159,6 @@ def _of_file(path: Path) -> ExtensionConfig:
         why = f"{where} is not what an ExtensionConfig has there."
     except (ValueError, AttributeError):
         why = "It does not hold exactly one ExtensionConfig."
-    raise BadInputError(f"{path} cannot be used.", why, "Name a file with one ExtensionConfig.")
+    raise InvalidInputError(
+        f"{path} cannot be used.", reason=why, hint="Name a file with one ExtensionConfig."
+    )

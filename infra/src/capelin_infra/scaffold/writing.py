@@ -10,7 +10,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 import yaml
-from capelin.embedded.management.problems import BadInputError
+from capelin.errors import InvalidInputError
 
 _TAKEN = sys.stdlib_module_names | {"capelin", "tests"}
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
@@ -20,26 +20,26 @@ def write_extension(name: str, folder: Path) -> list[Path]:
     """Write an extension of this name into a new folder; the files that are written.
 
     Raises:
-        BadInputError: the name will not do, or the folder is there already.
+        InvalidInputError: the name will not do, or the folder is there already.
     """
     package = name.replace("-", "_")
     if not _NAME.fullmatch(name) or iskeyword(package):
-        raise BadInputError(
+        raise InvalidInputError(
             f"{name} cannot be the name of an extension.",
-            "It names a Python package, a Service and an ExtensionConfig.",
-            "Use lower-case letters, digits and dashes, beginning with a letter, at most 50.",
+            reason="It names a Python package, a Service and an ExtensionConfig.",
+            hint="Use lower-case letters, digits and dashes, beginning with a letter, at most 50.",
         )
     if package in _TAKEN or yaml.safe_load(name) != name:
-        raise BadInputError(
+        raise InvalidInputError(
             f"{name} cannot be the name of an extension.",
-            "It means something else to Python or in YAML.",
-            "Choose another, as my-extension.",
+            reason="It means something else to Python or in YAML.",
+            hint="Choose another, as my-extension.",
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInputError(
+        raise InvalidInputError(
             f"{folder} is there already.",
-            "Nothing is written over what exists.",
-            "Choose another folder with --folder, or remove it.",
+            reason="Nothing is written over what exists.",
+            hint="Choose another folder with --folder, or remove it.",
         )
     names = {"name": name, "package": package, "capelin": version("capelin")}
     written: list[Path] = []

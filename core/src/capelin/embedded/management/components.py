@@ -18,10 +18,10 @@ from capelin.embedded.management.plan import (
     python_component,
     upstream_component,
 )
-from capelin.embedded.management.problems import ProblemError
 from capelin.embedded.management.providers import Upstream, discover, upstream
 from capelin.embedded.management.substitution import substitute
 from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import UserError
 from capelin.yaml import read_all_yaml
 
 CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
@@ -46,7 +46,7 @@ async def gather(requested: Iterable[str], binaries: Binaries) -> list[Component
     """Everything that an environment is made of, Cluster API's core first.
 
     Raises:
-        ProblemError: if the components of a provider cannot be rendered.
+        UserError: if the components of a provider cannot be rendered.
     """
     asked = upstream(requested)
     found = await binaries.fetch(each.program for each in asked)
@@ -99,9 +99,9 @@ async def _kustomize(kubectl: Path, folder: Path) -> str:
     )
     out, err = await process.communicate()
     if process.returncode:
-        raise ProblemError(
+        raise UserError(
             f"The components in {folder} cannot be rendered.",
-            f"kubectl kustomize says: {err.decode(errors='replace').strip()}",
-            "Remove that folder, so that it is unpacked anew, and try again.",
+            reason=f"kubectl kustomize says: {err.decode(errors='replace').strip()}",
+            hint="Remove that folder, so that it is unpacked anew, and try again.",
         )
     return out.decode()

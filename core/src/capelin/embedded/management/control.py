@@ -12,12 +12,6 @@ from capelin.embedded.addresses import is_free
 from capelin.embedded.management.environment import Environment, Existing, Settings, Target
 from capelin.embedded.management.manifests import MANAGER
 from capelin.embedded.management.plan import EVERYWHERE, passed_on
-from capelin.embedded.management.problems import (
-    BadInputError,
-    BusyError,
-    NotUpError,
-    ProblemError,
-)
 from capelin.embedded.management.providers import upstream
 from capelin.embedded.management.removal import remove_marked
 from capelin.embedded.management.status import Status, read_status
@@ -28,6 +22,12 @@ from capelin.embedded.processes import (
     Supervisor,
     kill_all,
     write_private,
+)
+from capelin.errors import (
+    BusyError,
+    InvalidInputError,
+    NotReadyError,
+    UserError,
 )
 
 _SUPERVISOR: Final = "supervisor"
@@ -45,7 +45,7 @@ def wanted(
     """What an environment is to be from now on: as it was, and the providers asked for now.
 
     Raises:
-        BadInputError: if it runs another version of Kubernetes.
+        InvalidInputError: if it runs another version of Kubernetes.
     """
     before = environment.settings()
     if before is None or existing is not None:
@@ -58,10 +58,11 @@ def wanted(
             ports={} if before is None else before.ports,
         )
     if before.kubernetes_version != kubernetes_version:
-        raise BadInputError(
+        raise InvalidInputError(
             f"Environment {environment.name} runs Kubernetes {before.kubernetes_version}.",
-            "A management cluster keeps the version that it was started with.",
-            f"Choose another --name, or remove it first: capelin down --name {environment.name}.",
+            reason="A management cluster keeps the version that it was started with.",
+            hint="Choose another --name, or remove it first: "
+            f"capelin down --name {environment.name}.",
         )
     return before.model_copy(update={"providers": sorted({*before.providers, *providers})})
 
@@ -70,16 +71,16 @@ def target_of(environment: Environment, asked: Target | None) -> Target:
     """Where the API server of an environment is: where it was, or else where it is asked for.
 
     Raises:
-        BadInputError: if it was elsewhere.
+        InvalidInputError: if it was elsewhere.
     """
     before = environment.settings()
     if before is None:
         return asked or "process"
     if asked not in {None, before.target}:
-        raise BadInputError(
+        raise InvalidInputError(
             f"Environment {environment.name} has the target {before.target}.",
-            "Its objects are in that API server, and nothing takes them to another.",
-            f"Leave out --target, choose another --name, or remove it first: "
+            reason="Its objects are in that API server, and nothing takes them to another.",
+            hint=f"Leave out --target, choose another --name, or remove it first: "
             f"capelin down --name {environment.name}.",
         )
     return before.target
@@ -98,9 +99,9 @@ def check_fixed_ports(environment: Environment, settings: Settings) -> None:
             if not is_free(EVERYWHERE, port):
                 raise BusyError(
                     f"The provider {provider.label} cannot run in environment {environment.name}.",
-                    f"It listens on port {port} whatever one says, and that is taken; "
+                    reason=f"It listens on port {port} whatever one says, and that is taken; "
                     "another environment may have this provider.",
-                    "Take that one down first, or leave the provider out of --with.",
+                    hint="Take that one down first, or leave the provider out of --with.",
                 )
 
 
@@ -149,7 +150,7 @@ def found_in(environment: Environment) -> Existing | None:
     """The API server that an environment lives in, where it is not its own."""
     try:
         settings = environment.settings()
-    except ProblemError:
+    except UserError:
         # An environment that cannot be read has to be removable all the same.
         return None
     return None if settings is None else settings.existing
@@ -159,7 +160,7 @@ async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
     """What the supervisor says, whenever it says something else, until the environment is up.
 
     Raises:
-        NotUpError: if the supervisor ends.
+        NotReadyError: if the supervisor ends.
     """
     process = supervisor(environment)
     last: Status | None = None
@@ -176,10 +177,10 @@ async def follow(environment: Environment) -> AsyncGenerator[Status, None]:
             break
         await asyncio.sleep(_LOOK_SECONDS)
     reason = "does not run" if process is None else (await process.wait()).reason
-    raise NotUpError(
+    raise NotReadyError(
         f"Environment {environment.name} did not come up.",
-        f"Its supervisor {reason}.",
-        f"Read {environment.supervisor / 'supervisor.log'}, then try again.",
+        reason=f"Its supervisor {reason}.",
+        hint=f"Read {environment.supervisor / 'supervisor.log'}, then try again.",
     )
 
 

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 
 from capelin.api import Model
 from capelin.embedded.folders import state_folder
-from capelin.embedded.management.problems import BadInputError, BusyError, ProblemError
 from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import BusyError, InvalidInputError, UserError
 
 DEFAULT_NAME: Final = "default"
 
@@ -128,18 +128,18 @@ class Environment:
         """What it was asked to be; nothing if it was never started.
 
         Raises:
-            ProblemError: if the file is there and makes no sense.
+            UserError: if the file is there and makes no sense.
         """
         try:
             return Settings.read_json(self.settings_file.read_bytes())
         except FileNotFoundError:
             return None
         except ValidationError as error:
-            raise ProblemError(
+            raise UserError(
                 f"The settings of environment {self.name} cannot be read.",
-                f"{self.settings_file} is not what Capelin wrote there "
-                f"({error.error_count()} things in it make no sense).",
-                f"Remove the environment with capelin down --name {self.name}, and start it anew.",
+                reason=f"{self.settings_file} is not what Capelin wrote there "
+                f"({error.error_count()} invalid values).",
+                hint=f"Remove it: capelin down --name {self.name}, then start it again.",
             ) from error
 
     def write_settings(self, settings: Settings) -> None:
@@ -165,8 +165,8 @@ class Environment:
             if holder is not None:
                 raise BusyError(
                     f"Environment {self.name} is being changed by another command.",
-                    f"capelin {holder} is at work on it.",
-                    "Wait until it is done, or watch it with "
+                    reason=f"capelin {holder} is at work on it.",
+                    hint="Wait until it is done, or watch it with "
                     f"capelin status --name {self.name} --watch.",
                 )
             try:
@@ -227,13 +227,14 @@ def named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
     """The environment of a name.
 
     Raises:
-        BadInputError: for a name that cannot be one.
+        InvalidInputError: for a name that cannot be one.
     """
     if not _NAME.fullmatch(name):
-        raise BadInputError(
+        raise InvalidInputError(
             f"{name!r} cannot be the name of an environment.",
-            "A name has 1 to 30 lower-case letters, digits and hyphens, and begins with a letter.",
-            "Choose another --name.",
+            reason="A name has 1 to 30 lower-case letters, digits and hyphens, "
+            "and begins with a letter.",
+            hint="Choose another --name.",
         )
     return Environment(state_folder(variables) / name)
 

@@ -17,7 +17,7 @@ from capelin.embedded.management.environment import Environment, Existing
 from capelin.embedded.management.installation import live
 from capelin.embedded.management.manifests import INVENTORY, MANAGER, WEBHOOKS, kept, mark_of
 from capelin.embedded.management.plan import Component
-from capelin.embedded.management.problems import BadInputError, ProblemError
+from capelin.errors import InvalidInputError, UserError
 
 SUPPORTED: Final = ((1, 33), (1, 36))
 """The oldest and the newest version of Kubernetes that Cluster API's core is meant to run on."""
@@ -40,17 +40,17 @@ def configuration(environment: Environment, kubeconfig: Path | None, context: st
     """Which API server is meant: the one that is named, the one it had, or kubectl's.
 
     Raises:
-        BadInputError: if nothing leads to an API server.
+        InvalidInputError: if nothing leads to an API server.
     """
     try:
         if kubeconfig is None and context is None and environment.kubeconfig.exists():
             return Config.from_kubeconfig(environment.kubeconfig)
         return Config.find(kubeconfig, context)
     except ConfigError as error:
-        raise BadInputError(
+        raise InvalidInputError(
             "There is no existing API server to use.",
-            _sentence(error),
-            "Name one with --kubeconfig FILE, and where that has several, --context NAME.",
+            reason=_sentence(error),
+            hint="Name one with --kubeconfig FILE, and where that has several, --context NAME.",
         ) from error
 
 
@@ -58,7 +58,7 @@ async def examine(config: Config, environment: Environment, before: Existing | N
     """Find out whether an environment can live in an API server.
 
     Raises:
-        ProblemError: if it cannot, with what would have to be otherwise.
+        UserError: if it cannot, with what would have to be otherwise.
     """
     url = config.server.address
     options = Options(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
@@ -68,20 +68,20 @@ async def examine(config: Config, environment: Environment, before: Existing | N
             version = check_version((await client.request("GET", "/version"))["gitVersion"], url)
             cluster = (await client.get(Namespace, "kube-system")).uid
             if before is not None and before.cluster != cluster:
-                raise BadInputError(
+                raise InvalidInputError(
                     f"Environment {environment.name} lives in another cluster.",
-                    f"The one at {url} is not the one that it was started in.",
-                    f"Choose another --name, or remove it first: "
+                    reason=f"The one at {url} is not the one that it was started in.",
+                    hint=f"Choose another --name, or remove it first: "
                     f"capelin down --name {environment.name}.",
                 )
             mark = before.mark if before else f"{environment.name}.{uuid4().hex[:8]}"
             check_nobody_elses(await _cluster_api(client), mark, url)
             address = await _address(client, url, mark, before)
         except ClientError as error:
-            raise ProblemError(
+            raise UserError(
                 f"The API server at {url} cannot be used.",
-                _sentence(error),
-                "See that it runs, and that kubectl get nodes works with the same kubeconfig.",
+                reason=_sentence(error),
+                hint="See that it runs, and that kubectl get nodes works with the same kubeconfig.",
             ) from error
     return Found(config, Existing(cluster=cluster, version=version, address=address, mark=mark))
 
@@ -90,7 +90,7 @@ async def check_vacant(found: Found, components: Iterable[Component]) -> None:
     """Refuse an API server in which anything of an installation is somebody else's.
 
     Raises:
-        BadInputError: with what it is, and whose.
+        InvalidInputError: with what it is, and whose.
     """
     manifests = [
         each
@@ -108,16 +108,16 @@ def check_version(version: str, url: str) -> str:
     """Refuse an API server that is too old or too new.
 
     Raises:
-        BadInputError: with the versions that are supported.
+        InvalidInputError: with the versions that are supported.
     """
     match = re.match(r"v(\d+)\.(\d+)", version)
     oldest, newest = SUPPORTED
     if match is None or not oldest <= (int(match[1]), int(match[2])) <= newest:
-        raise BadInputError(
+        raise InvalidInputError(
             f"The API server at {url} is Kubernetes {version}.",
-            "Management clusters are supported from "
+            reason="Management clusters are supported from "
             f"v{oldest[0]}.{oldest[1]} to v{newest[0]}.{newest[1]}.",
-            "Choose another API server, or leave out --target to have one started.",
+            hint="Choose another API server, or leave out --target to have one started.",
         )
     return version
 
@@ -126,7 +126,7 @@ def check_nobody_elses(objects: Iterable[Unstructured], mark: str, url: str) -> 
     """Refuse an API server in which somebody else put what an environment would put there.
 
     Raises:
-        BadInputError: with whose it is.
+        InvalidInputError: with whose it is.
     """
     others = [each for each in objects if mark_of(each) != mark]
     if not others:
@@ -136,16 +136,16 @@ def check_nobody_elses(objects: Iterable[Unstructured], mark: str, url: str) -> 
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     if other := mark_of(first):
         name = other.partition(".")[0]
-        raise BadInputError(
+        raise InvalidInputError(
             f"Another Capelin environment, called {name}, uses the API server at {url}.",
-            f"Its label is on {what}{more} ({other}).",
-            f"Take it down where it was started, with capelin down --name {name}; if it is gone, "
-            "remove all that has this label; or choose another API server.",
+            reason=f"Its label is on {what}{more} ({other}).",
+            hint=f"Take it down where it was started, with capelin down --name {name}; "
+            "if it is gone, remove all that has this label; or choose another API server.",
         )
-    raise BadInputError(
+    raise InvalidInputError(
         f"The API server at {url} has a Cluster API already.",
-        f"{what}{more} came from {_managers(first)}.",
-        "Remove it first, all of it (clusterctl delete --all --include-crd), "
+        reason=f"{what}{more} came from {_managers(first)}.",
+        hint="Remove it first, all of it (clusterctl delete --all --include-crd), "
         "or choose another API server: two would work against each other.",
     )
 
@@ -175,10 +175,10 @@ async def _check_rights(client: Client, url: str) -> None:
     asked = {**review, "spec": {"resourceAttributes": _EVERYTHING}}
     if (await client.request("POST", path, body=asked))["status"].get("allowed"):
         return
-    raise BadInputError(
+    raise InvalidInputError(
         f"You are not allowed enough at {url}.",
-        "Cluster API comes with roles that only somebody who may do everything can grant.",
-        "Use the credentials of a cluster-admin: another --kubeconfig or --context.",
+        reason="Cluster API comes with roles that only somebody who may do everything can grant.",
+        hint="Use the credentials of a cluster-admin: another --kubeconfig or --context.",
     )
 
 
@@ -207,12 +207,12 @@ async def _address(client: Client, url: str, mark: str, before: Existing | None)
     for address in wanted:
         if address in called.addresses:
             return address
-    raise ProblemError(
+    raise UserError(
         f"The API server at {url} cannot call this machine.",
-        f"Cluster API's webhooks run here, and it reached none of {', '.join(wanted)}: "
+        reason=f"Cluster API's webhooks run here, and it reached none of {', '.join(wanted)}: "
         f"{_sentence(called.complaint)}",
-        "Let it through a firewall that is in between, or choose an API server on this machine "
-        "or in its network.",
+        hint="Let it through a firewall that is in between, or choose an API server "
+        "on this machine or in its network.",
     )
 
 

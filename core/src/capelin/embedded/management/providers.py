@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final, get_args
 
 from capelin.contract.names import ProviderType, provider_label
-from capelin.embedded.management.problems import BadInputError, ProblemError
+from capelin.errors import InvalidInputError, UserError
 from capelin.provider import ENTRY_POINTS, Provider
 
 
@@ -71,14 +71,14 @@ def upstream(requested: Iterable[str]) -> list[Upstream]:
     """Cluster API's core and, after it, the providers asked for by their `--with` names.
 
     Raises:
-        BadInputError: for a name that is not in `ON_REQUEST`.
+        InvalidInputError: for a name that is not in `ON_REQUEST`.
     """
     asked = set(requested)
     if unknown := sorted(asked - ON_REQUEST.keys()):
-        raise BadInputError(
+        raise InvalidInputError(
             f"No provider is called {unknown[0]!r}.",
-            f"Those that there are: {', '.join(ON_REQUEST)}.",
-            "Name some of them, separated by commas.",
+            reason=f"Those that there are: {', '.join(ON_REQUEST)}.",
+            hint="Name some of them, separated by commas.",
         )
     brought = (each for name, several in ON_REQUEST.items() if name in asked for each in several)
     return [CORE, *dict.fromkeys(brought)]
@@ -88,7 +88,7 @@ def discover(points: Iterable[EntryPoint] | None = None) -> list[Provider]:
     """The providers of all installed packages, by label.
 
     Raises:
-        ProblemError: if what a package registered is no provider; it is named.
+        UserError: if what a package registered is no provider; it is named.
     """
     found = entry_points(group=ENTRY_POINTS) if points is None else points
     return sorted((_described(point) for point in found), key=lambda each: each.label)
@@ -98,9 +98,9 @@ def _described(point: EntryPoint) -> Provider:
     describe: Callable[[], object] = point.load()
     provider = describe()
     if not isinstance(provider, Provider) or provider.type not in get_args(ProviderType):
-        raise ProblemError(
+        raise UserError(
             f"The entry point {point.name!r} of {ENTRY_POINTS} describes no provider.",
-            f"{point.value} returns {type(provider).__name__} instead of a valid Provider.",
-            "Repair the package that has it, or uninstall it.",
+            reason=f"{point.value} returns {type(provider).__name__} instead of a valid Provider.",
+            hint="Repair the package that has it, or uninstall it.",
         )
     return provider

@@ -24,9 +24,9 @@ from capelin.embedded.management.installation import install
 from capelin.embedded.management.manager import Listening, Manager
 from capelin.embedded.management.manifests import INVENTORY, MANAGER
 from capelin.embedded.management.plan import EVERYWHERE, Component, choose_ports, ports_of
-from capelin.embedded.management.problems import MissingError
 from capelin.embedded.management.status import STEPS, Journal, StepName
 from capelin.embedded.processes import Phase, Process, Supervisor
+from capelin.errors import MissingError
 
 _RETRY_SECONDS: Final = 1.0
 _RENEWAL_SECONDS: Final = 60.0
@@ -38,8 +38,8 @@ async def supervise(environment: Environment) -> None:
     if settings is None:
         raise MissingError(
             f"There is no environment {environment.name}.",
-            f"{environment.settings_file} does not exist.",
-            f"Start it with capelin up --name {environment.name}.",
+            reason=f"{environment.settings_file} does not exist.",
+            hint=f"Start it with capelin up --name {environment.name}.",
         )
     environment.make_folders()
     binaries = Binaries()
