@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import Cache
-from capelin.embedded.binaries.catalogue import Platform, Wanted, wanted
+from capelin.embedded.binaries import Cache, ComponentVersion, Platform, parse_component
 
 from .command import capelin
 
@@ -16,8 +15,8 @@ async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """A cache of two programs, of which nobody knows one any more."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     cache = Cache(tmp_path / "caches" / "capelin")
-    known = wanted("etcd")
-    for each, content in ((known, b"n"), (Wanted(known.component, "v3.0.0"), b"o")):
+    known = parse_component("etcd")
+    for each, content in ((known, b"n"), (ComponentVersion(known.component, "v3.0.0"), b"o")):
         async with cache.building(str(each)) as place:
             made = place.folder / "made"
             made.write_bytes(content * SIZE)
@@ -34,7 +33,7 @@ def test_ls_shows_each_program_and_what_all_of_them_take(kept: Cache, tmp_path: 
     assert lines[0].split() == ["PROGRAM", "VERSION", "SIZE", "FROM"]
     assert sorted(line.split() for line in lines[1:3]) == [
         ["etcd", "v3.0.0", "2", "MB", "a", "test"],
-        ["etcd", wanted("etcd").version, "2", "MB", "a", "test"],
+        ["etcd", parse_component("etcd").version, "2", "MB", "a", "test"],
     ]
     assert lines[3:] == [f"2 programs, 4 MB, in {kept.root}"]
 
@@ -42,7 +41,7 @@ def test_ls_shows_each_program_and_what_all_of_them_take(kept: Cache, tmp_path: 
 def test_prune_removes_what_nobody_would_ask_for(kept: Cache, tmp_path: Path) -> None:
     said = capelin("cache", "prune", home=tmp_path)
     assert said.stdout == f"2 MB freed in {kept.root}\n"
-    assert versions(kept) == {wanted("etcd").version}
+    assert versions(kept) == {parse_component("etcd").version}
 
 
 def test_prune_all_leaves_nothing(kept: Cache, tmp_path: Path) -> None:

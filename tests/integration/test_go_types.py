@@ -10,9 +10,8 @@ from typing import Any, cast, get_args
 
 import pytest
 from capelin.api import Model
-from capelin.embedded.binaries.catalogue import CLUSTER_API as SOURCES
-from capelin.embedded.binaries.catalogue import Platform
-from capelin.embedded.binaries.go import find_go
+from capelin.embedded.binaries import CLUSTER_API as SOURCES
+from capelin.embedded.binaries import Platform, find_go
 from capelin.runtime import AnyHook
 from capelin.runtime.messages import read
 from capelin.runtime.openapi import openapi_document
@@ -40,7 +39,7 @@ async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     for file in (files / "go.mod", files / "go.sum", PROGRAM):
         shutil.copy(file, folder)
     go = await find_go(
-        files, what="a test", environment=os.environ, platform=Platform.here(), noted=print
+        files, what="a test", environment=os.environ, platform=Platform.current(), note=print
     )
     # As the programs themselves are built, so that they share what is compiled.
     await go.run("build", "-trimpath", "-buildvcs=false", "-o", "hooks", ".", folder=folder)

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from capelin.api.views.core import Secret
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, check_kubernetes_version
+from capelin.embedded.binaries import (
+    KNOWN_KUBERNETES,
+    Binaries,
+    Progress,
+    ProgressEvent,
+    check_kubernetes_version,
+)
 from capelin.embedded.management import control
 from capelin.embedded.management.components import gather, programs
 from capelin.embedded.management.environment import (
@@ -174,39 +180,20 @@ async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
     return path
 
 
-class Getting:
-    """Shows on one line how programs are being got."""
+def show_on(checklist: Checklist, line: Line) -> Progress:
+    """Show on one line how programs are being downloaded or built."""
 
-    def __init__(self, checklist: Checklist, line: Line) -> None:
-        self._checklist = checklist
-        self._line = line
+    def show(event: ProgressEvent) -> None:
+        put = checklist.tell if event.kind == "advanced" else checklist.note
+        put(line, str(event).splitlines()[0])
 
-    def started(self, what: str, way: str) -> None:
-        """A way to a program is being tried."""
-        self._checklist.note(self._line, f"{what}: {way}")
-
-    def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
-        """So much has come."""
-        amount = f"{done}" if total is None else f"{done} of {total}"
-        self._checklist.tell(self._line, f"{what}: {way}: {amount} {unit}")
-
-    def noted(self, what: str, way: str, message: str) -> None:
-        """Something that explains why it takes long."""
-        self._checklist.note(self._line, f"{what}: {way}: {message}")
-
-    def finished(self, what: str, way: str) -> None:
-        """A program is there."""
-        self._checklist.note(self._line, f"{what}: {way}: done")
-
-    def failed(self, what: str, way: str, reason: str) -> None:
-        """This way did not lead there."""
-        self._checklist.note(self._line, f"{what}: {way}: {reason.splitlines()[0]}")
+    return show
 
 
 async def _get_programs(checklist: Checklist, settings: Settings) -> None:
     wanted = programs(settings.kubernetes_version, settings.providers, target=settings.target)
     with checklist.step("programs") as line:
-        await Binaries(progress=Getting(checklist, line)).fetch(wanted)
+        await Binaries(progress=show_on(checklist, line)).fetch(wanted)
         line.detail = f"Kubernetes {settings.kubernetes_version}"
 
 

@@ -8,7 +8,7 @@ from capelin.embedded.binaries import (
     KNOWN_KUBERNETES,
     Binaries,
     BinariesError,
-    progress_here,
+    default_progress,
 )
 from capelin.embedded.management.components import programs
 from capelin.embedded.management.providers import ON_REQUEST
@@ -30,4 +30,4 @@ def needed(fixtures: Collection[str], marked: Iterable[str]) -> list[str]:
 def get(names: Iterable[str]) -> None:
     """Get programs. Should that fail, the tests that need them say so."""
     with suppress(BinariesError):
-        run_elsewhere(Binaries(progress=progress_here()).fetch(names))
+        run_elsewhere(Binaries(progress=default_progress()).fetch(names))

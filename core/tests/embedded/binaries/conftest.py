@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.binaries.catalogue import Platform
+from capelin.embedded.binaries import Binaries, ProgressEvent
+from capelin.embedded.binaries.catalog import Platform
 from capelin.testing.waiting import until
 
-HERE = Platform.here()
+HERE = Platform.current()
 
 GO = r"""#!/bin/sh
 fake={fake}
@@ -217,8 +217,8 @@ class Registry:
 
 
 @dataclass
-class Told:
-    """A `Progress` that remembers."""
+class RecordedProgress:
+    """Keeps the events of a `Progress`."""
 
     events: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     amounts: list[tuple[int, int | None, str]] = field(
@@ -227,22 +227,14 @@ class Told:
 
     moving: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def started(self, what: str, way: str) -> None:
-        self.events.append(("started", what, way))
-
-    def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
-        assert ("started", what, way) in self.events
-        self.amounts.append((done, total, unit))
-        self.moving.set()
-
-    def noted(self, what: str, way: str, message: str) -> None:
-        self.events.append(("noted", what, way, message))
-
-    def finished(self, what: str, way: str) -> None:
-        self.events.append(("finished", what, way))
-
-    def failed(self, what: str, way: str, reason: str) -> None:
-        self.events.append(("failed", what, way, reason))
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.kind == "advanced":
+            assert ("started", event.what, event.source) in self.events
+            self.amounts.append((event.done, event.total, event.unit))
+            self.moving.set()
+        else:
+            message = (event.message,) if event.message else ()
+            self.events.append((event.kind, event.what, event.source, *message))
 
 
 Serve = Callable[..., Any]
@@ -280,15 +272,15 @@ def go(tmp_path: Path) -> FakeGo:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def progress() -> RecordedProgress:
+    return RecordedProgress()
 
 
 Making = Callable[..., Binaries]
 
 
 @pytest.fixture
-def binaries(tmp_path: Path, told: Told, registry: Registry) -> Making:
+def binaries(tmp_path: Path, progress: RecordedProgress, registry: Registry) -> Making:
     """Makes `Binaries` that know nothing of this machine: no Go, no registry but the test's."""
 
     def make(
@@ -297,7 +289,7 @@ def binaries(tmp_path: Path, told: Told, registry: Registry) -> Making:
         return Binaries(
             folders=folders,
             cache=tmp_path / "cache",
-            progress=told,
+            progress=progress,
             mirrors={"registry.k8s.io": registry.url, "gcr.io": registry.url},
             environment={"PATH": go.path if go else "/nowhere", **variables},
         )

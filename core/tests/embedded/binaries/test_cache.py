@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.binaries import BinariesError, Cache, Entry
-from capelin.embedded.binaries.catalogue import Platform, wanted
-from capelin.embedded.binaries.errors import WayFailedError
+from capelin.embedded.binaries.catalog import Platform, parse_component
+from capelin.embedded.binaries.errors import SourceFailedError
 
 LINUX = Platform("linux", "amd64")
-ETCD = wanted("etcd")
+ETCD = parse_component("etcd")
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def put(cache: Cache, content: str = "a program", name: str = "etcd") -> E
     async with cache.building(name) as place:
         file = place.folder / "made"
         file.write_text(content)
-        return cache.add(file, wanted(name), LINUX, "a test")
+        return cache.add(file, parse_component(name), LINUX, "a test")
 
 
 def content_of(folder: Path) -> set[str]:
@@ -41,7 +41,7 @@ async def test_what_was_put_in_is_found_again(cache: Cache) -> None:
 async def test_a_program_is_for_its_platform_and_version_only(cache: Cache) -> None:
     await put(cache)
     assert cache.find(ETCD, Platform("linux", "arm64")) is None
-    assert cache.find(wanted("etcdctl"), LINUX) is None
+    assert cache.find(parse_component("etcdctl"), LINUX) is None
 
 
 async def test_a_program_keeps_its_name_in_a_folder_named_by_its_content(cache: Cache) -> None:
@@ -126,14 +126,14 @@ async def test_prune_keeps_what_it_is_told_and_removes_the_rest(cache: Cache) ->
     (cache.root / "partial" / "x" / "half").write_text("half")
     (cache.root / "work" / "y").mkdir(parents=True)
     (cache.root / "components" / "v1").mkdir(parents=True)
-    cache.remember("registry.k8s.io/a/b:c", "sha256:1")
+    cache.record_digest("registry.k8s.io/a/b:c", "sha256:1")
     freed = cache.prune(keep=[kept])
     assert cache.entries() == [kept]
     assert 1000 < freed < 2000
     assert cache.path(kept).exists()
     assert not cache.path(gone).exists()
     assert {child.name for child in cache.root.iterdir()} == {"blobs", "images", "index", "locks"}
-    assert cache.seen("registry.k8s.io/a/b:c") == "sha256:1"
+    assert cache.recorded_digest("registry.k8s.io/a/b:c") == "sha256:1"
 
 
 async def test_prune_knows_what_to_keep_even_if_its_record_was_renewed(cache: Cache) -> None:
@@ -149,7 +149,7 @@ async def test_two_programs_with_one_content_survive_each_other(cache: Cache) ->
     other = await put(cache, "same", "etcdctl")
     cache.prune(keep=[other])
     assert one.digest == other.digest
-    assert cache.find(wanted("etcdctl"), LINUX) == other
+    assert cache.find(parse_component("etcdctl"), LINUX) == other
 
 
 @pytest.mark.parametrize("action", ["verify", "prune"])
@@ -164,7 +164,7 @@ async def test_the_same_thing_is_built_by_one_at_a_time(cache: Cache) -> None:
     waited = asyncio.Event()
 
     async def second() -> None:
-        async with cache.building("etcd", waiting=waited.set):
+        async with cache.building("etcd", on_wait=waited.set):
             assert not inside
 
     async with cache.building("etcd"):
@@ -203,17 +203,17 @@ async def test_a_builder_that_fails_leaves_nothing(cache: Cache) -> None:
 
 
 async def test_the_digest_of_an_image_is_remembered(cache: Cache) -> None:
-    assert cache.seen("registry.k8s.io/etcd:3.6.5-0") is None
-    cache.remember("registry.k8s.io/etcd:3.6.5-0", "sha256:1")
-    assert Cache(cache.root).seen("registry.k8s.io/etcd:3.6.5-0") == "sha256:1"
-    assert cache.seen("registry.k8s.io/etcd:3.6.4-0") is None
+    assert cache.recorded_digest("registry.k8s.io/etcd:3.6.5-0") is None
+    cache.record_digest("registry.k8s.io/etcd:3.6.5-0", "sha256:1")
+    assert Cache(cache.root).recorded_digest("registry.k8s.io/etcd:3.6.5-0") == "sha256:1"
+    assert cache.recorded_digest("registry.k8s.io/etcd:3.6.4-0") is None
 
 
 async def test_a_damaged_memory_is_not_taken_for_none(cache: Cache) -> None:
-    cache.remember("a/b:c", "sha256:1")
-    cache.seen_file("a/b:c").write_text("{")
-    with pytest.raises(WayFailedError, match=r"a%2Fb:c.json is damaged; remove it"):
-        cache.seen("a/b:c")
+    cache.record_digest("a/b:c", "sha256:1")
+    cache.digest_file("a/b:c").write_text("{")
+    with pytest.raises(SourceFailedError, match=r"a%2Fb:c.json is damaged; remove it"):
+        cache.recorded_digest("a/b:c")
 
 
 async def test_a_cache_that_cannot_be_written_says_what_to_do(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capelin.embedded.binaries import COMPONENTS, Binaries, NotObtainableError
-from capelin.embedded.binaries.build import batches
-from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
-from capelin.embedded.binaries.source import Module, folder_hash
+from capelin.embedded.binaries.catalog import CLUSTER_API, KUBERNETES, parse_component
+from capelin.embedded.binaries.go import split_batches
+from capelin.embedded.binaries.module_source import Module, folder_hash
 
 if TYPE_CHECKING:
-    from .conftest import FakeGo, Registry, Told
+    from .conftest import FakeGo, RecordedProgress, Registry
 
     Making = Callable[..., Binaries]
 
@@ -24,17 +24,19 @@ async def failure_of(made: Binaries, name: str = "etcd") -> str:
     return dict(failure.value.attempts)["go build"]
 
 
-async def test_a_program_is_built_once(binaries: "Making", go: "FakeGo", told: "Told") -> None:
+async def test_a_program_is_built_once(
+    binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
+) -> None:
     made = binaries(go=go)
     file = await made.path("etcd")
     assert "echo go.etcd.io/etcd/server/v3" in file.read_text()
     assert await binaries(go=go).path("etcd") == file
     assert len(go.builds()) == 1
-    assert told.events[-2:] == [
+    assert progress.events[-2:] == [
         ("started", "etcd v3.6.5", "go build"),
         ("finished", "etcd v3.6.5", "go build"),
     ]
-    assert told.amounts == [(1, None, "packages")]
+    assert progress.amounts == [(1, None, "packages")]
     (entry,) = made.cache.entries()
     assert entry.source == "go.etcd.io/etcd/server/v3, Go 1.26.8"
 
@@ -79,8 +81,10 @@ async def test_two_packages_of_one_name_do_not_overwrite_each_other(
 
 
 def test_batches_hold_each_name_once() -> None:
-    one, other = wanted("kubeadm-bootstrap-controller"), wanted("kubeadm-control-plane-controller")
-    assert batches([one, wanted("clusterctl"), other]) == [[one, wanted("clusterctl")], [other]]
+    names = ("kubeadm-bootstrap-controller", "clusterctl", "kubeadm-control-plane-controller")
+    bootstrap, clusterctl, control_plane = map(parse_component, names)
+    batches = split_batches([bootstrap, clusterctl, control_plane])
+    assert batches == [[bootstrap, clusterctl], [control_plane]]
 
 
 @pytest.mark.parametrize(
@@ -159,13 +163,13 @@ async def test_a_go_that_is_too_old_is_told_with_what_is_needed(
 
 @pytest.mark.parametrize("setting", ["auto", "go1.23.4+auto", "path"])
 async def test_an_old_go_that_may_renew_itself_does_so_and_that_is_told(
-    setting: str, binaries: "Making", go: "FakeGo", told: "Told"
+    setting: str, binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
 ) -> None:
     go.is_version("go1.23.4")
     go.has_toolchain_setting(setting)
     await binaries(go=go, GOTOOLCHAIN=setting).path("etcd")
     assert go.environment()["GOTOOLCHAIN"] == setting
-    ((_, what, way, message),) = [event for event in told.events if event[0] == "noted"]
+    ((_, what, way, message),) = [event for event in progress.events if event[0] == "noted"]
     assert (what, way) == ("etcd v3.6.5", "go build")
     assert message.endswith("go is Go 1.23.4; it fetches the Go 1.24 that etcd v3.6.5 needs")
 
@@ -180,7 +184,7 @@ async def test_versions_of_go_are_compared_by_number(
 
 
 async def test_what_go_complains_of_is_told_without_its_chatter(
-    binaries: "Making", go: "FakeGo", told: "Told"
+    binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
 ) -> None:
     go.fails_with(
         "go: downloading go.etcd.io/etcd/server/v3 v3.6.5\n"
@@ -193,7 +197,7 @@ async def test_what_go_complains_of_is_told_without_its_chatter(
         "    SECURITY ERROR"
     )
     assert await failure_of(made := binaries(go=go)) == reason
-    assert told.events[-1] == ("failed", "etcd v3.6.5", "go build", reason)
+    assert progress.events[-1] == ("failed", "etcd v3.6.5", "go build", reason)
     assert made.cache.entries() == []
     assert list((made.cache.root / "work").iterdir()) == []
 
@@ -209,7 +213,7 @@ async def test_a_build_that_leaves_nothing_is_no_success(
 async def test_a_go_that_ignores_ctrl_c_is_killed(
     binaries: "Making", go: "FakeGo", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capelin.embedded.binaries.go._GRACE", 0.1)
+    monkeypatch.setattr("capelin.embedded.binaries.go._GRACE_SECONDS", 0.1)
     go.ignores_interrupts()
     go.hold()
     task = asyncio.create_task(binaries(go=go).path("etcd"))
@@ -253,7 +257,7 @@ async def test_a_full_disk_is_told(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/cache/work/go.mod")
 
-    monkeypatch.setattr("capelin.embedded.binaries.build.shutil.copy", full)
+    monkeypatch.setattr("capelin.embedded.binaries.go.shutil.copy", full)
     assert await failure_of(binaries(go=go)) == "/cache/work/go.mod: No space left on device"
 
 

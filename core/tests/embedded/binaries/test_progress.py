@@ -2,25 +2,31 @@ import io
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries import LiveProgress, PlainProgress, Progress, progress_here
-from capelin.embedded.binaries.errors import WayFailedError
+from capelin.embedded.binaries import (
+    LiveProgress,
+    PlainProgress,
+    Progress,
+    ProgressEvent,
+    default_progress,
+)
+from capelin.embedded.binaries.errors import SourceFailedError
 from capelin.embedded.binaries.progress import amount
-from capelin.embedded.binaries.ways import Journal
+from capelin.embedded.binaries.sources import Attempts
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from .conftest import Told
+    from .conftest import RecordedProgress
 
-WHAT, WAY = "etcd v3.6.5", "go build"
+WHAT, SOURCE = "etcd v3.6.5", "go build"
 
 
 def tell_everything(progress: Progress) -> None:
-    progress.started(WHAT, WAY)
-    progress.advanced(WHAT, WAY, 310, None, "packages")
-    progress.noted(WHAT, WAY, "it takes a while")
-    progress.started("kwok v0.7.0", "image [b]")
-    progress.failed("kwok v0.7.0", "image [b]", "there is none")
-    progress.finished(WHAT, WAY)
+    progress(ProgressEvent("started", WHAT, SOURCE))
+    progress(ProgressEvent("advanced", WHAT, SOURCE, done=310, unit="packages"))
+    progress(ProgressEvent("noted", WHAT, SOURCE, "it takes a while"))
+    progress(ProgressEvent("started", "kwok v0.7.0", "image [b]"))
+    progress(ProgressEvent("failed", "kwok v0.7.0", "image [b]", "there is none"))
+    progress(ProgressEvent("finished", WHAT, SOURCE))
 
 
 LINES = [
@@ -40,10 +46,10 @@ def test_plain_lines_tell_what_happens() -> None:
 def test_plain_lines_tell_how_far_it_is_only_now_and_then() -> None:
     stream, now = io.StringIO(), [0.0]
     progress = PlainProgress(stream, every=10, clock=lambda: now[0])
-    progress.started(WHAT, WAY)
+    progress(ProgressEvent("started", WHAT, SOURCE))
     for second in range(25):
         now[0] = float(second)
-        progress.advanced(WHAT, WAY, second, 25, "packages")
+        progress(ProgressEvent("advanced", WHAT, SOURCE, done=second, total=25, unit="packages"))
     assert stream.getvalue().splitlines()[1:] == [
         "etcd v3.6.5: go build: 10 of 25 packages",
         "etcd v3.6.5: go build: 20 of 25 packages",
@@ -64,10 +70,10 @@ def test_the_cursor_comes_back_when_nothing_is_under_way() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     progress = LiveProgress(console)
-    progress.started(WHAT, WAY)
+    progress(ProgressEvent("started", WHAT, SOURCE))
     assert "\x1b[?25l" in stream.getvalue()
     assert "\x1b[?25h" not in stream.getvalue()
-    progress.finished(WHAT, WAY)
+    progress(ProgressEvent("finished", WHAT, SOURCE))
     assert "\x1b[?25h" in stream.getvalue()
 
 
@@ -78,7 +84,7 @@ def test_a_terminal_gets_live_lines_and_a_log_plain_ones(
     stream = io.StringIO()
     stream.isatty = lambda: terminal
     monkeypatch.setattr("sys.stderr", stream)
-    assert isinstance(progress_here(), kind)
+    assert isinstance(default_progress(), kind)
 
 
 @pytest.mark.parametrize(
@@ -93,16 +99,18 @@ def test_amounts_are_told_in_words(done: int, total: int | None, unit: str, word
     assert amount(done, total, unit) == words
 
 
-def test_a_way_that_fails_is_kept_once_and_the_next_can_be_tried(told: "Told") -> None:
-    journal = Journal(told)
+def test_a_way_that_fails_is_kept_once_and_the_next_can_be_tried(
+    progress: "RecordedProgress",
+) -> None:
+    attempts = Attempts(progress)
     for _ in range(2):
-        with journal.trying(WHAT, WAY):
-            raise WayFailedError("it rains")
-    assert journal.failures == [(WAY, "it rains")]
-    assert told.events[:2] == [("started", WHAT, WAY), ("failed", WHAT, WAY, "it rains")]
+        with attempts.attempt(WHAT, SOURCE):
+            raise SourceFailedError("it rains")
+    assert attempts.failures == [(SOURCE, "it rains")]
+    assert progress.events[:2] == [("started", WHAT, SOURCE), ("failed", WHAT, SOURCE, "it rains")]
 
 
-def test_a_fault_of_our_own_ends_the_line_and_is_not_hidden(told: "Told") -> None:
-    with pytest.raises(ZeroDivisionError), Journal(told).trying(WHAT, WAY):
+def test_a_fault_of_our_own_ends_the_line_and_is_not_hidden(progress: "RecordedProgress") -> None:
+    with pytest.raises(ZeroDivisionError), Attempts(progress).attempt(WHAT, SOURCE):
         _ = 1 / 0
-    assert told.events[-1] == ("failed", WHAT, WAY, "stopped")
+    assert progress.events[-1] == ("failed", WHAT, SOURCE, "stopped")

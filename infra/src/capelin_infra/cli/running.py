@@ -51,13 +51,13 @@ def guard(app: Callable[[], object]) -> NoReturn:
 def explained(error: Exception) -> tuple[str, int]:
     """The text that people see for an error, and the exit code."""
     from capelin.client import ClientError
-    from capelin.embedded.binaries import BinariesError, UnknownProgramError
+    from capelin.embedded.binaries import BinariesError, UnknownComponentError
     from capelin.errors import UserError
 
     match error:
         case UserError():
             return _text(error.message, error.reason, error.hint), error.exit_code
-        case UnknownProgramError():
+        case UnknownComponentError():
             return _text(str(error)), 2
         case BinariesError():
             return _text(str(error), "Run capelin doctor to see what this machine lacks."), 3

@@ -8,8 +8,7 @@ from typing import Any
 
 from capelin.controller import ObjectKey, Options, Reconciler, flag
 from capelin.controller import main as run
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.binaries.progress import PlainProgress
+from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
 from capelin_control_plane.backends.processes import Processes

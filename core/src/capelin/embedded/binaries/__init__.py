@@ -2,28 +2,54 @@
 
 from capelin.embedded.binaries.binaries import Binaries, Binary
 from capelin.embedded.binaries.cache import Cache, Entry
-from capelin.embedded.binaries.catalogue import (
+from capelin.embedded.binaries.catalog import (
+    CLUSTER_API,
     COMPONENTS,
     KNOWN_KUBERNETES,
+    KUBERNETES,
+    Component,
+    ComponentVersion,
+    Platform,
+    Project,
     check_kubernetes_version,
+    parse_component,
 )
-from capelin.embedded.binaries.errors import BinariesError, NotObtainableError, UnknownProgramError
-from capelin.embedded.binaries.live import LiveProgress, progress_here
-from capelin.embedded.binaries.progress import PlainProgress, Progress
+from capelin.embedded.binaries.errors import (
+    BinariesError,
+    NotObtainableError,
+    UnknownComponentError,
+)
+from capelin.embedded.binaries.go import find_go
+from capelin.embedded.binaries.progress import (
+    LiveProgress,
+    PlainProgress,
+    Progress,
+    ProgressEvent,
+    default_progress,
+)
 
 __all__ = [
+    "CLUSTER_API",
     "COMPONENTS",
     "KNOWN_KUBERNETES",
+    "KUBERNETES",
     "Binaries",
     "BinariesError",
     "Binary",
     "Cache",
+    "Component",
+    "ComponentVersion",
     "Entry",
     "LiveProgress",
     "NotObtainableError",
     "PlainProgress",
+    "Platform",
     "Progress",
-    "UnknownProgramError",
+    "ProgressEvent",
+    "Project",
+    "UnknownComponentError",
     "check_kubernetes_version",
-    "progress_here",
+    "default_progress",
+    "find_go",
+    "parse_component",
 ]

@@ -1,4 +1,4 @@
-"""Asking for programs: the ways are tried in order, and all but a folder end in the cache."""
+"""`Binaries`: tries the sources of a program in order, and keeps the result in the cache."""
 
 import asyncio
 import os
@@ -7,15 +7,24 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.binaries import folder
 from capelin.embedded.binaries.cache import Cache, Entry
-from capelin.embedded.binaries.catalogue import Platform, Wanted, wanted
-from capelin.embedded.binaries.errors import NotObtainableError, WayFailedError
+from capelin.embedded.binaries.catalog import ComponentVersion, Platform, parse_component
+from capelin.embedded.binaries.errors import NotObtainableError, SourceFailedError
 from capelin.embedded.binaries.go import needed_go
-from capelin.embedded.binaries.live import progress_here
-from capelin.embedded.binaries.progress import Progress
-from capelin.embedded.binaries.source import module_dir
-from capelin.embedded.binaries.ways import Arrival, GoBuild, Images, Journal, title
+from capelin.embedded.binaries.module_source import module_dir
+from capelin.embedded.binaries.progress import Progress, ProgressEvent, default_progress
+from capelin.embedded.binaries.sources import (
+    FOLDER,
+    FOLDERS_VARIABLE,
+    Attempts,
+    GoBuildSource,
+    ImageSource,
+    Obtained,
+    WrongVersionError,
+    find_local,
+    local_folders,
+    title,
+)
 from capelin.embedded.folders import cache_folder
 
 
@@ -25,16 +34,16 @@ class Binary:
 
     component: str
     version: str | None
-    """Its version; nothing if it comes from a folder and was not asked, or does not tell."""
+    """Its version; None if it comes from a folder and was not asked, or cannot print it."""
     path: Path
 
 
 class Binaries:
-    """Kubernetes programs, from wherever they can be had.
+    """Provides Kubernetes programs.
 
-    Looked for in the folders that are named (here, by `CAPELIN_BINARIES`, by
-    `KUBEBUILDER_ASSETS`), then in the cache, then in the official image, then built with Go.
-    `mirrors` says where a registry is really to be found: `{"registry.k8s.io": "https://..."}`.
+    It looks in the given folders (`folders`, `CAPELIN_BINARIES`, `KUBEBUILDER_ASSETS`), then in the
+    cache, then in the official image, and at last builds the program with Go. `mirrors` replaces
+    the URL of a registry: `{"registry.k8s.io": "https://..."}`.
     """
 
     def __init__(
@@ -47,47 +56,47 @@ class Binaries:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.cache = Cache(cache or cache_folder(environment))
-        self._folders = folder.named_folders(folders, environment)
-        self._progress = progress or progress_here()
+        self._folders = local_folders(folders, environment)
+        self._progress = progress or default_progress()
         self._mirrors = mirrors or {}
         self._environment = environment
-        self._platform = Platform.here()
+        self._platform = Platform.current()
 
     async def path(self, component: str, version: str | None = None) -> Path:
-        """The file of one program; the newest known version if none is given."""
+        """The file of one program; its newest known version if none is given."""
         name = component if version is None else f"{component}@{version}"
         return (await self.fetch([name]))[name].path
 
     async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
         """Programs by name, as in `etcd` or `kube-apiserver@v1.33.13`.
 
-        Those of one project and version are built together, which is much faster than one
-        after the other.
+        Programs of one project and version are built together, which is much faster than one by
+        one.
         """
-        asked = {name: wanted(name) for name in names}
-        groups: dict[str, dict[str, Wanted]] = {}
-        for name, each in asked.items():
-            key = f"{each.component.project.name}-{each.version}"
-            groups.setdefault(key, {})[name] = each
+        requests = {name: parse_component(name) for name in names}
+        groups: dict[str, dict[str, ComponentVersion]] = {}
+        for name, request in requests.items():
+            key = f"{request.component.project.name}-{request.version}"
+            groups.setdefault(key, {})[name] = request
         found: dict[str, Binary] = {}
-        images = Images(self.cache, self._platform, self._mirrors, self._environment)
+        images = ImageSource(self.cache, self._platform, self._mirrors, self._environment)
         for key, group in groups.items():
-            journal = Journal(self._progress)
+            attempts = Attempts(self._progress)
             in_folders = {
                 name: binary
-                for name, each in group.items()
-                if (binary := await self._in_folder(each, journal)) is not None
+                for name, request in group.items()
+                if (binary := await self._in_folder(request, attempts)) is not None
             }
-            rest = {name: each for name, each in group.items() if name not in in_folders}
-            obtained = await self._obtain(key, [*dict.fromkeys(rest.values())], images, journal)
+            rest = {name: request for name, request in group.items() if name not in in_folders}
+            obtained = await self._obtain(key, [*dict.fromkeys(rest.values())], images, attempts)
             found |= in_folders
-            found |= {name: obtained[each] for name, each in rest.items()}
-        return {name: found[name] for name in asked}
+            found |= {name: obtained[request] for name, request in rest.items()}
+        return {name: found[name] for name in requests}
 
     async def module_dir(self, name: str, version: str | None = None) -> Path:
         """The source folder of `kubernetes`, `cluster-api`, `cluster-api/test` or `kwok`.
 
-        It may lie in the user's Go module cache: read it, and leave it as it is.
+        It may be in the user's Go module cache: only read it.
         """
         return await module_dir(
             name,
@@ -99,58 +108,61 @@ class Binaries:
         )
 
     async def _obtain(
-        self, key: str, group: Sequence[Wanted], images: Images, journal: Journal
-    ) -> dict[Wanted, Binary]:
+        self, key: str, group: Sequence[ComponentVersion], images: ImageSource, attempts: Attempts
+    ) -> dict[ComponentVersion, Binary]:
         found = await self._in_cache(group)
-        missing = [each for each in group if each not in found]
+        missing = [request for request in group if request not in found]
         if not missing:
             return found
-        waiting = partial(
-            self._progress.noted, title(missing), "cache", "another process is getting it"
-        )
-        async with self.cache.building(key, waiting) as place:
-            # Whoever was waited for may have got it.
+        waiting = ProgressEvent("noted", title(missing), "cache", "another process is getting it")
+        async with self.cache.building(key, partial(self._progress, waiting)) as build_dir:
+            # The process that held the lock may have got it.
             found |= await self._in_cache(missing)
-            journal.add("cache", f"{self.cache.root} does not hold it")
-            for way in (images, GoBuild(self._environment, self._platform)):
-                missing = [each for each in group if each not in found]
+            attempts.add_failure("cache", f"{self.cache.root} does not hold it")
+            for source in (images, GoBuildSource(self._environment, self._platform)):
+                missing = [request for request in group if request not in found]
                 if missing:
-                    arrived = await way.bring(missing, place, journal)
-                    found |= {each: await self._add(each, arrived[each]) for each in arrived}
-        missing = [each for each in group if each not in found]
+                    obtained = await source.obtain(missing, build_dir, attempts)
+                    found |= {
+                        request: await self._add(request, obtained[request]) for request in obtained
+                    }
+        missing = [request for request in group if request not in found]
         if missing:
-            raise NotObtainableError(title(missing), journal.failures, _advice(missing[0]))
+            raise NotObtainableError(title(missing), attempts.failures, _advice(missing[0]))
         return found
 
-    async def _in_folder(self, each: Wanted, journal: Journal) -> Binary | None:
+    async def _in_folder(self, request: ComponentVersion, attempts: Attempts) -> Binary | None:
         try:
-            seen = await folder.look(self._folders, each, self._environment)
-        except WayFailedError as error:
-            journal.add(folder.WAY, str(error))
-            if isinstance(error, folder.WrongVersionError):
-                self._progress.noted(str(each), folder.WAY, str(error))
+            program = await find_local(self._folders, request, self._environment)
+        except SourceFailedError as error:
+            attempts.add_failure(FOLDER, str(error))
+            if isinstance(error, WrongVersionError):
+                self._progress(ProgressEvent("noted", str(request), FOLDER, str(error)))
             return None
-        return Binary(each.component.name, seen.version, seen.file)
+        return Binary(request.component.name, program.version, program.file)
 
-    async def _in_cache(self, group: Sequence[Wanted]) -> dict[Wanted, Binary]:
-        found = {
-            each: await asyncio.to_thread(self.cache.find, each, self._platform) for each in group
+    async def _in_cache(self, group: Sequence[ComponentVersion]) -> dict[ComponentVersion, Binary]:
+        entries = {
+            request: await asyncio.to_thread(self.cache.find, request, self._platform)
+            for request in group
         }
-        return {each: self._binary(entry) for each, entry in found.items() if entry is not None}
+        return {
+            request: self._binary(entry) for request, entry in entries.items() if entry is not None
+        }
 
-    async def _add(self, each: Wanted, arrival: Arrival) -> Binary:
-        add = partial(self.cache.add, arrival.file, each, self._platform, arrival.source)
+    async def _add(self, request: ComponentVersion, obtained: Obtained) -> Binary:
+        add = partial(self.cache.add, obtained.file, request, self._platform, obtained.source)
         return self._binary(await asyncio.to_thread(add))
 
     def _binary(self, entry: Entry) -> Binary:
         return Binary(entry.component, entry.version, self.cache.path(entry))
 
 
-def _advice(missing: Wanted) -> str:
+def _advice(missing: ComponentVersion) -> str:
     needed = needed_go(missing.component.project.module_files(missing.version))
     image = missing.component.image
     host = "" if image is None else f"allow access to {image.reference.partition('/')[0]}, "
     return (
         f"Install Go {needed} or later (https://go.dev/dl) and allow access to a Go module proxy,"
-        f" {host}or name a folder that holds {missing.component.name}: {folder.OURS}=FOLDER"
+        f" {host}or name a folder that holds {missing.component.name}: {FOLDERS_VARIABLE}=FOLDER"
     )

@@ -1,19 +1,21 @@
-"""The cache that every way ends in: programs by the hash of their content, and who asked for them.
+"""The cache of programs, by the hash of their content, and the locks of processes that fill it.
 
 ```
 blobs/<sha256>/<component>                     the program; its name is what `ps` shows
 index/<component>@<version>@<os>-<arch>.json   which blob that is, and where it came from
-images/<reference>.json                        the digest an image had when it was first seen
-sources/<module>@<version>/                    a Go module's files, where there is no Go
+images/<reference>.json                        the digest of an image when it was first pulled
+sources/<module>@<version>/                    a Go module's files, on machines without Go
 partial/<key>/<sha256>                         a download that may be resumed
 work/<key>~<random>/                           one build or download under way
-locks/<key>.lock                               who builds what
+locks/<key>.lock                               held by the process that builds <key>
 ```
 
-Everything is made in `work` and renamed into place, so a kill leaves no half file where a
-program is looked for.
+Files are written in `work` and renamed into place, so a killed process leaves no partial program.
+The kernel releases the locks of a process that dies.
 """
 
+import asyncio
+import fcntl
 import hashlib
 import os
 import shutil
@@ -27,14 +29,14 @@ from urllib.parse import quote
 from pydantic import ConfigDict, ValidationError
 
 from capelin.api.model import Model
-from capelin.embedded.binaries.catalogue import Platform, Wanted
-from capelin.embedded.binaries.errors import BinariesError, WayFailedError
-from capelin.embedded.binaries.locks import holding, try_exclusive
+from capelin.embedded.binaries.catalog import ComponentVersion, Platform
+from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
 
-_KEPT = ("blobs", "images", "index", "locks")
+_LOCK_POLL_SECONDS = 0.1
+_PRUNE_KEEPS = ("blobs", "images", "index", "locks")
 
 
-class _Seen(Model):
+class _RecordedDigest(Model):
     image: str
     digest: str
 
@@ -51,7 +53,7 @@ class Entry(Model):
     """The SHA-256 of the program's content, in hexadecimal."""
     size: int
     modified: int
-    """The file's modification time in nanoseconds, when its content was last known to be right."""
+    """The file's modification time in nanoseconds when its content was last verified."""
     source: str
     """Where it came from: an image with its digest, or a Go package with its version."""
 
@@ -61,17 +63,17 @@ class Entry(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
-    """A private folder to build in, and the lock that keeps others from building the same."""
+class BuildDir:
+    """A private folder to build in, and the lock that keeps other processes from the same build."""
 
     folder: Path
     partial: Path
-    """What is worth keeping when this ends early."""
+    """A folder for downloads that can be resumed when this build is interrupted."""
     lock: int
 
 
 class Cache:
-    """The programs that are already here."""
+    """The programs that were obtained before."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -80,12 +82,12 @@ class Cache:
         """The program's file."""
         return self.root / "blobs" / entry.digest / entry.component
 
-    def find(self, wanted: Wanted, platform: Platform) -> Entry | None:
-        """The program if it is here and is what was put here.
+    def find(self, request: ComponentVersion, platform: Platform) -> Entry | None:
+        """The program, if the cache has it undamaged.
 
-        Size and modification time decide; where those differ, the content does.
+        Size and modification time decide; if those differ, the content does.
         """
-        entry = self._read(self._index(wanted.component.name, wanted.version, str(platform)))
+        entry = self._read(self._index(request.component.name, request.version, str(platform)))
         if entry is None:
             return None
         try:
@@ -97,18 +99,18 @@ class Cache:
         if stat.st_size != entry.size or _digest(self.path(entry)) != entry.digest:
             return None
         entry = entry.model_copy(update={"modified": stat.st_mtime_ns})
-        # A cache that may only be read is hashed each time.
+        # A read-only cache is hashed every time.
         with suppress(OSError):
             self._write(entry)
         return entry
 
-    def add(self, file: Path, wanted: Wanted, platform: Platform, source: str) -> Entry:
-        """Move a program that lies in a workplace into the cache."""
+    def add(self, file: Path, request: ComponentVersion, platform: Platform, source: str) -> Entry:
+        """Move a program from a build folder into the cache."""
         file.chmod(0o755)
         stat = file.stat()
         entry = Entry(
-            component=wanted.component.name,
-            version=wanted.version,
+            component=request.component.name,
+            version=request.version,
             platform=str(platform),
             digest=_digest(file),
             size=stat.st_size,
@@ -121,16 +123,16 @@ class Cache:
 
     @asynccontextmanager
     async def building(
-        self, key: str, waiting: Callable[[], None] | None = None
-    ) -> AsyncGenerator[Workplace]:
-        """A folder to build in, for one builder of `key` at a time over all processes.
+        self, key: str, on_wait: Callable[[], None] | None = None
+    ) -> AsyncGenerator[BuildDir]:
+        """A folder to build in, for one builder of `key` at a time across all processes.
 
-        What builders that were killed left behind is removed first.
+        Removes first what killed builders have left.
         """
         self._check_writable()
         async with (
-            holding(self._lock(), shared=True),
-            holding(self._lock(key), waiting=waiting) as lock,
+            hold_lock(self._lock_file(), shared=True),
+            hold_lock(self._lock_file(key), on_wait=on_wait) as lock,
         ):
             for stale in (self.root / "work").glob(f"{key}~*"):
                 shutil.rmtree(stale, ignore_errors=True)
@@ -138,36 +140,36 @@ class Cache:
             partial.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 with self._scratch(key) as folder:
-                    yield Workplace(folder, partial, lock)
+                    yield BuildDir(folder, partial, lock)
             finally:
                 with suppress(OSError):
                     partial.rmdir()
 
-    def seen(self, image: str) -> str | None:
-        """The digest that an image had when it was first pulled."""
+    def recorded_digest(self, image: str) -> str | None:
+        """The digest of an image when it was first pulled."""
         try:
-            return _Seen.read_json(self.seen_file(image).read_bytes()).digest
+            return _RecordedDigest.read_json(self.digest_file(image).read_bytes()).digest
         except FileNotFoundError:
             return None
         except ValidationError as error:
-            # To pull without it would mean to trust whatever the registry says now.
-            raise WayFailedError(f"{self.seen_file(image)} is damaged; remove it") from error
+            # Pulling without the record would trust whatever the registry has now.
+            raise SourceFailedError(f"{self.digest_file(image)} is damaged; remove it") from error
 
-    def remember(self, image: str, digest: str) -> None:
+    def record_digest(self, image: str, digest: str) -> None:
         """Record the digest of an image that has been pulled."""
-        record = _Seen(image=image, digest=digest)
-        self._replace(self.seen_file(image), record.model_dump_json(indent=2))
+        record = _RecordedDigest(image=image, digest=digest)
+        self._replace(self.digest_file(image), record.model_dump_json(indent=2))
 
-    def seen_file(self, image: str) -> Path:
-        """Where that is recorded."""
+    def digest_file(self, image: str) -> Path:
+        """The file with that record."""
         return self.root / "images" / f"{quote(image, safe=':')}.json"
 
     def source(self, module: str) -> Path:
-        """Where a Go module's files are kept; `module` is as in `sigs.k8s.io/kwok@v0.7.0`."""
+        """The folder of a Go module's files; `module` is as in `sigs.k8s.io/kwok@v0.7.0`."""
         return self.root / "sources" / module
 
     def add_source(self, folder: Path, module: str) -> Path:
-        """Move a Go module's files from a workplace into the cache."""
+        """Move a Go module's files from a build folder into the cache."""
         into = self.source(module)
         if into.exists():
             shutil.rmtree(into)
@@ -175,14 +177,14 @@ class Cache:
         return folder.rename(into)
 
     def entries(self) -> list[Entry]:
-        """What is in the cache, by component and version."""
+        """All programs in the cache, sorted by component and version."""
         files = (self.root / "index").glob("*.json")
-        found = [entry for entry in map(self._read, files) if entry is not None]
-        return sorted(found, key=lambda entry: (entry.component, entry.version, entry.platform))
+        entries = [entry for entry in map(self._read, files) if entry is not None]
+        return sorted(entries, key=lambda entry: (entry.component, entry.version, entry.platform))
 
     def verify(self) -> list[Entry]:
-        """Hash everything; what is not what was put here is removed and returned."""
-        with self._alone():
+        """Hash every program; removes and returns the damaged ones."""
+        with self._exclusive():
             damaged = [entry for entry in self.entries() if not self._intact(entry)]
             for entry in damaged:
                 self._index_file(entry).unlink()
@@ -190,12 +192,12 @@ class Cache:
             return damaged
 
     def prune(self, keep: Iterable[Entry] = ()) -> int:
-        """Remove all but `keep`; returns the bytes that this freed.
+        """Remove all programs but `keep`, and everything else that can be obtained again.
 
-        What was half done or can be made again at once goes, whoever put it into the cache.
-        Digests of images stay: forgetting them would mean to trust the next answer blindly.
+        Recorded digests of images stay: without them, the next pull would trust any content.
+        Returns the number of bytes freed.
         """
-        with self._alone():
+        with self._exclusive():
             before = _size(self.root)
             kept = {self._index_file(entry) for entry in keep}
             for entry in self.entries():
@@ -206,7 +208,7 @@ class Cache:
                 if blob.name not in used:
                     shutil.rmtree(blob)
             for child in _children(self.root):
-                if child.name not in _KEPT:
+                if child.name not in _PRUNE_KEEPS:
                     shutil.rmtree(child)
             return before - _size(self.root)
 
@@ -219,8 +221,8 @@ class Cache:
             )
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
-        lock = try_exclusive(self._lock())
+    def _exclusive(self) -> Generator[None]:
+        lock = try_lock(self._lock_file())
         if lock is None:
             raise BinariesError(
                 f"{self.root} is being filled by another process, so nothing can be removed from"
@@ -237,7 +239,7 @@ class Cache:
         except FileNotFoundError:
             return False
 
-    def _lock(self, key: str = "cache") -> Path:
+    def _lock_file(self, key: str = "cache") -> Path:
         return self.root / "locks" / f"{key}.lock"
 
     def _index_file(self, entry: Entry) -> Path:
@@ -285,3 +287,46 @@ def _children(folder: Path) -> Iterable[Path]:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@asynccontextmanager
+async def hold_lock(
+    file: Path, *, shared: bool = False, on_wait: Callable[[], None] | None = None
+) -> AsyncGenerator[int]:
+    """Wait for the lock on a file and hold it; yields its file descriptor.
+
+    A child process that inherits the descriptor holds the lock too, for as long as it lives.
+    """
+    descriptor = _open_lock(file)
+    try:
+        # Polled: a thread that blocks in flock could not be cancelled by Ctrl-C.
+        while not _flock(descriptor, shared=shared):
+            if on_wait is not None:
+                on_wait()
+                on_wait = None
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(file: Path) -> int | None:
+    """The descriptor of the exclusive lock; None if any process holds it, shared or not."""
+    descriptor = _open_lock(file)
+    if _flock(descriptor, shared=False):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _open_lock(file: Path) -> int:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _flock(descriptor: int, *, shared: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,24 +1,24 @@
-"""What can go wrong between asking for a program and having it."""
+"""Errors of looking for, downloading and building programs."""
 
 from collections.abc import Sequence
 
 
 class BinariesError(Exception):
-    """A Kubernetes program could not be had, or the question made no sense."""
+    """A program cannot be provided, or the request for it is invalid."""
 
 
-class UnknownProgramError(BinariesError, ValueError):
-    """Nobody here knows a component, or a version of it, by that name."""
+class UnknownComponentError(BinariesError, ValueError):
+    """Capelin does not know this component, or not this version of it."""
 
 
-class WayFailedError(BinariesError):
-    """One way to a program did not lead there; the next one may."""
+class SourceFailedError(BinariesError):
+    """One source did not provide the program; the next one may."""
 
 
 class NotObtainableError(BinariesError):
-    """Every way to a program was tried; none led there."""
+    """No source provided the program."""
 
     def __init__(self, what: str, attempts: Sequence[tuple[str, str]], advice: str) -> None:
-        tried = "".join(f"\n  {way}: {reason}" for way, reason in attempts)
+        tried = "".join(f"\n  {source}: {reason}" for source, reason in attempts)
         super().__init__(f"{what} could not be had. What was tried:{tried}\n{advice}")
         self.attempts = tuple(attempts)

@@ -1,8 +1,8 @@
-"""The `go` command of this machine: finding it, judging its age, and running it.
+"""The `go` command: finding one that is new enough, running it, and building programs with it.
 
-Nothing that the user has set for their own Go work may change what comes out, so flags, work
-files, target platform and cgo are fixed here. Where modules come from (GOPROXY, GOPRIVATE,
-GOMODCACHE, GOCACHE and so on) stays the user's choice; go.sum decides whether they are right.
+The user's settings for their own Go work must not change the result, so flags, work files, target
+platform and cgo are fixed here. Where modules come from (GOPROXY, GOPRIVATE, GOMODCACHE, GOCACHE
+and so on) stays the user's choice: go.sum decides whether they are right.
 """
 
 import asyncio
@@ -10,17 +10,20 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.binaries.catalogue import Platform
-from capelin.embedded.binaries.errors import WayFailedError
+from capelin.embedded.binaries.cache import BuildDir
+from capelin.embedded.binaries.catalog import Component, ComponentVersion, Platform, Project
+from capelin.embedded.binaries.errors import SourceFailedError
 
-_GRACE = 5.0
+BUILD = "go build"
+
+_GRACE_SECONDS = 5.0
 _LINE_LIMIT = 2**20
-# What `go build -v` and downloads print when all goes well.
-_CHATTER = re.compile(r"[\w./~+-]+|go: downloading .*")
+# What `go build -v` and downloads print when nothing is wrong.
+_ROUTINE = re.compile(r"[\w./~+-]+|go: downloading .*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,16 @@ class Go:
         folder: Path,
         environment: Mapping[str, str] | None = None,
         keep_open: tuple[int, ...] = (),
-        said: Callable[[str], None] | None = None,
+        on_line: Callable[[str], None] | None = None,
     ) -> str:
-        """Its standard output; what it says meanwhile goes to `said`, line by line."""
+        """Run it; returns its standard output and passes each line of its errors to `on_line`."""
         return await _run(
             self.command,
             *arguments,
             env={**self.environment, **(environment or {})},
             folder=folder,
             keep_open=keep_open,
-            said=said,
+            on_line=on_line,
         )
 
 
@@ -56,44 +59,129 @@ async def find_go(
     what: str,
     environment: Mapping[str, str],
     platform: Platform,
-    noted: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> Go:
-    """The Go command, if it is new enough for these module files or may make itself so."""
+    """The Go command, if it is new enough for these module files or may fetch a newer one."""
     needed = needed_go(module_files)
     command = shutil.which("go", path=environment.get("PATH"))
     if command is None:
-        raise WayFailedError("there is no go command on PATH")
+        raise SourceFailedError("there is no go command on PATH")
     settings = {
         **environment,
         "CGO_ENABLED": "0",
         "GO111MODULE": "on",
-        # An empty value would let a `go env -w GOFLAGS=...` of the user's through.
+        # An empty value would let the user's `go env -w GOFLAGS=...` through.
         "GOFLAGS": "-mod=readonly",
         "GOOS": platform.system,
         "GOARCH": platform.architecture,
         "GOWORK": "off",
     }
     local = {**settings, "GOTOOLCHAIN": "local"}
-    told = await _run(command, "env", "GOVERSION", env=local, folder=Path("/"))
-    version = told.strip().removeprefix("go")
+    output = await _run(command, "env", "GOVERSION", env=local, folder=Path("/"))
+    version = output.strip().removeprefix("go")
     if _parts(version) >= _parts(needed):
         return Go(command, version, local)
     choice = await _run(command, "env", "GOTOOLCHAIN", env=settings, folder=Path("/"))
     if not choice.strip().endswith(("auto", "path")) or _parts(version) < (1, 21):
-        raise WayFailedError(
+        raise SourceFailedError(
             f"{command} is Go {version}, and {what} needs Go {needed} or later"
             " (GOTOOLCHAIN=auto would let Go 1.21 and later fetch that itself)"
         )
-    noted(f"{command} is Go {version}; it fetches the Go {needed} that {what} needs")
+    note(f"{command} is Go {version}; it fetches the Go {needed} that {what} needs")
     return Go(command, needed, settings)
 
 
 def needed_go(module_files: Path) -> str:
     """The oldest Go that can build what these module files pin."""
-    found = re.search(r"^go (\S+)$", (module_files / "go.mod").read_text(), re.MULTILINE)
-    if found is None:
-        raise ValueError(f"{module_files}/go.mod does not say which Go it needs")
-    return found[1]
+    match = re.search(r"^go (\S+)$", (module_files / "go.mod").read_text(), re.MULTILINE)
+    if match is None:
+        raise ValueError(f"{module_files}/go.mod has no line `go VERSION`")
+    return match[1]
+
+
+async def build(
+    go: Go,
+    group: Sequence[ComponentVersion],
+    build_dir: BuildDir,
+    report: Callable[[int], None],
+) -> dict[ComponentVersion, Path]:
+    """Build programs of one project and version, which share most packages.
+
+    `report` gets the number of compiled packages.
+    """
+    project, version = group[0].component.project, group[0].version
+    for name in ("go.mod", "go.sum"):
+        shutil.copy(project.module_files(version) / name, build_dir.folder)
+    scratch = build_dir.folder / "go-tmp"
+    scratch.mkdir()
+    built: dict[ComponentVersion, Path] = {}
+    packages = 0
+
+    def count(line: str) -> None:
+        nonlocal packages
+        if line and ":" not in line:
+            packages += 1
+            report(packages)
+
+    for number, batch in enumerate(split_batches(group)):
+        out = build_dir.folder / f"out-{number}"
+        await go.run(
+            *build_arguments(project, version, [request.component for request in batch], out),
+            folder=build_dir.folder,
+            # The next build removes this folder, so a killed one leaves nothing behind.
+            environment={"GOTMPDIR": str(scratch)},
+            # A compiler that outlives this process still holds the lock on this build.
+            keep_open=(build_dir.lock,),
+            on_line=count,
+        )
+        built |= {request: out / executable(request.component) for request in batch}
+    missing = [str(request) for request, file in built.items() if not file.is_file()]
+    if missing:
+        raise SourceFailedError(f"`go build` succeeded but left no {', '.join(missing)}")
+    return built
+
+
+def split_batches(group: Sequence[ComponentVersion]) -> list[list[ComponentVersion]]:
+    """Separate programs with the same file name: Cluster API has two packages `kubeadm`."""
+    batches: list[list[ComponentVersion]] = []
+    for request in group:
+        name = executable(request.component)
+        for batch in batches:
+            if all(executable(other.component) != name for other in batch):
+                batch.append(request)
+                break
+        else:
+            batches.append([request])
+    return batches
+
+
+def build_arguments(
+    project: Project, version: str, components: Sequence[Component], out: Path
+) -> list[str]:
+    """The command line of one `go build`."""
+    major, minor, *_ = version.removeprefix("v").split(".")
+    stamps = [
+        f"-X {variable}={value.format(version=version, major=major, minor=minor)}"
+        for variable, value in project.stamps.items()
+    ]
+    return [
+        "build",
+        "-v",
+        "-mod=readonly",
+        "-trimpath",
+        "-buildvcs=false",
+        "-ldflags",
+        " ".join(["-s", "-w", *stamps]),
+        "-o",
+        f"{out}/",
+        *(component.package for component in components),
+    ]
+
+
+def executable(component: Component) -> str:
+    """The name that `go build` gives a program: its package's last part that is not a version."""
+    *_, parent, last = component.package.split("/")
+    return parent if last.startswith("v") and last[1:].isdigit() else last
 
 
 async def _run(
@@ -101,7 +189,7 @@ async def _run(
     env: Mapping[str, str],
     folder: Path,
     keep_open: tuple[int, ...] = (),
-    said: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> str:
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -112,53 +200,53 @@ async def _run(
         stderr=asyncio.subprocess.PIPE,
         limit=_LINE_LIMIT,
         pass_fds=keep_open,
-        # Its own group, so that its compilers can be ended with it.
+        # A process group of its own, so that its compilers can be killed with it.
         process_group=0,
     )
     try:
-        output, complaints = await asyncio.gather(
-            _all_of(process.stdout), _complaints(process.stderr, said)
+        stdout, errors = await asyncio.gather(
+            _read_all(process.stdout), _read_errors(process.stderr, on_line)
         )
         status = await process.wait()
     finally:
         await _end(process)
     if status != 0:
-        reason = "\n    ".join(complaints[-8:]) or f"exit status {status}"
-        raise WayFailedError(f"`go {command[1]}` failed: {reason}")
-    return output.decode()
+        reason = "\n    ".join(errors[-8:]) or f"exit status {status}"
+        raise SourceFailedError(f"`go {command[1]}` failed: {reason}")
+    return stdout.decode()
 
 
-async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
+async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
     return await stream.read() if stream else b""
 
 
-async def _complaints(
-    stream: asyncio.StreamReader | None, said: Callable[[str], None] | None
+async def _read_errors(
+    stream: asyncio.StreamReader | None, on_line: Callable[[str], None] | None
 ) -> list[str]:
-    complaints: list[str] = []
+    errors: list[str] = []
     if stream is None:
-        return complaints
+        return errors
     async for raw in stream:
         line = raw.decode(errors="replace").rstrip()
-        if said is not None:
-            said(line)
-        if line and not _CHATTER.fullmatch(line):
-            complaints.append(line)
-    return complaints
+        if on_line is not None:
+            on_line(line)
+        if line and not _ROUTINE.fullmatch(line):
+            errors.append(line)
+    return errors
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    # SIGINT lets go remove its temporary files; it may have been started with it ignored.
-    for number, patience in ((signal.SIGINT, _GRACE), (signal.SIGKILL, None)):
+    # On SIGINT, go removes its temporary files. It may ignore SIGINT, so kill it in the end.
+    for number, seconds in ((signal.SIGINT, _GRACE_SECONDS), (signal.SIGKILL, None)):
         if process.returncode is not None:
             return
         os.killpg(process.pid, number)
         try:
-            await asyncio.wait_for(process.wait(), patience)
+            await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
             continue
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    # go1.26rc1 and "go1.26.8 X:nodwarf5" count as the release they belong to.
+    # go1.26rc1 and "go1.26.8 X:nodwarf5" count as the release they belong to: no semantic versions.
     return tuple(int(part) for part in re.findall(r"\d+", version.split(maxsplit=1)[0])[:3])

@@ -1,37 +1,49 @@
-"""How the getting of a program tells what it is doing."""
+"""Reports how the download or build of programs goes: as lines of a log or live in a terminal."""
 
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 
 
-class Progress(Protocol):
-    """Is told what happens; `what` names the program, or the programs that come together."""
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """Something that happened on the way to a program, or to programs that come together."""
 
-    def started(self, what: str, way: str) -> None:
-        """A way to a program is being tried."""
-        ...
+    kind: Literal["started", "advanced", "noted", "finished", "failed"]
+    what: str
+    """The programs, as in `etcd, etcdctl v3.6.5`."""
+    source: str
+    """Where they come from, as in `go build`."""
+    message: str = ""
+    """Why it failed, or what explains that it takes long."""
+    done: int = 0
+    total: int | None = None
+    unit: str = ""
+    """What `done` and `total` count: `bytes` or `packages`."""
 
-    def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
-        """So many bytes have come, or so many packages been compiled."""
-        ...
+    def __str__(self) -> str:
+        words = {
+            "started": "",
+            "advanced": amount(self.done, self.total, self.unit),
+            "noted": self.message,
+            "finished": "done",
+            "failed": f"failed: {self.message}",
+        }[self.kind]
+        return f"{self.what}: {self.source}" + (f": {words}" if words else "")
 
-    def noted(self, what: str, way: str, message: str) -> None:
-        """Something that explains why it takes long, or why it goes another way."""
-        ...
 
-    def finished(self, what: str, way: str) -> None:
-        """The program is in the cache."""
-        ...
-
-    def failed(self, what: str, way: str, reason: str) -> None:
-        """This way did not lead there."""
-        ...
+Progress = Callable[[ProgressEvent], None]
+"""Receives each event."""
 
 
 class PlainProgress:
-    """Lines of text, for logs: one when something happens, and one now and then in between."""
+    """Lines of text for logs: one for every event, amounts only every few seconds."""
 
     def __init__(
         self,
@@ -45,35 +57,66 @@ class PlainProgress:
         self._clock = clock
         self._last: dict[tuple[str, str], float] = {}
 
-    def started(self, what: str, way: str) -> None:
-        """Say that a way is being tried."""
-        self._last[what, way] = self._clock()
-        self._say(f"{what}: {way}")
-
-    def advanced(self, what: str, way: str, done: int, total: int | None, unit: str) -> None:
-        """Say how far it is, unless that was said a moment ago."""
+    def __call__(self, event: ProgressEvent) -> None:
+        """Write a line, unless the last one about this is recent."""
         now = self._clock()
-        if now - self._last.get((what, way), now) < self._every:
+        task = (event.what, event.source)
+        if event.kind == "advanced" and now - self._last.get(task, now) < self._every:
             return
-        self._last[what, way] = now
-        self._say(f"{what}: {way}: {amount(done, total, unit)}")
-
-    def noted(self, what: str, way: str, message: str) -> None:
-        """Say it."""
-        self._say(f"{what}: {way}: {message}")
-
-    def finished(self, what: str, way: str) -> None:
-        """Say that the program is there."""
-        self._say(f"{what}: {way}: done")
-
-    def failed(self, what: str, way: str, reason: str) -> None:
-        """Say why this way did not lead there."""
-        self._say(f"{what}: {way}: failed: {reason}")
-
-    def _say(self, line: str) -> None:
+        if event.kind in {"started", "advanced"}:
+            self._last[task] = now
         stream = self._stream or sys.stderr
-        stream.write(line + "\n")
+        stream.write(f"{event}\n")
         stream.flush()
+
+
+class LiveProgress:
+    """A live bar for each task, and above them plain lines for what has happened."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Bars(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[amount]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+
+    def __call__(self, event: ProgressEvent) -> None:
+        """Begin, move or end the bar of the event's task."""
+        task = (event.what, event.source)
+        match event.kind:
+            case "started":
+                # No total yet: the bar pulses.
+                self._tasks[task] = self._bars.add_task(str(event), total=None, amount="")
+                self._bars.start()
+            case "advanced":
+                text = amount(event.done, event.total, event.unit)
+                self._bars.update(
+                    self._tasks[task], completed=event.done, total=event.total, amount=text
+                )
+            case "noted":
+                self._print(event)
+            case "finished" | "failed":
+                self._end(task)
+                self._print(event)
+
+    def _end(self, task: tuple[str, str]) -> None:
+        self._bars.remove_task(self._tasks.pop(task))
+        if not self._tasks:
+            # A display that still runs when the process ends would leave the cursor hidden.
+            self._bars.stop()
+
+    def _print(self, event: ProgressEvent) -> None:
+        self._bars.console.print(str(event), markup=False, highlight=False, soft_wrap=True)
+
+
+def default_progress() -> Progress:
+    """Live bars if standard error is a terminal, plain lines if not."""
+    return LiveProgress(Console(stderr=True)) if sys.stderr.isatty() else PlainProgress()
 
 
 def amount(done: int, total: int | None, unit: str) -> str:

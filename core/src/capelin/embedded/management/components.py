@@ -9,8 +9,7 @@ from typing import Final, cast
 
 from capelin.api import Unstructured
 from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.binaries.catalogue import CLUSTER_API, KUBERNETES, wanted
+from capelin.embedded.binaries import CLUSTER_API, KUBERNETES, Binaries, parse_component
 from capelin.embedded.management.environment import Target
 from capelin.embedded.management.plan import (
     VARIABLES,
@@ -36,7 +35,9 @@ def programs(
         *(program for provider in discover() for program in provider.programs),
     ]
     ours = [
-        f"{name}@{kubernetes_version}" if wanted(name).component.project is KUBERNETES else name
+        f"{name}@{kubernetes_version}"
+        if parse_component(name).component.project is KUBERNETES
+        else name
         for name in dict.fromkeys(needed)
     ]
     return [*ours, "kubectl", *(each.program for each in upstream(requested))]

@@ -1,4 +1,4 @@
-"""Fetching over HTTPS: proxies, downloads that go on where they stopped, words."""
+"""Downloads over HTTPS: proxies, resuming, checks of size and digest, errors in words."""
 
 import asyncio
 import hashlib
@@ -12,26 +12,26 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from capelin.client.proxies import proxy_for
-from capelin.embedded.binaries.errors import WayFailedError
+from capelin.embedded.binaries.errors import SourceFailedError
 
 PAUSES = (0.2, 1.0, 3.0)
 _CONNECT = 10
 _CHUNK = 2**18
 
-Opener = Callable[[Mapping[str, str]], AbstractAsyncContextManager[aiohttp.ClientResponse]]
+OpenResponse = Callable[[Mapping[str, str]], AbstractAsyncContextManager[aiohttp.ClientResponse]]
 
 
-class UnreachableError(WayFailedError):
-    """A host does not answer at all, so there is no use in asking it again soon."""
+class UnreachableError(SourceFailedError):
+    """A host does not answer at all, so trying it again soon is useless."""
 
 
-class BrokenOffError(WayFailedError):
-    """An answer stopped in the middle."""
+class InterruptedDownloadError(SourceFailedError):
+    """The connection ended in the middle of a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """The internet, through the proxy that the environment names."""
+    """HTTP requests, through the proxy that the environment names."""
 
     session: aiohttp.ClientSession
     environment: Mapping[str, str]
@@ -40,9 +40,9 @@ class Web:
     async def get(
         self, url: str, headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """An answer of any status, with the network's troubles told in words."""
+        """A response of any status; errors of the network are explained in words."""
         host = urlsplit(url).hostname
-        # The proxy is not named, because its address may hold a password.
+        # Do not print the proxy: its URL may hold a password.
         proxy = proxy_for(url, self.environment)
         try:
             async with self.session.get(url, headers=headers, proxy=proxy) as response:
@@ -54,17 +54,19 @@ class Web:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise UnreachableError(f"{host} does not answer ({_why(error)})") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise BrokenOffError(f"{host} broke off in the middle of an answer") from error
+            raise InterruptedDownloadError(
+                f"{host} broke off in the middle of an answer"
+            ) from error
 
 
 @asynccontextmanager
-async def connected(environment: Mapping[str, str]) -> AsyncGenerator[Web]:
-    """Connections that do not wait long for a dead host, kept for as long as they are used.
+async def open_web(environment: Mapping[str, str]) -> AsyncGenerator[Web]:
+    """Open a session that gives up on a dead host early.
 
-    aiohttp's own reading of the environment stays off: it would send passwords from ~/.netrc.
+    aiohttp does not read the environment here: it would send passwords from ~/.netrc.
     """
     async with aiohttp.ClientSession(
-        # Sizes and digests are of what is stored, not of what a proxy compresses.
+        # Sizes and digests are those of the stored bytes, so no proxy may compress them.
         headers={"User-Agent": "capelin", "Accept-Encoding": "identity"},
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=60),
     ) as session:
@@ -72,52 +74,59 @@ async def connected(environment: Mapping[str, str]) -> AsyncGenerator[Web]:
 
 
 async def download(
-    opener: Opener, into: Path, *, digest: str, size: int, advanced: Callable[[int], None]
+    open_response: OpenResponse,
+    into: Path,
+    *,
+    digest: str,
+    size: int,
+    report: Callable[[int], None],
 ) -> None:
-    """Download a file whose SHA-256 and size are known; what an earlier try left is continued.
+    """Download a file of known SHA-256 and size, resuming what an earlier attempt left.
 
-    When this fails, only bytes that may still turn out right are left.
+    A failure leaves the bytes only where they may still be a correct beginning.
     """
     for pause in (*PAUSES, None):
         try:
-            await _continue(opener, into, size, advanced)
+            await _resume(open_response, into, size, report)
             break
-        except BrokenOffError:
+        except InterruptedDownloadError:
             if pause is None:
                 raise
             await asyncio.sleep(pause)
-    await asyncio.to_thread(_judge, into, digest, size)
+    await asyncio.to_thread(_verify, into, digest, size)
 
 
-async def _continue(opener: Opener, into: Path, size: int, advanced: Callable[[int], None]) -> None:
+async def _resume(
+    open_response: OpenResponse, into: Path, size: int, report: Callable[[int], None]
+) -> None:
     with into.open("ab") as file:
         done = file.tell()
         if done >= size:
             return
-        async with opener({"Range": f"bytes={done}-"} if done else {}) as response:
+        async with open_response({"Range": f"bytes={done}-"} if done else {}) as response:
             if response.status != 206:
-                # This server does not know ranges and sends all of it again.
+                # This server does not support ranges and sends the whole file.
                 file.truncate(0)
                 done = 0
             async for chunk in response.content.iter_chunked(_CHUNK):
                 file.write(chunk)
                 done += len(chunk)
-                advanced(done)
+                report(done)
                 if done > size:
                     return
 
 
-def _judge(file: Path, digest: str, size: int) -> None:
-    found = file.stat().st_size
+def _verify(file: Path, digest: str, size: int) -> None:
+    actual_size = file.stat().st_size
     with file.open("rb") as content:
         actual = hashlib.file_digest(content, "sha256").hexdigest()
-    if (found, actual) == (size, digest):
+    if (actual_size, actual) == (size, digest):
         return
     file.unlink()
-    if found != size:
-        has = f"only {found} of" if found < size else "more than"
-        raise WayFailedError(f"a download is damaged: it has {has} {size} bytes")
-    raise WayFailedError(
+    if actual_size != size:
+        has = f"only {actual_size} of" if actual_size < size else "more than"
+        raise SourceFailedError(f"a download is damaged: it has {has} {size} bytes")
+    raise SourceFailedError(
         f"a download is damaged or forged: its SHA-256 is {actual}, and should be {digest}"
     )
 

@@ -3,9 +3,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries.catalogue import MODULES, PROJECTS
-from capelin.embedded.binaries.errors import WayFailedError
-from capelin.embedded.binaries.pin import RECIPES, go_mod, main, pin, tools_go
+from capelin.embedded.binaries.catalog import MODULES, PROJECTS
+from capelin.embedded.binaries.errors import SourceFailedError
+from capelin.embedded.binaries.pin_modules import RECIPES, go_mod, main, pin_modules, tools_go
 
 if TYPE_CHECKING:
     from .conftest import FakeGo
@@ -65,7 +65,7 @@ def test_the_command_tells_where_it_wrote_and_what_go_that_needs(
     async def pinned(project: str, version: str, *_: object) -> Path:
         return MODULES / project / version
 
-    monkeypatch.setattr("capelin.embedded.binaries.pin.pin", pinned)
+    monkeypatch.setattr("capelin.embedded.binaries.pin_modules.pin_modules", pinned)
     monkeypatch.setattr("sys.argv", ["pin", "cluster-api", "v1.14.0"])
     main()
     assert capsys.readouterr().out == f"{MODULES}/cluster-api/v1.14.0: needs Go 1.26.0\n"
@@ -73,9 +73,9 @@ def test_the_command_tells_where_it_wrote_and_what_go_that_needs(
 
 def test_the_command_tells_why_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: object) -> Path:
-        raise WayFailedError("there is no go command on PATH")
+        raise SourceFailedError("there is no go command on PATH")
 
-    monkeypatch.setattr("capelin.embedded.binaries.pin.pin", refused)
+    monkeypatch.setattr("capelin.embedded.binaries.pin_modules.pin_modules", refused)
     monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.8.0"])
     with pytest.raises(SystemExit, match=r"^there is no go command on PATH$"):
         main()
@@ -88,7 +88,7 @@ async def test_pinning_writes_what_go_makes_of_it(go: "FakeGo", tmp_path: Path) 
         f"""if [ "$2" = tidy ]; then echo sums > go.sum; echo "// tidy" >> go.mod
         else echo '{answer}'; fi"""
     )
-    written = await pin("kwok", "v0.8.0", tmp_path / "modules", {"PATH": go.path})
+    written = await pin_modules("kwok", "v0.8.0", tmp_path / "modules", {"PATH": go.path})
     assert written == tmp_path / "modules" / "kwok" / "v0.8.0"
     assert (written / "go.sum").read_text() == "sums\n"
     assert (written / "go.mod").read_text().endswith("\tsigs.k8s.io/kwok v0.8.0\n)\n// tidy\n")

@@ -8,7 +8,7 @@ from capelin.embedded.binaries import (
     BinariesError,
     check_kubernetes_version,
 )
-from capelin.embedded.binaries.catalogue import PROJECTS, Platform, Project, wanted
+from capelin.embedded.binaries.catalog import PROJECTS, Platform, Project, parse_component
 from capelin.embedded.binaries.go import needed_go
 
 
@@ -21,7 +21,7 @@ def test_versions_are_ordered_by_number_not_by_letter(
 ) -> None:
     for version in ("v1.9.1", "v1.10.0", "v1.9.10"):
         (tmp_path / "some" / version).mkdir(parents=True)
-    monkeypatch.setattr("capelin.embedded.binaries.catalogue.MODULES", tmp_path)
+    monkeypatch.setattr("capelin.embedded.binaries.catalog.MODULES", tmp_path)
     assert Project("some", "Some", sources={}, stamps={}).versions == (
         "v1.9.1",
         "v1.9.10",
@@ -37,16 +37,16 @@ def test_an_unknown_kubernetes_version_is_refused_with_those_that_are_known() ->
 
 
 def test_a_name_without_a_version_means_the_newest() -> None:
-    newest, asked = wanted("kube-apiserver"), wanted("kube-apiserver@v1.33.13")
-    assert (newest.version, newest.asked) == ("v1.34.4", False)
-    assert (asked.version, asked.asked) == ("v1.33.13", True)
+    newest, asked = parse_component("kube-apiserver"), parse_component("kube-apiserver@v1.33.13")
+    assert (newest.version, newest.explicit) == ("v1.34.4", False)
+    assert (asked.version, asked.explicit) == ("v1.33.13", True)
 
 
 def test_an_unknown_program_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(
         BinariesError, match=r"'kubelet' is not a program .* known: .*etcd, etcdctl"
     ):
-        wanted("kubelet")
+        parse_component("kubelet")
 
 
 @pytest.mark.parametrize("project", PROJECTS.values(), ids=lambda project: project.name)
@@ -80,4 +80,4 @@ def test_a_processor_is_called_what_go_and_images_call_it(
     machine: str, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    assert str(Platform.here()) == f"linux/{architecture}"
+    assert str(Platform.current()) == f"linux/{architecture}"

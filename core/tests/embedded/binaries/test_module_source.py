@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries import Binaries, NotObtainableError, UnknownProgramError
-from capelin.embedded.binaries.errors import WayFailedError
-from capelin.embedded.binaries.source import Module, first_proxy, folder_hash, tree_hash
+from capelin.embedded.binaries import Binaries, NotObtainableError, UnknownComponentError
+from capelin.embedded.binaries.errors import SourceFailedError
+from capelin.embedded.binaries.module_source import Module, first_proxy, folder_hash, tree_hash
 
 if TYPE_CHECKING:
-    from .conftest import FakeGo, Registry, Told
+    from .conftest import FakeGo, RecordedProgress, Registry
 
     Making = Callable[..., Binaries]
 
@@ -36,7 +36,7 @@ def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "go.sum").write_text(
         f"sigs.k8s.io/kwok v0.7.0/go.mod h1:other\nsigs.k8s.io/kwok v0.7.0 {hash_of(FILES)}\n"
     )
-    monkeypatch.setattr("capelin.embedded.binaries.catalogue.MODULES", tmp_path / "modules")
+    monkeypatch.setattr("capelin.embedded.binaries.catalog.MODULES", tmp_path / "modules")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def failure_of(made: Binaries) -> dict[str, str]:
 
 
 async def test_with_go_it_is_the_folder_in_gos_own_cache(
-    binaries: "Making", go: "FakeGo", tmp_path: Path, told: "Told"
+    binaries: "Making", go: "FakeGo", tmp_path: Path, progress: "RecordedProgress"
 ) -> None:
     answer = json.dumps({"Dir": "/go/pkg/mod/sigs.k8s.io/kwok", "Sum": hash_of(FILES)})
     go.answers_mod_with(
@@ -71,7 +71,7 @@ async def test_with_go_it_is_the_folder_in_gos_own_cache(
     assert folder == Path("/go/pkg/mod/sigs.k8s.io/kwok")
     assert (tmp_path / "asked").read_text() == f"mod download -json {KWOK}\n"
     assert (tmp_path / "beside").read_text() == "go.mod\ngo.sum\n"
-    assert told.events == []
+    assert progress.events == []
 
 
 async def test_a_module_that_go_sum_does_not_know_is_refused(
@@ -85,7 +85,7 @@ async def test_a_module_that_go_sum_does_not_know_is_refused(
 
 
 async def test_without_go_it_comes_from_a_module_proxy_once(
-    binaries: "Making", registry: "Registry", proxied: str, told: "Told"
+    binaries: "Making", registry: "Registry", proxied: str, progress: "RecordedProgress"
 ) -> None:
     made = binaries(GOPROXY=f"{proxied},direct")
     folder = await made.module_dir("kwok")
@@ -93,7 +93,7 @@ async def test_without_go_it_comes_from_a_module_proxy_once(
     assert folder == made.cache.root / "sources" / KWOK
     assert await made.module_dir("kwok") == folder
     assert len(registry.requests) == 1
-    assert told.events == [
+    assert progress.events == [
         ("started", KWOK, "module proxy"),
         ("finished", KWOK, "module proxy"),
     ]
@@ -137,7 +137,7 @@ async def test_what_is_no_zip_file_is_refused(
 ) -> None:
     registry.documents["/sigs.k8s.io/kwok/@v/v0.7.0.zip"] = b"<html>"
     tried = await failure_of(binaries(GOPROXY=proxied))
-    assert tried["module proxy"] == f"{KWOK} is damaged: what came is no zip file"
+    assert tried["module proxy"] == f"{KWOK} is damaged: the download is no zip file"
 
 
 async def test_neither_go_nor_a_proxy_says_what_to_do(
@@ -166,7 +166,7 @@ async def test_neither_go_nor_a_proxy_says_what_to_do(
 async def test_unknown_sources_are_refused(
     name: str, version: str | None, reason: str, binaries: "Making"
 ) -> None:
-    with pytest.raises(UnknownProgramError, match=reason):
+    with pytest.raises(UnknownComponentError, match=reason):
         await binaries().module_dir(name, version)
 
 
@@ -174,7 +174,7 @@ def test_the_first_proxy_of_a_list_is_asked() -> None:
     assert first_proxy("") == "https://proxy.golang.org"
     assert first_proxy("https://a.example/,https://b.example") == "https://a.example"
     assert first_proxy("direct|http://b.example") == "http://b.example"
-    with pytest.raises(WayFailedError, match=r"^GOPROXY=off names no module proxy$"):
+    with pytest.raises(SourceFailedError, match=r"^GOPROXY=off names no module proxy$"):
         first_proxy("off")
 
 

@@ -1,6 +1,6 @@
-"""Writes the Go module files of a version: `python -m capelin.embedded.binaries.pin etcd v3.6.5`.
+"""Pins the Go modules of a version: `python -m capelin.embedded.binaries.pin_modules etcd v3.6.5`.
 
-Needs Go and a module proxy; the checksum database says whether what comes is what everyone gets.
+Needs Go and a module proxy. Go compares each module with the public checksum database.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.binaries.catalogue import COMPONENTS, MODULES, PROJECTS, Platform
+from capelin.embedded.binaries.catalog import COMPONENTS, MODULES, PROJECTS, Platform
 from capelin.embedded.binaries.errors import BinariesError
 from capelin.embedded.binaries.go import Go, find_go, needed_go
 
@@ -25,11 +25,11 @@ _FILES = ("go.mod", "go.sum", "tools.go")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Which modules a project's programs are in."""
+    """The modules that hold a project's programs."""
 
     modules: tuple[str, ...]
     siblings: str | None = None
-    """The version of those modules that the project itself takes from folders beside it."""
+    """The version of the modules that the project itself replaces with local folders."""
 
 
 RECIPES = {
@@ -43,8 +43,10 @@ RECIPES = {
 }
 
 
-async def pin(project: str, version: str, modules: Path, environment: Mapping[str, str]) -> Path:
-    """Write the module files of one version; returns their folder."""
+async def pin_modules(
+    project: str, version: str, modules: Path, environment: Mapping[str, str]
+) -> Path:
+    """Write the module files of a version; returns their folder."""
     recipe = RECIPES[project]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -53,7 +55,7 @@ async def pin(project: str, version: str, modules: Path, environment: Mapping[st
         upstream = [await _go_mod(go, module, version, folder) for module in recipe.modules]
         (folder / "go.mod").write_text(go_mod(project, version, recipe, upstream))
         (folder / "tools.go").write_text(tools_go(project))
-        # It may need a newer Go than the one that downloaded its go.mod.
+        # The module may need a newer Go than the one that downloaded its go.mod.
         go = await _go(folder, environment)
         await go.run("mod", "tidy", folder=folder, environment={"GOFLAGS": "-mod=mod"})
         into = modules / project / version
@@ -89,7 +91,7 @@ def tools_go(project: str) -> str:
 
 
 def _start(folder: Path, project: str) -> None:
-    """A module to ask questions from."""
+    """Write a module to run `go mod download` in."""
     (folder / "go.mod").write_text(f"module capelin/{project}\n\ngo 1.21\n")
 
 
@@ -98,8 +100,8 @@ async def _go(folder: Path, environment: Mapping[str, str]) -> Go:
         folder,
         what="this version",
         environment=environment,
-        platform=Platform.here(),
-        noted=lambda message: sys.stderr.writelines([message, "\n"]),
+        platform=Platform.current(),
+        note=lambda message: sys.stderr.writelines([message, "\n"]),
     )
 
 
@@ -109,18 +111,19 @@ async def _go_mod(go: Go, module: str, version: str, folder: Path) -> str:
 
 
 def _go_line(text: str) -> str:
-    found = re.search(r"^go (\S+)$", text, re.MULTILINE)
-    return found[1] if found else "1.21"
+    match = re.search(r"^go (\S+)$", text, re.MULTILINE)
+    return match[1] if match else "1.21"
 
 
 def main() -> None:
-    """Pin what the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m capelin.embedded.binaries.pin")
+    parser = argparse.ArgumentParser(prog="python -m capelin.embedded.binaries.pin_modules")
     parser.add_argument("project", choices=sorted(PROJECTS))
     parser.add_argument("version", help="as in v1.35.4")
     arguments = parser.parse_args()
     try:
-        written = asyncio.run(pin(arguments.project, arguments.version, MODULES, os.environ))
+        written = asyncio.run(
+            pin_modules(arguments.project, arguments.version, MODULES, os.environ)
+        )
     except BinariesError as error:
         sys.exit(str(error))
     sys.stdout.write(f"{written}: needs Go {needed_go(written)}\n")

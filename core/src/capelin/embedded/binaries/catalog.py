@@ -1,7 +1,7 @@
-"""What can be had: the projects, their versions, and the programs in them.
+"""The catalog of programs that Capelin can get: projects, their versions, their programs.
 
-A version exists when there is a folder of pinned Go module files for it under
-`capelin/embedded/modules/<project>/<version>/`; nothing else has to be told about it.
+A version is known when `capelin/embedded/modules/<project>/<version>/` holds pinned Go module files
+for it; nothing else lists versions.
 """
 
 import json
@@ -11,45 +11,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from capelin.embedded.binaries.errors import UnknownProgramError
+from capelin.embedded.binaries.errors import UnknownComponentError
+from capelin.versions import Version
 
 MODULES = Path(__file__).parent.parent / "modules"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.removeprefix("v").split("."))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Project:
-    """A source tree that several programs come from, always built together."""
+    """A source tree with several programs, which are always built together."""
 
     name: str
     title: str
     sources: Mapping[str, str]
-    """Go modules whose source folders can be asked for: name here -> module path."""
+    """Go modules whose source folders can be requested: name here -> module path."""
     stamps: Mapping[str, str]
-    """Go variables that the linker sets, so that a program knows its own version."""
+    """Go variables that the linker sets, so that a program prints its version."""
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions that there are pinned module files for, oldest first."""
+        """The known versions, oldest first."""
         folders = (MODULES / self.name).glob("v*")
-        return tuple(sorted((folder.name for folder in folders), key=_numbers))
+        return tuple(sorted((folder.name for folder in folders), key=Version.parse))
 
     def module_files(self, version: str) -> Path:
         """The folder with the pinned `go.mod` and `go.sum`."""
         return MODULES / self.name / version
 
     def image_digests(self, version: str) -> dict[str, str]:
-        """The digests that are pinned, by image."""
+        """The pinned digests, by image."""
         file = self.module_files(version) / "images.json"
         return json.loads(file.read_text()) if file.exists() else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Where a program lies in an official image; `{version}` is v1.2.3, `{number}` is 1.2.3."""
+    """A program's place in an official image; `{version}` is v1.2.3, `{number}` is 1.2.3."""
 
     reference: str
     file: str
@@ -61,23 +58,23 @@ class Image:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """One program: the Go package it is built from, and its official image if there is one."""
+    """One program: the Go package it is built from, and its official image if it has one."""
 
     name: str
     project: Project
     package: str
     image: Image | None = None
-    says_version: tuple[str, ...] | None = None
-    """The arguments that make it print its version, if it can."""
+    version_arguments: tuple[str, ...] | None = None
+    """The arguments that make it print its version; None if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A program in a version; `asked` tells whether somebody named the version."""
+class ComponentVersion:
+    """A component in a version; `explicit` says that the user named the version."""
 
     component: Component
     version: str
-    asked: bool = field(default=False, compare=False)
+    explicit: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         """As in `kube-apiserver v1.34.4`."""
@@ -86,7 +83,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """An operating system and a processor, by their Go names."""
+    """An operating system and a processor architecture, by their Go names."""
 
     system: str
     architecture: str
@@ -96,7 +93,7 @@ class Platform:
         return f"{self.system}/{self.architecture}"
 
     @classmethod
-    def here(cls) -> "Platform":
+    def current(cls) -> "Platform":
         """The platform that this process runs on."""
         name = machine.machine().lower()
         return cls(sys.platform, _ARCHITECTURES.get(name, name))
@@ -133,8 +130,8 @@ KWOK = Project("kwok", "KWOK", sources={"kwok": "sigs.k8s.io/kwok"}, stamps={})
 PROJECTS = {project.name: project for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK)}
 
 
-def _kubernetes(name: str, *says_version: str, image: Image | None) -> Component:
-    return Component(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", image, says_version)
+def _kubernetes(name: str, *version_arguments: str, image: Image | None) -> Component:
+    return Component(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", image, version_arguments)
 
 
 def _kubernetes_server(name: str) -> Component:
@@ -142,9 +139,9 @@ def _kubernetes_server(name: str) -> Component:
     return _kubernetes(name, "--version", image=image)
 
 
-def _etcd(name: str, package: str, *says_version: str) -> Component:
+def _etcd(name: str, package: str, *version_arguments: str) -> Component:
     image = Image("registry.k8s.io/etcd:{number}-0", f"usr/local/bin/{name}")
-    return Component(name, ETCD, f"go.etcd.io/etcd/{package}", image, says_version)
+    return Component(name, ETCD, f"go.etcd.io/etcd/{package}", image, version_arguments)
 
 
 def _cluster_api(name: str, package: str, registry: str) -> Component:
@@ -193,31 +190,33 @@ COMPONENTS = {
 }
 
 KNOWN_KUBERNETES = KUBERNETES.versions
-"""The Kubernetes versions that control planes can be made of here, oldest first."""
+"""The Kubernetes versions that control planes can run, oldest first."""
 
 
-def wanted(text: str) -> Wanted:
-    """Read `kube-apiserver` (its newest version) or `kube-apiserver@v1.33.13`."""
-    name, at, version = text.partition("@")
+def parse_component(text: str) -> ComponentVersion:
+    """Parse `kube-apiserver` (its newest known version) or `kube-apiserver@v1.33.13`."""
+    name, at_sign, version = text.partition("@")
     component = COMPONENTS.get(name)
     if component is None:
         known = ", ".join(sorted(COMPONENTS))
-        raise UnknownProgramError(f"{name!r} is not a program that Capelin can get; known: {known}")
-    if not at:
-        return Wanted(component, component.project.versions[-1])
+        raise UnknownComponentError(
+            f"{name!r} is not a program that Capelin can get; known: {known}"
+        )
+    if not at_sign:
+        return ComponentVersion(component, component.project.versions[-1])
     check_version(component.project, version)
-    return Wanted(component, version, asked=True)
+    return ComponentVersion(component, version, explicit=True)
 
 
 def check_version(project: Project, version: str) -> None:
-    """Refuse a version that there are no pinned module files for."""
+    """Raise UnknownComponentError for a version that has no pinned module files."""
     if version not in project.versions:
         known = ", ".join(project.versions)
-        raise UnknownProgramError(
+        raise UnknownComponentError(
             f"{version} is not a {project.title} version that Capelin can get; known: {known}"
         )
 
 
 def check_kubernetes_version(version: str) -> None:
-    """Refuse a Kubernetes version that Capelin cannot get."""
+    """Raise UnknownComponentError for a Kubernetes version that Capelin cannot get."""
     check_version(KUBERNETES, version)

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries import web
-from capelin.embedded.binaries.web import UnreachableError
+from capelin.embedded.binaries.download import UnreachableError, open_web
 from capelin.pki import issue, new_ca
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def ask(url: str, **environment: str) -> int:
-    async with web.connected(environment) as internet, internet.get(url, {}) as response:
+    async with open_web(environment) as web, web.get(url, {}) as response:
         return response.status
 
 
@@ -76,6 +75,6 @@ async def test_a_name_that_nobody_knows_is_told() -> None:
 async def test_a_host_that_is_silent_is_given_up(
     registry: "Registry", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capelin.embedded.binaries.web._CONNECT", 1e-9)
+    monkeypatch.setattr("capelin.embedded.binaries.download._CONNECT", 1e-9)
     with pytest.raises(UnreachableError, match=r"\(no connection within 1e-09 s\)$"):
         await ask(registry.url)

@@ -8,7 +8,7 @@ import pytest
 from capelin.embedded.binaries import Binaries, BinariesError, NotObtainableError
 
 if TYPE_CHECKING:
-    from .conftest import FakeGo, Told
+    from .conftest import FakeGo, RecordedProgress
 
     Making = Callable[..., Binaries]
 
@@ -117,14 +117,14 @@ async def test_a_name_with_and_one_without_a_version_are_two_questions(
 
 
 async def test_another_version_than_asked_for_is_told_and_passed_over(
-    tmp_path: Path, binaries: "Making", go: "FakeGo", told: "Told"
+    tmp_path: Path, binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
 ) -> None:
     file = program(tmp_path / "mine", "kube-apiserver", "echo Kubernetes v1.30.1")
     made = binaries(folders=(tmp_path / "mine",), go=go)
     found = await made.path("kube-apiserver", NEWEST)
     assert found != file
     note = ("noted", f"kube-apiserver {NEWEST}", "folder", f"{file} is v1.30.1")
-    assert told.events[0] == note
+    assert progress.events[0] == note
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ async def test_why_a_folder_did_not_do_is_part_of_the_error(
 async def test_a_program_that_does_not_end_is_not_waited_for(
     tmp_path: Path, binaries: "Making", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capelin.embedded.binaries.folder._PATIENCE", 0.1)
+    monkeypatch.setattr("capelin.embedded.binaries.sources._VERSION_SECONDS", 0.1)
     file = program(tmp_path / "mine", "etcd", "exec /bin/sleep 60")
     with pytest.raises(NotObtainableError) as failure:
         await binaries(folders=(tmp_path / "mine",)).path("etcd", "v3.6.5")
-    assert ("folder", f"{file} does not tell its version in 0.1 s") in failure.value.attempts
+    assert ("folder", f"{file} does not print its version in 0.1 s") in failure.value.attempts
 
 
 async def test_a_folder_whose_program_does_not_run_does_not_hide_the_next(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from capelin.embedded.binaries import Binaries, NotObtainableError
-from capelin.embedded.binaries.catalogue import COMPONENTS, Platform
+from capelin.embedded.binaries.catalog import COMPONENTS, Platform
 
 if TYPE_CHECKING:
-    from .conftest import FakeGo, Registry, Told
+    from .conftest import FakeGo, RecordedProgress, Registry
 
     Making = Callable[..., Binaries]
     Serve = Callable[..., Awaitable[Registry]]
@@ -24,7 +24,7 @@ PROGRAM = {f"usr/local/bin/{NAME}": b"#!/bin/sh\n# the real one\n"}
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capelin.embedded.binaries.web.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("capelin.embedded.binaries.download.PAUSES", (0.0, 0.0))
 
 
 def files_in(folder: Path) -> set[str]:
@@ -41,7 +41,7 @@ async def failure_of(made: Binaries, name: str = NAME) -> str:
 
 
 async def test_a_program_is_taken_out_of_its_image(
-    binaries: "Making", registry: "Registry", told: "Told"
+    binaries: "Making", registry: "Registry", progress: "RecordedProgress"
 ) -> None:
     image = registry.add_image(NAME, TAG, {"base": b""}, PROGRAM)
     made = binaries()
@@ -49,11 +49,11 @@ async def test_a_program_is_taken_out_of_its_image(
     assert file.read_bytes() == PROGRAM[f"usr/local/bin/{NAME}"]
     (entry,) = made.cache.entries()
     assert entry.source == f"{IMAGE}@{image['digest']}"
-    assert told.events == [
+    assert progress.events == [
         ("started", f"{NAME} {TAG}", f"image {IMAGE}"),
         ("finished", f"{NAME} {TAG}", f"image {IMAGE}"),
     ]
-    done, total, unit = told.amounts[-1]
+    done, total, unit = progress.amounts[-1]
     assert (done, unit) == (total, "bytes")
     assert files_in(made.cache.root / "partial") == files_in(made.cache.root / "work") == set()
 
@@ -69,7 +69,7 @@ async def test_layers_below_the_program_are_not_downloaded(
 async def test_one_image_gives_all_its_programs_in_one_pull(
     binaries: "Making", registry: "Registry", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capelin.embedded.binaries.catalogue.Project.image_digests", no_pins)
+    monkeypatch.setattr("capelin.embedded.binaries.catalog.Project.image_digests", no_pins)
     below = {"usr/local/bin/etcd": b"etcd", "usr/local/bin/etcdctl": b"etcdctl"}
     registry.add_image("etcd", "3.6.5-0", {"base": b""}, below, {"usr/local/bin/migrate": b""})
     found = await binaries().fetch(["etcd", "etcdctl"])
@@ -83,7 +83,7 @@ async def test_one_image_gives_all_its_programs_in_one_pull(
 async def test_every_program_that_has_an_image_is_found_in_it(
     name: str, binaries: "Making", registry: "Registry", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capelin.embedded.binaries.catalogue.Project.image_digests", no_pins)
+    monkeypatch.setattr("capelin.embedded.binaries.catalog.Project.image_digests", no_pins)
     component = COMPONENTS[name]
     assert component.image is not None
     reference = component.image.reference_of(component.project.versions[-1])
@@ -106,7 +106,7 @@ async def test_a_program_without_an_image_is_built_and_the_rest_pulled(
 async def test_an_image_for_one_platform_alone_is_taken_if_it_is_ours(
     binaries: "Making", registry: "Registry"
 ) -> None:
-    here = Platform.here()
+    here = Platform.current()
     config = {"os": here.system, "architecture": here.architecture}
     registry.add_manifest(NAME, plain_manifest(registry, config), TAG)
     assert (await binaries().path(NAME)).exists()
@@ -117,19 +117,19 @@ async def test_an_image_for_another_platform_alone_is_refused(
 ) -> None:
     manifest = plain_manifest(registry, {"os": "linux", "architecture": "mips"})
     registry.add_manifest(NAME, manifest, TAG)
-    reason = f"it has nothing for {Platform.here()}, only linux/mips"
+    reason = f"it has nothing for {Platform.current()}, only linux/mips"
     assert await failure_of(binaries()) == reason
 
 
 async def test_a_configuration_with_another_digest_is_refused(
     binaries: "Making", registry: "Registry"
 ) -> None:
-    here = Platform.here()
+    here = Platform.current()
     manifest = plain_manifest(registry, {"os": here.system, "architecture": here.architecture})
     digest = manifest["config"]["digest"]
     registry.add_manifest(NAME, manifest, TAG)
     registry.documents[f"/v2/{NAME}/blobs/{digest}"] += b" "
-    reason = f"its configuration is not what {digest} stands for"
+    reason = f"its configuration does not have the digest {digest}"
     assert await failure_of(binaries()) == reason
 
 
@@ -137,7 +137,7 @@ async def test_a_missing_platform_is_told_with_those_that_are_there(
     binaries: "Making", registry: "Registry"
 ) -> None:
     registry.add_image(NAME, TAG, PROGRAM, platform=Platform("linux", "mips"))
-    reason = f"it has nothing for {Platform.here()}, only linux/mips"
+    reason = f"it has nothing for {Platform.current()}, only linux/mips"
     assert await failure_of(binaries()) == reason
 
 
@@ -164,13 +164,13 @@ async def test_a_truncated_layer_is_refused(binaries: "Making", registry: "Regis
 
 
 async def test_a_layer_that_does_not_end_is_cut_off(
-    binaries: "Making", registry: "Registry", told: "Told"
+    binaries: "Making", registry: "Registry", progress: "RecordedProgress"
 ) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     corrupt(registry, lambda content: content + bytes(10**7))
     reason = await failure_of(binaries())
     assert re.fullmatch(r"a download is damaged: it has more than \d+ bytes", reason)
-    assert told.amounts[-1][0] < 10**6
+    assert progress.amounts[-1][0] < 10**6
 
 
 async def test_a_manifest_with_another_digest_is_refused(
@@ -180,7 +180,7 @@ async def test_a_manifest_with_another_digest_is_refused(
     digest = json.loads(registry.documents[f"/v2/{NAME}/manifests/{TAG}"])["manifests"][1]["digest"]
     registry.documents[f"/v2/{NAME}/manifests/{digest}"] += b" "
     reason = await failure_of(binaries())
-    assert reason.startswith(f"the manifest {digest} was asked for, and sha256:")
+    assert reason.startswith(f"the manifest {digest} was requested, and sha256:")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ async def test_a_layer_that_is_no_archive_is_refused(
 ) -> None:
     layer = registry.add(NAME, gzip.compress(b"no tar", mtime=0))
     image = registry.add_manifest(NAME, {"layers": [layer]})
-    here = Platform.here()
+    here = Platform.current()
     image["platform"] = {"os": here.system, "architecture": here.architecture}
     registry.add_manifest(NAME, {"manifests": [image]}, TAG)
     assert (await failure_of(binaries())).startswith("one of its layers cannot be unpacked (")
@@ -312,17 +312,17 @@ async def test_a_server_that_knows_no_ranges_sends_all_of_it_again(
 
 
 async def test_a_later_run_goes_on_with_what_an_interrupted_one_has_got(
-    binaries: "Making", registry: "Registry", told: "Told"
+    binaries: "Making", registry: "Registry", progress: "RecordedProgress"
 ) -> None:
     registry.add_image(NAME, TAG, PROGRAM)
     registry.stalls = 30
     made = binaries()
     task = asyncio.create_task(made.path(NAME))
-    await told.moving.wait()
+    await progress.moving.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert told.events[-1] == ("failed", f"{NAME} {TAG}", f"image {IMAGE}", "stopped")
+    assert progress.events[-1] == ("failed", f"{NAME} {TAG}", f"image {IMAGE}", "stopped")
     assert files_in(made.cache.root / "work") == set()
     registry.stalls = None
     await binaries().path(NAME)
@@ -343,11 +343,11 @@ async def test_a_connection_that_always_breaks_is_given_up(
 
 
 async def test_a_registry_that_does_not_answer_is_asked_once_in_a_call(
-    binaries: "Making", registry: "Registry", told: "Told", go: "FakeGo"
+    binaries: "Making", registry: "Registry", progress: "RecordedProgress", go: "FakeGo"
 ) -> None:
     registry.url = "http://127.0.0.1:1"
     await binaries(go=go).fetch(["kube-apiserver", "kube-scheduler", "etcd"])
-    tried = [event for event in told.events if event[0] == "failed"]
+    tried = [event for event in progress.events if event[0] == "failed"]
     reason = "127.0.0.1 does not answer (connection refused)"
     assert [event[2:] for event in tried] == [(f"image {IMAGE}", reason)]
 
@@ -383,10 +383,10 @@ async def test_an_image_that_was_replaced_is_refused_with_what_to_do(
     registry.add_image(NAME, TAG, {f"usr/local/bin/{NAME}": b"another"})
     with pytest.raises(NotObtainableError) as failure:
         await made.path(NAME)
-    record = made.cache.seen_file(IMAGE)
+    record = made.cache.digest_file(IMAGE)
     reason = (
-        f"the registry has no {digest} of it; that is what it was when it was first seen, so it"
-        f" has been replaced. To trust what it is now, remove {record}"
+        f"the registry has no {digest} of it; this digest was recorded when the image was first"
+        f" pulled, so the image has been replaced. To trust the new one, remove {record}"
     )
     assert (f"image {IMAGE}", reason) in failure.value.attempts
     record.unlink()
@@ -410,7 +410,7 @@ async def test_a_pinned_digest_is_pulled_whatever_the_tag_says(
     def pins(_project: object, _version: str) -> dict[str, str]:
         return {IMAGE: pinned}
 
-    monkeypatch.setattr("capelin.embedded.binaries.catalogue.Project.image_digests", pins)
+    monkeypatch.setattr("capelin.embedded.binaries.catalog.Project.image_digests", pins)
     assert (await binaries().path(NAME)).read_bytes() == PROGRAM[f"usr/local/bin/{NAME}"]
 
 

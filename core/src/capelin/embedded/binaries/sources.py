@@ -1,0 +1,284 @@
+"""Where programs come from that the cache lacks: local folders, official images, `go build`."""
+
+import asyncio
+import os
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from capelin.embedded.binaries import go, images
+from capelin.embedded.binaries.cache import BuildDir, Cache
+from capelin.embedded.binaries.catalog import ComponentVersion, Platform
+from capelin.embedded.binaries.download import UnreachableError, Web, open_web
+from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
+from capelin.embedded.binaries.images import GoneError, Reference
+from capelin.embedded.binaries.progress import Progress, ProgressEvent
+
+FOLDER = "folder"
+FOLDERS_VARIABLE = "CAPELIN_BINARIES"
+ENVTEST_VARIABLE = "KUBEBUILDER_ASSETS"
+
+_VERSION_SECONDS = 10.0
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """A program's file in a build folder, and where it came from."""
+
+    file: Path
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProgram:
+    """A program in a local folder; its version is None where it was not asked or not printed."""
+
+    file: Path
+    version: str | None
+
+
+class WrongVersionError(SourceFailedError):
+    """The folder has the program in another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Reports each attempt as progress, and keeps why it failed for the error at the end."""
+
+    progress: Progress
+    failures: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    def add_failure(self, source: str, reason: str) -> None:
+        """Keep why a source failed, once."""
+        if (source, reason) not in self.failures:
+            self.failures.append((source, reason))
+
+    @contextmanager
+    def attempt(self, what: str, source: str) -> Generator[None, None, None]:
+        """Record that a source fails, so that the caller can try the next one."""
+        self.progress(ProgressEvent("started", what, source))
+        try:
+            yield
+        except SourceFailedError as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"{error.filename or 'the cache'}: {error.strerror}"
+        except BaseException:
+            self.progress(ProgressEvent("failed", what, source, "stopped"))
+            raise
+        else:
+            self.progress(ProgressEvent("finished", what, source))
+            return
+        self.progress(ProgressEvent("failed", what, source, reason))
+        self.add_failure(source, reason)
+
+
+def title(group: Sequence[ComponentVersion]) -> str:
+    """As in `etcd, etcdctl v3.6.5`."""
+    names = ", ".join(request.component.name for request in group)
+    return f"{names} {group[0].version}"
+
+
+def local_folders(folders: Sequence[Path], environment: Mapping[str, str]) -> list[Path]:
+    """The folders to search, in order: `folders`, then those that the environment names."""
+    named = [Path(text) for text in environment.get(FOLDERS_VARIABLE, "").split(os.pathsep) if text]
+    for folder in (*folders, *named):
+        if not folder.is_dir():
+            by = "" if folder in folders else f" ({FOLDERS_VARIABLE} names it)"
+            raise BinariesError(f"{folder} is not a folder with programs{by}; correct the path")
+    # Other tools set this variable and may leave it stale, so a missing folder is no error.
+    envtest = [Path(text) for text in (environment.get(ENVTEST_VARIABLE),) if text]
+    return [folder.absolute() for folder in (*folders, *named, *envtest)]
+
+
+async def find_local(
+    folders: Sequence[Path], request: ComponentVersion, environment: Mapping[str, str]
+) -> LocalProgram:
+    """The first program of that name whose version is the requested one.
+
+    Raises:
+        WrongVersionError: The folders have other versions only.
+        SourceFailedError: The folders do not have the program, or it does not run.
+    """
+    if not folders:
+        raise SourceFailedError(
+            f"none is named ({FOLDERS_VARIABLE} and {ENVTEST_VARIABLE} are not set)"
+        )
+    reasons: list[str] = []
+    failure = SourceFailedError
+    for folder in folders:
+        file = folder / request.component.name
+        if not file.is_file() or not os.access(file, os.X_OK):
+            reasons.append(f"{folder} has no program {request.component.name}")
+            continue
+        try:
+            version = (
+                await _printed_version(file, request, environment) if request.explicit else None
+            )
+        except SourceFailedError as error:
+            reasons.append(str(error))
+            continue
+        if version is None or version == request.version:
+            return LocalProgram(file, version)
+        reasons.append(f"{file} is {version}")
+        failure = WrongVersionError
+    raise failure("; ".join(reasons))
+
+
+async def _printed_version(
+    file: Path, request: ComponentVersion, environment: Mapping[str, str]
+) -> str | None:
+    arguments = request.component.version_arguments
+    if arguments is None:
+        return None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            file,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            # clusterctl looks for newer releases on the internet before it prints its own version.
+            env={**environment, "CLUSTERCTL_DISABLE_VERSIONCHECK": "true"},
+        )
+    except OSError as error:
+        raise SourceFailedError(f"{file} cannot be run ({error.strerror})") from error
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), _VERSION_SECONDS)
+    except TimeoutError as error:
+        raise SourceFailedError(
+            f"{file} does not print its version in {_VERSION_SECONDS:g} s"
+        ) from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise SourceFailedError(f"{file} does not run (exit status {process.returncode})")
+    match = _VERSION.search(output.decode(errors="replace"))
+    return f"v{match[1]}" if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """The official images. A host that does not answer is tried only once."""
+
+    cache: Cache
+    platform: Platform
+    mirrors: Mapping[str, str]
+    environment: Mapping[str, str]
+    unreachable: set[str] = field(default_factory=set[str])
+
+    async def obtain(
+        self, group: Sequence[ComponentVersion], build_dir: BuildDir, attempts: Attempts
+    ) -> dict[ComponentVersion, Obtained]:
+        """Pull those programs of the group that an image can be pulled for."""
+        obtained: dict[ComponentVersion, Obtained] = {}
+        async with open_web(self.environment) as web:
+            for reference, files in _by_image(group, attempts).items():
+                if reference.host in self.unreachable:
+                    continue
+                with attempts.attempt(title([*files.values()]), f"image {reference}"):
+                    obtained |= await self._pull(web, reference, files, build_dir, attempts)
+        return obtained
+
+    async def _pull(
+        self,
+        web: Web,
+        reference: Reference,
+        files: Mapping[str, ComponentVersion],
+        build_dir: BuildDir,
+        attempts: Attempts,
+    ) -> dict[ComponentVersion, Obtained]:
+        group = [*files.values()]
+        name = str(reference)
+        what, source = title(group), f"image {name}"
+        project = group[0].component.project
+        recorded = self.cache.recorded_digest(name)
+
+        def report(done: int, total: int) -> None:
+            attempts.progress(
+                ProgressEvent("advanced", what, source, done=done, total=total, unit="bytes")
+            )
+
+        try:
+            digest, pulled = await images.pull(
+                web,
+                reference,
+                files,
+                base=self.mirrors.get(reference.host, f"https://{reference.host}"),
+                digest=project.image_digests(group[0].version).get(name) or recorded,
+                platform=self.platform,
+                build_dir=build_dir,
+                report=report,
+            )
+        except UnreachableError:
+            self.unreachable.add(reference.host)
+            raise
+        except GoneError as error:
+            if recorded is None:
+                raise
+            raise SourceFailedError(
+                f"{error}; this digest was recorded when the image was first pulled, so the image"
+                f" has been replaced. To trust the new one, remove {self.cache.digest_file(name)}"
+            ) from error
+        self.cache.record_digest(name, digest)
+        return {
+            request: Obtained(pulled[file], f"{name}@{digest}") for file, request in files.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GoBuildSource:
+    """`go build` with the module files that are pinned in this package."""
+
+    environment: Mapping[str, str]
+    platform: Platform
+
+    async def obtain(
+        self, group: Sequence[ComponentVersion], build_dir: BuildDir, attempts: Attempts
+    ) -> dict[ComponentVersion, Obtained]:
+        """Build all programs of a group, which are of one project and version, or none."""
+        obtained: dict[ComponentVersion, Obtained] = {}
+        what = title(group)
+        project, version = group[0].component.project, group[0].version
+
+        def note(message: str) -> None:
+            attempts.progress(ProgressEvent("noted", what, go.BUILD, message))
+
+        def report(packages: int) -> None:
+            attempts.progress(
+                ProgressEvent("advanced", what, go.BUILD, done=packages, unit="packages")
+            )
+
+        with attempts.attempt(what, go.BUILD):
+            toolchain = await go.find_go(
+                project.module_files(version),
+                what=f"{project.title} {version}",
+                environment=self.environment,
+                platform=self.platform,
+                note=note,
+            )
+            built = await go.build(toolchain, group, build_dir, report)
+            for request, file in built.items():
+                source = f"{request.component.package}, Go {toolchain.version}"
+                obtained[request] = Obtained(file, source)
+        return obtained
+
+
+def _by_image(
+    group: Sequence[ComponentVersion], attempts: Attempts
+) -> dict[Reference, dict[str, ComponentVersion]]:
+    """Programs by the image that holds them, and there by their file."""
+    by_image: dict[Reference, dict[str, ComponentVersion]] = {}
+    for request in group:
+        image = request.component.image
+        if image is None:
+            attempts.add_failure("image", f"no official image holds {request.component.name}")
+        else:
+            reference = Reference.parse(image.reference_of(request.version))
+            by_image.setdefault(reference, {})[image.file] = request
+    return by_image
