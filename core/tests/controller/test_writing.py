@@ -50,7 +50,7 @@ def recorder(writer: Client) -> Recorder:
 
 
 @pytest.fixture
-def at(writer: Client, recorder: Recorder) -> Context:
+def ctx(writer: Client, recorder: Recorder) -> Context:
     return Context(writer, logging.getLogger("test"), recorder)
 
 
