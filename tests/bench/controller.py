@@ -13,7 +13,7 @@ from pathlib import Path
 
 from capelin.api import Resource, crd
 from capelin.api.views.core import CustomResourceDefinition
-from capelin.client import Client, Config, Options
+from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.management.providers import CORE
 
@@ -194,7 +194,7 @@ async def prepared() -> AsyncGenerator[Setting]:
 async def prepared_objects(server: ApiServer) -> AsyncGenerator[Client]:
     """A client of an API server that has the objects."""
     config = Config.from_kubeconfig(server.kubeconfig)
-    async with Client(config, options=Options(qps=0, connections=20)) as client:
+    async with Client(config, options=ClientOptions(qps=0, connections=20)) as client:
         definition = crd(runpy.run_path(str(TESTS / "example.py"))["School"])
         await client.apply(definition, resource=CustomResourceDefinition.resource)
         while not await is_established(client):  # noqa: ASYNC110 - the API server tells nobody

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import CustomResourceDefinition, Node
-from capelin.client import Client, Config, NotServed, Options
+from capelin.client import Client, ClientOptions, Config, NotServed
 from capelin.contract.conditions import ConditionSpec
 from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.owners import reference_to
@@ -103,7 +103,7 @@ async def most_in_one_pool(folder: Path) -> list[Row]:
     try:
         await server.start()
         config = Config.from_kubeconfig(server.kubeconfig)
-        async with Client(config, options=Options(qps=0, connections=20)) as client:
+        async with Client(config, options=ClientOptions(qps=0, connections=20)) as client:
             pool = await with_most_machines(client)
             recorder = Recorder(client, "bench", "bench", now=lambda: datetime.now(UTC))
             at = Context(client, logging.getLogger(__name__), recorder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.client import Client, Config, Options, Server, User
+from capelin.client import Client, ClientOptions, Config, Server, User
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Scripted:
 
     def client(self, user: User | None = None, **options: Any) -> Client:
         config = Config(Server(self.address), user or User())
-        return Client(config, manager="test", options=Options(**options))
+        return Client(config, manager="test", options=ClientOptions(**options))
 
     @staticmethod
     def reply(status: int, body: Any = None, **headers: str) -> Step:
@@ -171,5 +171,5 @@ async def server(serve: Serve) -> Scripted:
 async def client(kubeconfig: Path) -> AsyncIterator[Client]:
     """A client of the real API server, as its administrator and as fast as it goes."""
     config = Config.from_kubeconfig(kubeconfig)
-    async with Client(config, manager="test", options=Options(qps=0)) as made:
+    async with Client(config, manager="test", options=ClientOptions(qps=0)) as made:
         yield made

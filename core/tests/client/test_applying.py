@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from capelin.api import Resource, Unstructured
+from capelin.api import Model, Object, Resource, Unstructured, kind
 from capelin.api.views.core import ConfigMap
 from capelin.client import Client, Conflict, Invalid, needs_apply
-from capelin.client.applying import configuration, status_configuration
+from capelin.client.apply import configuration, status_configuration
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -77,6 +77,22 @@ DEFINITION: Unstructured = {
         ],
     },
 }
+
+
+class Inner(Model):
+    a: str | None = None
+    b: str | None = None
+
+
+class Spec(Model):
+    text: str | None = None
+    number: int | None = None
+    inner: Inner | None = None
+
+
+class Status(Model):
+    text: str | None = None
+
 
 WORD = st.sampled_from(["a", "b", "c"])
 MAP = st.dictionaries(WORD, WORD, max_size=2)
@@ -327,12 +343,10 @@ READ: Unstructured = {
 }
 
 
-def test_an_object_that_was_read_can_be_applied() -> None:
+def test_what_the_server_owns_is_not_applied() -> None:
     metadata = {"name": "a", "namespace": "b", "uid": "1", "annotations": {"x": "y"}}
     kind = {"apiVersion": "v1", "kind": "Thing"}
     assert configuration(READ) == {**kind, "metadata": metadata, "spec": {"a": 1}}
-    locked = configuration(READ, locked=True)
-    assert locked["metadata"] == metadata | {"resourceVersion": "7"}
 
 
 def test_a_status_is_applied_apart_from_everything_else() -> None:
@@ -340,21 +354,107 @@ def test_a_status_is_applied_apart_from_everything_else() -> None:
     kind = {"apiVersion": "v1", "kind": "Thing"}
     assert status_configuration(READ) == {**kind, "metadata": metadata, "status": {"b": 2}}
     assert "status" not in status_configuration({**READ, "status": {}})
-    locked = status_configuration(READ, locked=True)
-    assert locked["metadata"] == metadata | {"resourceVersion": "7"}
 
 
-async def test_a_version_and_a_uid_hold_the_server_to_what_was_read(
+async def test_a_version_in_a_patch_refuses_to_change_what_others_changed_since(
     client: Client, namespace: str
 ) -> None:
     first = await client.apply(ConfigMap.of("a", namespace, data={"x": "1"}))
     second = await client.apply(ConfigMap.of("a", namespace, data={"x": "2"}))
     assert second.metadata.resource_version != first.metadata.resource_version
+
+    async def change(read: ConfigMap) -> ConfigMap:
+        metadata = {"resourceVersion": read.metadata.resource_version}
+        return await client.patch(
+            ConfigMap, "a", namespace, {"metadata": metadata, "data": {"y": "1"}}
+        )
+
     with pytest.raises(Conflict):
-        await client.apply(first, locked=True)
-    assert (await client.apply(second, locked=True)).data == {"x": "2"}
+        await change(first)
+    assert (await change(second)).data == {"x": "2", "y": "1"}
+
+
+async def test_a_uid_holds_the_server_to_that_very_object(client: Client, namespace: str) -> None:
+    await client.create(ConfigMap.of("a", namespace))
     for name in ("a", "not-there"):
         other = ConfigMap.of(name, namespace, data={"x": "3"})
         other.metadata.uid = str(uuid4())
         with pytest.raises(Conflict):
             await client.apply(other)
+
+
+@kind(group="client.test.capelin.dev", version="v1", name="Shell", namespaced=False)
+class Shell(Object[Spec, Status]):
+    """A kind with typed fields."""
+
+
+async def test_an_object_that_was_read_is_not_applied(client: Client, namespace: str) -> None:
+    made = await client.create(ConfigMap.of("a", namespace, data={"theirs": "1"}))
+    made.data["ours"] = "1"
+    with pytest.raises(ValueError, match="was read from an API server"):
+        await client.apply(made)
+    plain = await client.get(ConfigMap.resource, "a", namespace)
+    with pytest.raises(ValueError, match=f"ConfigMap {namespace}/a was read"):
+        await client.apply(plain)
+
+
+async def test_single_fields_are_written_without_taking_others(
+    client: Client, shells: Resource
+) -> None:
+    name = f"shell-{uuid4().hex[:12]}"
+    spec = {"text": "theirs", "inner": {"a": "theirs", "b": "theirs"}}
+    await client.apply(shell(name, {"spec": spec}), resource=shells, manager="user")
+    read = await client.get(Shell, name)
+    # A change of somebody else's after the read stays.
+    await client.patch(shells, name, None, {"spec": {"text": "changed"}})
+    after = await client.apply_fields(read, {"spec.inner.a": "ours", "spec.number": 1})
+    assert after.spec == Spec(text="changed", number=1, inner=Inner(a="ours", b="theirs"))
+    assert await client.apply_fields(after, {"spec.inner.a": "ours", "spec.number": 1}) is after
+    # Other fields have another manager, so these stay, and the whole object's too.
+    await client.apply_fields(after, {"spec.text": "ours"})
+    await client.apply(shell(name, {"metadata": {"labels": {"a": "b"}}}), resource=shells)
+    left = await client.get(Shell, name)
+    assert left.spec == Spec(text="ours", number=1, inner=Inner(a="ours", b="theirs"))
+    user = next(e for e in left.metadata.managed_fields or () if e["manager"] == "user")
+    assert user["fieldsV1"]["f:spec"] == {"f:inner": {"f:b": {}}}
+
+
+async def test_a_model_may_be_the_value_of_a_field(client: Client, shells: Resource) -> None:
+    name = f"shell-{uuid4().hex[:12]}"
+    await client.apply(shell(name, {"spec": {"text": "theirs"}}), resource=shells)
+    read = await client.get(Shell, name)
+    after = await client.apply_fields(read, {"spec.inner": Inner(a="x")})
+    assert after.spec.inner == Inner(a="x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"spec.numbr": 1}, 'Shell has no field spec.numbr: no "numbr"; did you mean "number"'),
+        ({"spec.number.x": 1}, 'Shell has no field spec.number.x: no "x"'),
+        ({"spec.number": "1"}, "Shell spec.number: Input should be a valid integer"),
+        ({"spec.inner": {"c": "1"}}, "Shell spec.inner: Extra inputs are not permitted"),
+    ],
+)
+async def test_a_field_that_does_not_fit_is_refused_before_it_is_sent(
+    server: Scripted, fields: dict[str, Any], message: str
+) -> None:
+    read = Shell.read({"metadata": {"name": "a", "uid": "1"}, "spec": {}})
+    async with server.client() as client:
+        with pytest.raises(ValueError, match=message):
+            await client.apply_fields(read, fields)
+        with pytest.raises(ValueError, match="Shell a has no uid"):
+            await client.apply_fields(Shell.of("a", spec=Spec()), {"spec.number": 1})
+    assert server.requests == []
+
+
+async def test_single_fields_of_an_object_that_is_gone_make_no_new_one(
+    client: Client, shells: Resource
+) -> None:
+    name = f"shell-{uuid4().hex[:12]}"
+    await client.apply(shell(name, {"spec": {"text": "theirs"}}), resource=shells)
+    read = await client.get(Shell, name)
+    await client.delete(Shell, name)
+    with pytest.raises(Conflict):
+        await client.apply_fields(read, {"spec.number": 1})
+    assert await client.find(Shell, name) is None

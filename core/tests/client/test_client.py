@@ -10,13 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import capelin.client.client as client_module
 import pytest
-from capelin.api import Resource
+from capelin.api import Resource, Unstructured
 from capelin.api.views.core import ConfigMap, Namespace
 from capelin.client import (
     AlreadyExists,
     BadRequest,
     Client,
+    ClientOptions,
     Config,
     Conflict,
     Expired,
@@ -25,13 +27,11 @@ from capelin.client import (
     Invalid,
     NotFound,
     NotServed,
-    Options,
     Server,
     TooManyRequests,
     Unauthorized,
     Unreachable,
     User,
-    reading,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ async def test_a_kind_that_is_not_served_is_not_an_object_that_is_not_there(
     group, _, version = group_version.partition("/")
     unknown = Resource(group, version, "Thing", "things")
     for asking in (client.find, client.delete):
-        with pytest.raises(NotServed, match="is its CRD there"):
+        with pytest.raises(NotServed, match="is its CRD installed"):
             await asking(unknown, "a", namespace)
 
 
@@ -115,7 +115,7 @@ async def test_a_server_with_another_authority_is_not_trusted(client: Client) ->
 async def test_a_list_has_all_pages_and_the_version_to_go_on_from(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_PAGE", 2)
+    monkeypatch.setattr(client_module, "_PAGE", 2)
     for name in "abcde":
         await client.create(ConfigMap.of(name, namespace))
     listing = await client.list(ConfigMap, namespace)
@@ -137,7 +137,7 @@ async def test_each_object_comes_once_and_only_a_page_is_asked_for_at_a_time(
         return {"metadata": {"resourceVersion": "7", "continue": token}, "items": items}
 
     server.then(server.reply(200, page("a", "b", token="more")), server.reply(200, page("c")))
-    async with server.client() as client, aclosing(client.each(ConfigMap, "here")) as found:
+    async with server.client() as client, aclosing(client.iterate(ConfigMap, "here")) as found:
         assert [(await anext(found)).name, (await anext(found)).name] == ["a", "b"]
         assert len(server.requests) == 1
         assert [one.name async for one in found] == ["c"]
@@ -150,12 +150,12 @@ async def test_each_object_comes_once_and_only_a_page_is_asked_for_at_a_time(
 async def test_each_object_of_a_real_server_may_be_plain_json(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_FEW", 1)
+    monkeypatch.setattr(client_module, "_SMALL_PAGE", 1)
     for name in "abc":
         made = ConfigMap.of(name, namespace)
         made.metadata.labels = {"app": "other" if name == "b" else "mine"}
         await client.create(made)
-    found = [one async for one in client.each(MAPS, namespace, labels={"app": "mine"})]
+    found = [one async for one in client.iterate(MAPS, namespace, labels={"app": "mine"})]
     assert [(one["kind"], one["metadata"]["name"]) for one in found] == [
         ("ConfigMap", "a"),
         ("ConfigMap", "c"),
@@ -290,7 +290,7 @@ async def test_everything_about_a_deletion_is_said(server: Scripted) -> None:
 async def test_an_eviction_keeps_to_the_budget(client: Client, namespace: str) -> None:
     await client.create(ACCOUNT | {"metadata": {"name": "web", "namespace": namespace}})
     labels = {"app": "web"}
-    pod = {
+    pod: Unstructured = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "web", "namespace": namespace, "labels": labels},
@@ -342,7 +342,7 @@ async def test_scaling_sets_the_replicas(client: Client, namespace: str) -> None
 
 async def test_a_service_account_s_token_is_a_way_in(client: Client, namespace: str) -> None:
     await client.create(ACCOUNT | {"metadata": {"name": "me", "namespace": namespace}})
-    token = await client.token("me", namespace, seconds=600)
+    token = await client.create_token("me", namespace, seconds=600)
     assert token.value not in repr(token)
     left = token.expires - datetime.now(UTC)
     assert timedelta(minutes=9) < left < timedelta(minutes=11)
@@ -379,7 +379,7 @@ async def test_connecting_proves_that_the_server_knows_us(kubeconfig: Path) -> N
 
 async def test_a_watch_outlives_a_crash_of_its_api_server(own_api_server: ApiServer) -> None:
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
-    async with Client(config, options=Options(qps=0)) as client:
+    async with Client(config, options=ClientOptions(qps=0)) as client:
         await client.create(ConfigMap.of("before", "default"))
         async with aclosing(client.watch(ConfigMap, "default")) as events:
             assert (await anext(events)).object.name == "before"

@@ -181,23 +181,23 @@ def test_a_credential_program_is_read(tmp_path: Path) -> None:
         (kubeconfig(cluster={"server": "https://api:port"}), '"https://api:port" is not the'),
         (kubeconfig(cluster={"server": "https://[::1"}), '"https://[::1" is not the address'),
         (kubeconfig(cluster={"server": 3}), "server is not text"),
-        (kubeconfig(cluster={"proxy-url": "socks5://x"}), "has to start with http:// or https://"),
+        (kubeconfig(cluster={"proxy-url": "socks5://x"}), "must start with http:// or https://"),
         (kubeconfig(cluster={"certificate-authority-data": "?"}), "is not base64"),
         (
             kubeconfig(
                 cluster={"certificate-authority": "x", "insecure-skip-tls-verify": True},
             ),
-            "remove certificate-authority or insecure-skip-tls-verify",
+            "both a certificate authority and insecure-skip-tls-verify",
         ),
-        (kubeconfig({"client-certificate": "a"}), "belong together"),
+        (kubeconfig({"client-certificate": "a"}), "needed together"),
         (kubeconfig({"auth-provider": {"name": "gcp"}}), "auth-provider, which Kubernetes removed"),
         (kubeconfig({"exec": "x"}), "exec is not a mapping"),
         (kubeconfig({"exec": {**EXEC, "command": ""}}), "exec has no command"),
         (
             kubeconfig({"exec": {**EXEC, "apiVersion": "v1alpha1"}}),
-            "exec has to have an api",
+            "exec needs the api",
         ),
-        (kubeconfig({"exec": {**EXEC, "interactiveMode": "Always"}}), "exec wants a terminal"),
+        (kubeconfig({"exec": {**EXEC, "interactiveMode": "Always"}}), "exec needs a terminal"),
         (kubeconfig({"exec": {**EXEC, "env": ["A=B"]}}), "env is not a list of names and values"),
         (kubeconfig({"exec": {**EXEC, "args": "x"}}), "args is not a list"),
         (kubeconfig({"token": 123}), "token is not text"),
@@ -279,7 +279,7 @@ def test_outside_of_a_cluster_there_is_no_service_account(tmp_path: Path) -> Non
 
 
 def test_the_kubeconfig_at_home_is_the_last_resort(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no API server is known here: set KUBECONFIG"):
+    with pytest.raises(ConfigError, match="there is no kubeconfig: set KUBECONFIG"):
         Config.find(environ={"HOME": str(tmp_path)})
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_bytes(kubeconfig())

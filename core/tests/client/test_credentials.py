@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config, CredentialError, ExecPlugin, Server, User, exec_plugin
-from capelin.client.credentials import Credentials
+from capelin.client.auth import Credentials
 from capelin.pki import KeyPair, issue, new_ca
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -70,12 +70,12 @@ async def test_a_missing_file_is_an_error_at_first_and_a_warning_later(
     clock.seconds += 10
     with caplog.at_level(logging.WARNING):
         assert await shown(ours) == "Bearer T"
-    assert "The credentials in use are kept" in caplog.text
+    assert "Keeping the current credentials" in caplog.text
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "smörgås"])
 async def test_a_token_that_cannot_travel_is_refused_without_being_shown(token: str) -> None:
-    with pytest.raises(CredentialError, match="is not a token") as caught:
+    with pytest.raises(CredentialError, match="is not valid") as caught:
         await credentials(User(token=token)).proof()
     assert token not in str(caught.value)
 
@@ -201,7 +201,7 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "status": sta
 def test_a_program_may_be_told_about_the_cluster() -> None:
     plugin = ExecPlugin(V1, "login", provide_cluster_info=True)
     server = Server("https://api", b"CA", tls_server_name="kubernetes", proxy="http://proxy")
-    assert exec_plugin.question(plugin, server, b"CA")["spec"] == {
+    assert exec_plugin.exec_info(plugin, server, b"CA")["spec"] == {
         "interactive": False,
         "cluster": {
             "server": "https://api",
@@ -258,7 +258,7 @@ async def test_a_program_that_is_not_there_is_named_with_its_hint() -> None:
 async def test_a_program_that_hangs_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_plugin, "_PATIENCE", 0.5)
+    monkeypatch.setattr(exec_plugin, "_TIMEOUT", 0.5)
     pid = tmp_path / "pid"
     plugin = ExecPlugin(V1, "/bin/sh", ("-c", f"echo $$ > {pid}; exec sleep 99"))
     with pytest.raises(CredentialError, match=r"gave no answer within 0\.5 s"):

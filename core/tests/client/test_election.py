@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capelin.api.views.core import Lease, LeaseSpec
-from capelin.client import Client, LeaderElection, LeadershipLost, Timing
+from capelin.client import Client, ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.election import Observed, claim, may_lead, observed, release
 from capelin.testing.waiting import until
 
@@ -23,7 +23,7 @@ THEIRS = LeaseSpec(
     renew_time=THEN,
     lease_transitions=3,
 )
-QUICK = Timing(lease=2, renew=1, retry=0.1)
+QUICK = ElectionTiming(lease=2, renew=1, retry=0.1)
 
 
 def lease(spec: LeaseSpec, version: str = "7") -> Lease:
@@ -87,8 +87,8 @@ def test_a_released_lease_keeps_count() -> None:
 
 @pytest.mark.parametrize("timing", [(10, 10, 2), (15, 2, 2), (15, 10, 0)])
 def test_a_rhythm_in_which_two_could_lead_is_refused(timing: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="has to be longer"):
-        Timing(*timing)
+    with pytest.raises(ValueError, match="must be longer"):
+        ElectionTiming(*timing)
 
 
 def elections(client: Client, namespace: str, *names: str) -> list[LeaderElection]:
@@ -194,7 +194,7 @@ async def test_a_leader_whose_lease_is_taken_stops_at_once(client: Client, names
         finally:
             stopped.set()
 
-    timing = Timing(lease=120, renew=100, retry=0.1)
+    timing = ElectionTiming(lease=120, renew=100, retry=0.1)
     election = LeaderElection(client, "election", namespace, identity="me", timing=timing)
     task = asyncio.create_task(election.run(work))
     await until(lambda: election.is_leader)
@@ -243,7 +243,10 @@ async def test_a_lease_that_cannot_be_given_back_is_left_to_run_out(
     async with server.client() as client:
         (election,) = elections(client, "default", "me")
         assert await election.run(work) == 7
-    assert "could not be given back, and runs out by itself: it is Forbidden" in caplog.text
+    assert (
+        "Could not release the lease default/election; it will expire: it is Forbidden"
+        in caplog.text
+    )
 
 
 async def test_a_leader_survives_renewals_that_fail_for_a_while(server: Scripted) -> None:

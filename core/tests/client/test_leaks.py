@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from capelin.api.views.core import ConfigMap
-from capelin.client import AlreadyExists, Client, Config, Options
+from capelin.client import AlreadyExists, Client, ClientOptions, Config
 from capelin.testing.waiting import until
 
 WORKERS = 5
@@ -56,7 +56,7 @@ async def test_no_descriptor_and_no_task_is_left_after_many_requests(
     tasks_before = asyncio.all_tasks()
     descriptors_before = descriptors()
     config = Config.from_kubeconfig(kubeconfig)
-    async with Client(config, options=Options(qps=0)) as client:
+    async with Client(config, options=ClientOptions(qps=0)) as client:
         await client.create(ConfigMap.of("a", namespace))
         await asyncio.gather(*(worker(client, namespace, 200) for _ in range(WORKERS)))
         tasks_then, descriptors_then = len(asyncio.all_tasks()), len(descriptors())

@@ -1,4 +1,4 @@
-from capelin.client.limiter import Limiter
+from capelin.client.transport import RateLimiter
 
 
 class Clock:
@@ -10,13 +10,13 @@ class Clock:
 
 
 def test_a_burst_passes_at_once_and_the_rest_in_step() -> None:
-    limiter = Limiter(qps=10, burst=3, clock=Clock())
+    limiter = RateLimiter(qps=10, burst=3, clock=Clock())
     assert [round(limiter.reserve(), 3) for _ in range(6)] == [0, 0, 0, 0.1, 0.2, 0.3]
 
 
 def test_tokens_come_back_with_time_up_to_the_burst() -> None:
     clock = Clock()
-    limiter = Limiter(qps=10, burst=2, clock=clock)
+    limiter = RateLimiter(qps=10, burst=2, clock=clock)
     for _ in range(4):
         limiter.reserve()
     clock.now += 0.3

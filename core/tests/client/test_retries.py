@@ -1,51 +1,51 @@
 import pytest
-from capelin.client.retries import Answered, Lost, pause
+from capelin.client.transport import Answered, ConnectionLost, retry_delay
 
 
 def test_a_lost_request_is_repeated_with_growing_pauses_where_that_is_safe() -> None:
     pauses = [
-        pause(Lost(sent=True), repeatable=True, attempt=attempt, jitter=0)
+        retry_delay(ConnectionLost(sent=True), repeatable=True, attempt=attempt, jitter=0)
         for attempt in (1, 2, 3, 4, 5)
     ]
     assert pauses == [0.05, 0.1, 0.2, 0.4, None]
 
 
 def test_a_lost_request_that_may_have_been_done_is_not_repeated() -> None:
-    assert pause(Lost(sent=True), repeatable=False, attempt=1, jitter=0) is None
+    assert retry_delay(ConnectionLost(sent=True), repeatable=False, attempt=1, jitter=0) is None
 
 
 def test_a_request_that_never_left_is_repeated_whatever_it_is() -> None:
-    assert pause(Lost(sent=False), repeatable=False, attempt=1, jitter=0) == 0.05
+    assert retry_delay(ConnectionLost(sent=False), repeatable=False, attempt=1, jitter=0) == 0.05
 
 
 def test_jitter_at_most_doubles_a_pause() -> None:
-    assert pause(Lost(sent=False), repeatable=True, attempt=1, jitter=1) == 0.1
+    assert retry_delay(ConnectionLost(sent=False), repeatable=True, attempt=1, jitter=1) == 0.1
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_refusal_at_the_door_is_repeated_after_the_time_asked_for(status: int) -> None:
     refusal = Answered(status, retry_after=2)
-    assert pause(refusal, repeatable=False, attempt=1, jitter=0) == 2
-    assert pause(refusal, repeatable=False, attempt=1, jitter=1) == pytest.approx(2.2)
+    assert retry_delay(refusal, repeatable=False, attempt=1, jitter=0) == 2
+    assert retry_delay(refusal, repeatable=False, attempt=1, jitter=1) == pytest.approx(2.2)
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
 def test_a_failure_inside_is_repeated_only_where_that_is_safe(status: int) -> None:
     failure = Answered(status, retry_after=1)
-    assert pause(failure, repeatable=True, attempt=1, jitter=0) == 1
-    assert pause(failure, repeatable=False, attempt=1, jitter=0) is None
+    assert retry_delay(failure, repeatable=True, attempt=1, jitter=0) == 1
+    assert retry_delay(failure, repeatable=False, attempt=1, jitter=0) is None
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_answer_that_does_not_say_when_to_come_back_is_final(status: int) -> None:
-    assert pause(Answered(status, None), repeatable=True, attempt=1, jitter=0) is None
+    assert retry_delay(Answered(status, None), repeatable=True, attempt=1, jitter=0) is None
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 422])
 def test_a_clear_no_is_final(status: int) -> None:
-    assert pause(Answered(status, 1), repeatable=True, attempt=1, jitter=0) is None
+    assert retry_delay(Answered(status, 1), repeatable=True, attempt=1, jitter=0) is None
 
 
 def test_even_a_server_that_keeps_asking_for_patience_is_given_up_on() -> None:
-    assert pause(Answered(429, 1), repeatable=True, attempt=9, jitter=0) == 1
-    assert pause(Answered(429, 1), repeatable=True, attempt=10, jitter=0) is None
+    assert retry_delay(Answered(429, 1), repeatable=True, attempt=9, jitter=0) == 1
+    assert retry_delay(Answered(429, 1), repeatable=True, attempt=10, jitter=0) is None

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from capelin.client.tls import context
+from capelin.client.auth import tls_context
 from capelin.pki import KeyPair, issue, new_ca
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -50,7 +50,9 @@ def shake_hands(trusted: bytes, signer: KeyPair, folder: Path) -> None:
     serving.load_cert_chain(path)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = serving.wrap_bio(to_server, to_client, server_side=True)
-    client = context(trusted, None, None).wrap_bio(to_client, to_server, server_hostname="server")
+    client = tls_context(trusted, None, None).wrap_bio(
+        to_client, to_server, server_hostname="server"
+    )
     for side in (client, server, client):
         try:
             side.do_handshake()

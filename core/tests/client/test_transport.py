@@ -15,11 +15,11 @@ from capelin.api.views.core import Secret
 from capelin.client import (
     ApiError,
     Client,
+    ClientOptions,
     Config,
     Conflict,
     Impersonation,
     NotFound,
-    Options,
     Server,
     TooManyRequests,
     Unauthorized,
@@ -33,7 +33,7 @@ from capelin.pki import KeyPair, issue, new_ca
 if TYPE_CHECKING:
     from core.tests.client.conftest import Scripted, Serve
 
-HASTY = Options(timeout=0.2)
+HASTY = ClientOptions(timeout=0.2)
 MAPS = Resource("", "v1", "ConfigMap", "configmaps")
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "b"}}
 
@@ -67,13 +67,11 @@ async def test_a_create_that_may_have_been_done_is_not_repeated(server: Scripted
     assert len(server.requests) == 1
 
 
-async def test_an_apply_is_repeated_unless_it_depends_on_the_version(server: Scripted) -> None:
-    server.then(server.hang_up, server.reply(200, MAP), server.hang_up)
+async def test_an_apply_is_repeated(server: Scripted) -> None:
+    server.then(server.hang_up, server.reply(200, MAP))
     async with server.client() as client:
         assert await client.apply(MAP, resource=MAPS) == MAP
-        with pytest.raises(Unreachable):
-            await client.apply(MAP, resource=MAPS, locked=True)
-    assert len(server.requests) == 3
+    assert len(server.requests) == 2
 
 
 async def test_a_busy_server_is_asked_again_when_it_says(server: Scripted) -> None:
@@ -366,7 +364,7 @@ async def test_something_that_speaks_no_tls_is_said() -> None:
 
 async def test_a_server_that_never_gets_to_tls_is_given_up_on(server: Scripted) -> None:
     address = server.address.replace("http:", "https:")
-    options = Options(connect_timeout=0.05)
+    options = ClientOptions(connect_timeout=0.05)
     async with Client(Config(Server(address)), options=options) as client:
         with pytest.raises(Unreachable, match="no connection in time"):
             await client.get(MAPS, "a", "b")

@@ -9,8 +9,8 @@ import pytest
 from capelin.api import Resource
 from capelin.api.views.core import ConfigMap
 from capelin.client import Event, Expired, Forbidden, Unreachable, User
-from capelin.client.shapes import shape_of
-from capelin.client.watch import differences, pause
+from capelin.client.codecs import codec_of
+from capelin.client.watch import backoff, differences
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -190,7 +190,7 @@ async def test_a_gap_that_may_not_be_filled_ends_the_watch(server: Scripted) -> 
 def test_an_object_made_anew_was_deleted_in_between() -> None:
     known = {("b", "a"): thing("a", 1, uid="first")}
     now = [thing("a", 9, uid="second")]
-    assert list(differences(shape_of(MAPS), known, now)) == [
+    assert list(differences(codec_of(MAPS), known, now)) == [
         Event("DELETED", known["b", "a"]),
         Event("ADDED", now[0]),
     ]
@@ -239,5 +239,5 @@ async def test_a_watch_ends_with_its_client(server: Scripted) -> None:
 
 
 def test_pauses_grow_up_to_half_a_minute_and_spread() -> None:
-    assert [pause(failures, jitter=1) for failures in (0, 1, 2, 3, 20)] == [0, 0.8, 1.6, 3.2, 30]
-    assert pause(1, jitter=0) == 0.4
+    assert [backoff(failures, jitter=1) for failures in (0, 1, 2, 3, 20)] == [0, 0.8, 1.6, 3.2, 30]
+    assert backoff(1, jitter=0) == 0.4

@@ -11,8 +11,7 @@ from uuid import uuid4
 
 import pytest
 from capelin.api.views.core import Namespace
-from capelin.client import Client, Config
-from capelin.client import Options as ClientOptions
+from capelin.client import Client, ClientOptions, Config
 from capelin.controller import Manager, Reconciler, logs
 from capelin.testing import managers
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from capelin.api import Resource, Unstructured, crd
 from capelin.api.views.core import CustomResourceDefinition, Lease
-from capelin.client import Client, Config, Options
+from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.testing.waiting import until
 
@@ -135,7 +135,7 @@ async def filled_sea(
     kubeconfig: Path, namespace: str, folder: Path, many: int = MANY
 ) -> AsyncGenerator[Sea]:
     config = Config.from_kubeconfig(kubeconfig)
-    async with Client(config, options=Options(qps=0, connections=20)) as client:
+    async with Client(config, options=ClientOptions(qps=0, connections=20)) as client:
         definition = crd(runpy.run_path(str(HERE / "example.py"))["School"])
         await client.apply(definition, resource=CustomResourceDefinition.resource)
         await until(lambda: is_established(client))

@@ -10,7 +10,7 @@ import pytest
 from annotated_types import Ge, Le, MaxLen
 from capelin.api import Model, Object, ObjectMeta, kind
 from capelin.api.views.core import ConfigMap, Event
-from capelin.client import Client, Config, NotFound, Options
+from capelin.client import Client, ClientOptions, Config, NotFound
 from capelin.contract.owners import reference_to
 from capelin.controller import Context
 from capelin.controller.events import Recorder
@@ -40,7 +40,7 @@ def installed(install_crds: Callable[..., None]) -> None:
 
 @pytest.fixture
 async def writer(config: Config) -> AsyncIterator[Client]:
-    async with Client(config, manager="capelin-test", options=Options(qps=0)) as client:
+    async with Client(config, manager="capelin-test", options=ClientOptions(qps=0)) as client:
         yield client
 
 

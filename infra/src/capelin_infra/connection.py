@@ -4,7 +4,7 @@ from typing import Final
 
 from capelin.api.views.capi import Cluster
 from capelin.api.views.core import Namespace
-from capelin.client import Client, ClientError, Config, Options
+from capelin.client import Client, ClientError, ClientOptions, Config
 from capelin.embedded.management import control
 from capelin.embedded.management.environment import Environment, all_named, named
 from capelin.errors import MissingError, NotReadyError, UserError
@@ -69,7 +69,7 @@ async def obstacle_of(environment: Environment) -> str | None:
         return error.message
     if settings is None or settings.existing is None:
         return None
-    options = Options(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
+    options = ClientOptions(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
     try:
         config = Config.from_kubeconfig(environment.kubeconfig)
         async with Client(config, options=options) as client:

@@ -1,6 +1,8 @@
 """Where a kind lives in the Kubernetes API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,10 @@ class Resource:
     def api_version(self) -> str:
         """What stands in an object's `apiVersion`."""
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    def read(self, data: Mapping[str, Any], /) -> dict[str, Any]:
+        """An object of the kind as plain JSON. A class with `@kind` has a typed `read`."""
+        return dict(data)
 
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None

@@ -1,10 +1,11 @@
-"""One async Kubernetes client: typed verbs, watches, leader election, workload clusters."""
+"""An async Kubernetes client: typed requests, watches, leader election, workload clusters."""
 
-from capelin.client.access import ExecPlugin, Impersonation, Server, User
-from capelin.client.applying import needs_apply
+from capelin.client.apply import needs_apply
+from capelin.client.auth import Credentials, tls_context
 from capelin.client.client import Client, Token
-from capelin.client.config import Config
-from capelin.client.election import LeaderElection, LeadershipLost, Timing
+from capelin.client.codecs import Kind, Listing, Selector, path_of
+from capelin.client.config import Config, safe_kubeconfig
+from capelin.client.election import ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.errors import (
     AlreadyExists,
     ApiError,
@@ -24,11 +25,16 @@ from capelin.client.errors import (
     Unreachable,
     Unreadable,
 )
-from capelin.client.paths import Selector
-from capelin.client.shapes import Listing
-from capelin.client.transport import Options
+from capelin.client.server import ExecPlugin, Impersonation, Server, User
+from capelin.client.transport import (
+    ClientOptions,
+    Request,
+    Response,
+    describe_connection_error,
+    proxy_for,
+)
 from capelin.client.watch import Event
-from capelin.client.workloads import WorkloadClients
+from capelin.client.workload_clients import WorkloadClients
 
 __all__ = [
     "AlreadyExists",
@@ -36,25 +42,29 @@ __all__ = [
     "BadRequest",
     "Client",
     "ClientError",
+    "ClientOptions",
     "Config",
     "ConfigError",
     "Conflict",
     "CredentialError",
+    "Credentials",
+    "ElectionTiming",
     "Event",
     "ExecPlugin",
     "Expired",
     "Forbidden",
     "Impersonation",
     "Invalid",
+    "Kind",
     "LeaderElection",
     "LeadershipLost",
     "Listing",
     "NotFound",
     "NotServed",
-    "Options",
+    "Request",
+    "Response",
     "Selector",
     "Server",
-    "Timing",
     "Token",
     "TooManyRequests",
     "Unauthorized",
@@ -63,5 +73,10 @@ __all__ = [
     "Unreadable",
     "User",
     "WorkloadClients",
+    "describe_connection_error",
     "needs_apply",
+    "path_of",
+    "proxy_for",
+    "safe_kubeconfig",
+    "tls_context",
 ]

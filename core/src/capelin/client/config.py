@@ -1,4 +1,4 @@
-"""Which API server to talk to, and as whom, wherever that is written down."""
+"""Which API server to use and as whom: from a kubeconfig, a Secret or a pod."""
 
 import os
 from collections.abc import Mapping
@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from capelin.client import flattening, kubeconfig
-from capelin.client.access import Server, User
+from capelin.client import kubeconfig
 from capelin.client.errors import ConfigError
+from capelin.client.server import Server, User
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds who it is."""
+"""Where a pod finds the credentials of its service account."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One API server and one user of it."""
+    """One API server and the user that a client is."""
 
     server: Server
     user: User = field(default_factory=User)
     namespace: str = "default"
-    """The namespace that the context names."""
+    """The namespace of the context."""
 
     @classmethod
     def from_kubeconfig(
@@ -38,10 +38,13 @@ class Config:
 
     @classmethod
     def from_secret(cls, data: bytes, context: str | None = None) -> Self:
-        """Read a kubeconfig that somebody else wrote, and that must not reach into this machine.
+        """Read a kubeconfig from somebody who is not trusted, such as the owner of a Secret.
+
+        Never pass the same bytes on to another program: it may read them differently. Pass
+        what `safe_kubeconfig` or `flattened` writes.
 
         Raises:
-            ConfigError: it names a program to run or a file to read here, or cannot be used.
+            ConfigError: it names a program or a file of this machine, or cannot be used.
         """
         return cls(*kubeconfig.load_untrusted(data, context))
 
@@ -60,7 +63,7 @@ class Config:
         if not host or not port or not token.is_file():
             raise ConfigError(
                 f"this process does not run in a cluster: KUBERNETES_SERVICE_HOST, "
-                f"KUBERNETES_SERVICE_PORT and {token} have to be there"
+                f"KUBERNETES_SERVICE_PORT and {token} are needed"
             )
         address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         namespace = folder / "namespace"
@@ -90,11 +93,21 @@ class Config:
             return cls.in_cluster(environ)
         home = Path(environ.get("HOME") or Path.home()) / ".kube" / "config"
         if not home.is_file():
-            raise ConfigError(
-                f"no API server is known here: set KUBECONFIG, or put a kubeconfig at {home}"
-            )
+            raise ConfigError(f"there is no kubeconfig: set KUBECONFIG, or put one at {home}")
         return cls(*kubeconfig.load(home, context))
 
-    def flattened(self) -> bytes:
-        """A kubeconfig with this server and this user alone, good wherever it is written to."""
-        return flattening.flattened(self.server, self.user, self.namespace)
+    def flattened(self, *, name: str = "capelin") -> bytes:
+        """A kubeconfig with this server, this user and one context, all called `name`."""
+        return kubeconfig.flatten(self.server, self.user, self.namespace, name)
+
+
+def safe_kubeconfig(data: bytes, *, name: str = "capelin") -> bytes:
+    """A kubeconfig from somebody who is not trusted, made safe for other programs.
+
+    It is written anew from what was read here. The bytes themselves must never be passed on:
+    another YAML parser may see a program to run in them where ours sees none.
+
+    Raises:
+        ConfigError: it names a program or a file of this machine, or cannot be used.
+    """
+    return Config.from_secret(data).flattened(name=name)

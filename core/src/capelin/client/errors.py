@@ -1,4 +1,4 @@
-"""What can go wrong between us and an API server, as exceptions to catch by name."""
+"""Exceptions of the client, one for each reason that a caller may handle."""
 # ruff: noqa: N818 - they are named as the API server names its reasons
 
 import json
@@ -7,27 +7,27 @@ from typing import Any, cast
 
 
 class ClientError(Exception):
-    """Anything that this client raises. Its message never holds a credential."""
+    """The base of all errors of this client. Messages never contain credentials."""
 
 
 class ConfigError(ClientError):
-    """A kubeconfig, or what stands in its place, cannot be used."""
+    """The configuration (a kubeconfig, or the service account of a pod) cannot be used."""
 
 
 class CredentialError(ClientError):
-    """The credentials that the configuration names cannot be had."""
+    """The credentials that the configuration names cannot be obtained."""
 
 
 class Unreachable(ClientError):
-    """No answer: the server may or may not have done what was asked."""
+    """There was no response: the server may or may not have processed the request."""
 
 
 class Unreadable(ClientError):
-    """The server answered with something that is not what was asked for."""
+    """The response cannot be read as the requested kind."""
 
 
 class ApiError(ClientError):
-    """The API server said no."""
+    """The API server refused the request."""
 
     def __init__(
         self,
@@ -40,28 +40,28 @@ class ApiError(ClientError):
         self.status = status
         """The HTTP status."""
         self.reason = reason
-        """The API server's one-word reason, as `NotFound`."""
+        """The API server's reason, such as `NotFound`."""
         self.message = message
-        """The API server's own sentence."""
+        """The API server's message."""
         self.details = details or {}
-        """What the API server adds: name, kind, causes, retryAfterSeconds."""
+        """The API server's details: name, kind, causes, retryAfterSeconds."""
 
     @property
     def causes(self) -> tuple[Mapping[str, Any], ...]:
-        """What is wrong in particular: reason, message and field of each cause."""
+        """Reason, message and field of each cause."""
         return tuple(self.details.get("causes") or ())
 
 
 class BadRequest(ApiError):
-    """The request itself makes no sense (400)."""
+    """The request is malformed (400)."""
 
 
 class Unauthorized(ApiError):
-    """The server does not know who is asking (401)."""
+    """The server does not accept the credentials (401)."""
 
 
 class Forbidden(ApiError):
-    """Known, but not allowed (403)."""
+    """The user is not allowed to do this (403)."""
 
 
 class NotFound(ApiError):
@@ -69,15 +69,15 @@ class NotFound(ApiError):
 
 
 class NotServed(ApiError):
-    """There is no such kind, or not yet (404): which says nothing about any object of it."""
+    """The API server does not serve the kind, or not yet (404)."""
 
 
 class AlreadyExists(ApiError):
-    """An object of that name is there already (409)."""
+    """An object of that name exists already (409)."""
 
 
 class Conflict(ApiError):
-    """Somebody else wrote first, owns the field, or a precondition does not hold (409)."""
+    """Somebody else changed the object or owns the field, or a precondition fails (409)."""
 
 
 class Expired(ApiError):
@@ -85,15 +85,15 @@ class Expired(ApiError):
 
 
 class Invalid(ApiError):
-    """The object breaks its schema or its rules (422)."""
+    """The object violates its schema or validation rules (422)."""
 
 
 class TooManyRequests(ApiError):
-    """The server sheds load, or an eviction would break a disruption budget (429)."""
+    """The server is overloaded, or an eviction would violate a disruption budget (429)."""
 
 
 class Unavailable(ApiError):
-    """The server cannot answer just now (500 by timeout, 502, 503, 504)."""
+    """The server cannot answer now (timeout, 502, 503, 504)."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
@@ -121,15 +121,18 @@ _BY_REASON: dict[str, type[ApiError]] = {
 
 
 def error_of(status: int, body: bytes | Mapping[str, Any]) -> ApiError:
-    """The exception for an answer that is not a success, from its `Status` object if it has one."""
-    said = _status_object(body)
-    details = cast("dict[str, Any]", (said or {}).get("details") or {})
+    """The exception for an unsuccessful response, from its `Status` object if it has one."""
+    status_object = _status_object(body)
+    details = cast("dict[str, Any]", (status_object or {}).get("details") or {})
     if status == 404 and not details.get("name"):
-        return NotServed(status, "NotFound", "the API server has no such kind: is its CRD there?")
-    if said is None:
+        return NotServed(
+            status, "NotFound", "the API server has no such kind: is its CRD installed?"
+        )
+    if status_object is None:
         return _class_of(status, "")(status, "", _text(status, cast("bytes", body)))
-    reason = str(said.get("reason") or "")
-    return _class_of(status, reason)(status, reason, str(said.get("message") or ""), details)
+    reason = str(status_object.get("reason") or "")
+    message = str(status_object.get("message") or "")
+    return _class_of(status, reason)(status, reason, message, details)
 
 
 def _class_of(status: int, reason: str) -> type[ApiError]:
@@ -145,15 +148,15 @@ def _status_object(body: bytes | Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None
     if not isinstance(value, dict):
         return None
-    said = cast("dict[str, Any]", value)
-    # Cluster API's API server in memory sends Go's error, with the Status in it.
-    wrapped: object = said.get("ErrStatus")
+    document = cast("dict[str, Any]", value)
+    # Cluster API's in-memory API server sends Go's error, which wraps the Status.
+    wrapped: object = document.get("ErrStatus")
     if isinstance(wrapped, dict):
         return cast("dict[str, Any]", wrapped)
-    return said if said.get("kind") == "Status" else None
+    return document if document.get("kind") == "Status" else None
 
 
 def _text(status: int, body: bytes) -> str:
-    """The start of an answer that is no `Status`: a proxy's page, a plain line."""
+    """The start of a response that is no `Status`: a proxy's page, a line of text."""
     line = " ".join(body[:512].decode("utf-8", "replace").split())
     return f"the server answered with status {status}: {line}" if line else ""

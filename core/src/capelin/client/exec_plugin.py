@@ -1,4 +1,4 @@
-"""Runs the program that a kubeconfig names for credentials, and reads what it hands out."""
+"""Runs the exec plugin of a kubeconfig and reads the credentials that it prints."""
 
 import asyncio
 import base64
@@ -10,36 +10,36 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from capelin.client.access import ExecPlugin, Server
 from capelin.client.errors import CredentialError
+from capelin.client.server import ExecPlugin, Server
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a program handed out, until `expires` if it said so."""
+    """Credentials from a plugin, valid until `expires` if the plugin gave a time."""
 
     token: str | None = field(repr=False)
     certificate: bytes | None = field(repr=False)
     key: bytes | None = field(repr=False)
     expires: datetime | None
 
-    def is_over(self, at: datetime) -> bool:
-        """Whether its time will have passed then."""
-        return self.expires is not None and at >= self.expires
+    def is_expired(self, now: datetime) -> bool:
+        """Whether they have expired at that time."""
+        return self.expires is not None and now >= self.expires
 
 
 async def run(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Credential:
-    """Run the program and read its answer.
+    """Run the plugin and read its output.
 
     Raises:
-        CredentialError: it is not there, fails, takes too long or answers nonsense.
+        CredentialError: it cannot be run, fails, takes too long or prints something else.
     """
     environment = {
         **os.environ,
         **plugin.environment,
-        "KUBERNETES_EXEC_INFO": json.dumps(question(plugin, server, ca)),
+        "KUBERNETES_EXEC_INFO": json.dumps(exec_info(plugin, server, ca)),
     }
     try:
         process = await asyncio.create_subprocess_exec(
@@ -57,12 +57,12 @@ async def run(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Credentia
             f"{error.strerror}.{hint}"
         ) from None
     try:
-        async with asyncio.timeout(_PATIENCE):
-            said, _ = await process.communicate()
+        async with asyncio.timeout(_TIMEOUT):
+            output, _ = await process.communicate()
     except TimeoutError:
         raise CredentialError(
             f"the kubeconfig's credential program {plugin.command} gave no answer "
-            f"within {_PATIENCE:g} s"
+            f"within {_TIMEOUT:g} s"
         ) from None
     finally:
         if process.returncode is None:
@@ -74,11 +74,11 @@ async def run(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Credentia
             f"the kubeconfig's credential program {plugin.command} failed with exit code "
             f"{process.returncode}; what it wrote to stderr says why"
         )
-    return answer(plugin, said)
+    return read_output(plugin, output)
 
 
-def question(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Mapping[str, Any]:
-    """What the program is told: who asks, and for which server if it wants to know."""
+def exec_info(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Mapping[str, Any]:
+    """The `ExecCredential` for the plugin, with the server if it asked for it."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
         spec["cluster"] = {
@@ -91,38 +91,38 @@ def question(plugin: ExecPlugin, server: Server, ca: bytes | None) -> Mapping[st
     return {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
 
 
-def answer(plugin: ExecPlugin, said: bytes) -> Credential:
-    """Read the program's answer.
+def read_output(plugin: ExecPlugin, output: bytes) -> Credential:
+    """Read what the plugin printed.
 
     Raises:
-        CredentialError: it is not an `ExecCredential` of the version asked for, or holds nothing.
+        CredentialError: it is no `ExecCredential` of the requested version, or has no credentials.
     """
-    at = f"the kubeconfig's credential program {plugin.command} answered"
+    where = f"the kubeconfig's credential program {plugin.command} answered"
     try:
-        document: Any = json.loads(said)
+        document: Any = json.loads(output)
     except ValueError:
-        raise CredentialError(f"{at} with something that is not JSON") from None
+        raise CredentialError(f"{where} with something that is not JSON") from None
     if not isinstance(document, dict):
-        raise CredentialError(f"{at} with something that is not an ExecCredential")
+        raise CredentialError(f"{where} with something that is not an ExecCredential")
     credential = cast("dict[str, Any]", document)
     if credential.get("apiVersion") != plugin.api_version:
-        raise CredentialError(f"{at} in another version than {plugin.api_version}")
+        raise CredentialError(f"{where} in another version than {plugin.api_version}")
     status = cast("dict[str, Any]", credential.get("status") or {})
     certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
     if not status.get("token") and not (certificate and key):
-        raise CredentialError(f"{at} without a token and without a client certificate and key")
+        raise CredentialError(f"{where} without a token and without a client certificate and key")
     return Credential(
         status.get("token") or None,
         certificate.encode() if certificate and key else None,
         key.encode() if certificate and key else None,
-        _moment(status.get("expirationTimestamp"), at),
+        _timestamp(status.get("expirationTimestamp"), where),
     )
 
 
-def _moment(said: str | None, at: str) -> datetime | None:
-    if not said:
+def _timestamp(text: str | None, where: str) -> datetime | None:
+    if not text:
         return None
     try:
-        return datetime.fromisoformat(said).astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise CredentialError(f"{at} with an expirationTimestamp that is no time") from None
+        raise CredentialError(f"{where} with an expirationTimestamp that is no time") from None

@@ -1,4 +1,4 @@
-"""Reads kubeconfig files: several of them merged, one context chosen, as kubectl does it."""
+"""Reads kubeconfigs, merged and with one context chosen as kubectl does, and writes them."""
 
 import base64
 import binascii
@@ -10,19 +10,19 @@ from typing import Any, cast
 
 import yaml
 
-from capelin.client.access import ExecPlugin, Impersonation, Material, Server, User
 from capelin.client.errors import ConfigError
+from capelin.client.server import ExecPlugin, Impersonation, PemSource, Server, User
 from capelin.yaml import read_yaml
 
-Chosen = tuple[Server, User, str]
-"""What a context comes down to: a server, a user, a namespace."""
+Context = tuple[Server, User, str]
+"""What a context names: a server, a user and a namespace."""
 
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A named entry, and the folder that its relative paths start from."""
+    """A named entry, and the folder that its relative paths refer to."""
 
     value: Mapping[str, Any]
     folder: Path
@@ -37,33 +37,33 @@ class _Kubeconfig:
     contexts: dict[str, _Entry] = field(default_factory=dict[str, _Entry])
 
 
-def load(source: bytes | str | os.PathLike[str], context: str | None) -> Chosen:
-    """The chosen context of one kubeconfig: a path, or its content as bytes."""
+def load(source: bytes | str | os.PathLike[str], context: str | None) -> Context:
+    """Read one kubeconfig: a path, or its content as bytes."""
     if isinstance(source, bytes):
         return _choose(_parse(source, "the kubeconfig", Path.cwd()), context)
     return _choose(_read(Path(source)), context)
 
 
-def load_list(listed: str, context: str | None) -> Chosen:
-    """The chosen context of the files that `$KUBECONFIG` lists; missing ones are passed over."""
+def load_list(listed: str, context: str | None) -> Context:
+    """Read the files that `$KUBECONFIG` lists; files that do not exist are skipped."""
     paths = [Path(part) for part in listed.split(os.pathsep) if part]
-    found = [_read(path) for path in paths if path.exists()]
-    if not found:
+    files = [_read(path) for path in paths if path.exists()]
+    if not files:
         raise ConfigError(f"KUBECONFIG is {listed}, and no such file exists")
-    return _choose(_merge(found), context)
+    return _choose(_merge(files), context)
 
 
-def load_untrusted(data: bytes, context: str | None) -> Chosen:
-    """The chosen context of somebody else's kubeconfig, refused if it reaches into this machine."""
+def load_untrusted(data: bytes, context: str | None) -> Context:
+    """Read a kubeconfig that is not trusted: refuse one that names programs or files here."""
     server, user, namespace = _choose(_parse(data, "the kubeconfig", Path("/")), context)
-    reaching = {
+    local = {
         "exec": user.exec is not None,
         "tokenFile": user.token_file is not None,
         "client-certificate": isinstance(user.certificate, Path),
         "client-key": isinstance(user.key, Path),
         "certificate-authority": isinstance(server.ca, Path),
     }
-    for name in (name for name, there in reaching.items() if there):
+    for name in (name for name, is_used in local.items() if is_used):
         raise ConfigError(
             f"the kubeconfig uses {name}, which would run a program or read a file on this "
             f"machine: put the token, or the certificates as ...-data, into it"
@@ -117,7 +117,7 @@ def _get(item: Any, key: str) -> Any:
 
 
 def _merge(files: Iterable[_Kubeconfig]) -> _Kubeconfig:
-    """All of them as one: whoever names an entry first wins."""
+    """Merge files; the first to name an entry wins."""
     merged = _Kubeconfig("KUBECONFIG")
     for file in files:
         merged.current = merged.current or file.current
@@ -127,18 +127,18 @@ def _merge(files: Iterable[_Kubeconfig]) -> _Kubeconfig:
     return merged
 
 
-def _choose(kubeconfig: _Kubeconfig, context: str | None) -> Chosen:
+def _choose(kubeconfig: _Kubeconfig, context: str | None) -> Context:
     where = kubeconfig.where
     name = context or kubeconfig.current
     if not name and len(kubeconfig.contexts) == 1:
         name = next(iter(kubeconfig.contexts))
     if not name:
-        raise ConfigError(f"{where} has no current-context: {_there_are(kubeconfig.contexts)}")
-    chosen = _named(kubeconfig.contexts, "context", name, where).value
+        raise ConfigError(f"{where} has no current-context: {_available(kubeconfig.contexts)}")
+    chosen = _entry(kubeconfig.contexts, "context", name, where).value
     cluster_name = _text(chosen, "cluster", where)
-    cluster = _named(kubeconfig.clusters, "cluster", cluster_name, where)
+    cluster = _entry(kubeconfig.clusters, "cluster", cluster_name, where)
     user_name = _text(chosen, "user", where)
-    user = _named(kubeconfig.users, "user", user_name, where) if user_name else None
+    user = _entry(kubeconfig.users, "user", user_name, where) if user_name else None
     at = f'{where}: cluster "{cluster_name}"'
     server = _text(cluster.value, "server", at).rstrip("/")
     if not server:
@@ -156,109 +156,196 @@ def _choose(kubeconfig: _Kubeconfig, context: str | None) -> Chosen:
     )
 
 
-def _named(entries: Mapping[str, _Entry], what: str, name: str, where: str) -> _Entry:
+def _entry(entries: Mapping[str, _Entry], what: str, name: str, where: str) -> _Entry:
     if name not in entries:
-        raise ConfigError(f'{where} has no {what} "{name}": {_there_are(entries)}')
+        raise ConfigError(f'{where} has no {what} "{name}": {_available(entries)}')
     return entries[name]
 
 
-def _there_are(entries: Mapping[str, _Entry]) -> str:
+def _available(entries: Mapping[str, _Entry]) -> str:
     return f"there are {', '.join(sorted(entries))}" if entries else "there are none"
 
 
-def _user(entry: _Entry, at: str) -> User:
+def _user(entry: _Entry, where: str) -> User:
     value = entry.value
     if value.get("auth-provider"):
         raise ConfigError(
-            f"{at} uses auth-provider, which Kubernetes removed: use exec, or a token"
+            f"{where} uses auth-provider, which Kubernetes removed: use exec, or a token"
         )
-    token_file = _text(value, "tokenFile", at)
+    token_file = _text(value, "tokenFile", where)
     return User(
-        certificate=_material(entry, "client-certificate", at),
-        key=_material(entry, "client-key", at),
-        token=_text(value, "token", at) or None,
+        certificate=_material(entry, "client-certificate", where),
+        key=_material(entry, "client-key", where),
+        token=_text(value, "token", where) or None,
         token_file=entry.folder / token_file if token_file else None,
-        username=_text(value, "username", at) or None,
-        password=_text(value, "password", at) or None,
-        exec=_exec(entry, at),
-        impersonate=_impersonation(value, at),
+        username=_text(value, "username", where) or None,
+        password=_text(value, "password", where) or None,
+        exec=_exec(entry, where),
+        impersonate=_impersonation(value, where),
     )
 
 
-def _exec(entry: _Entry, at: str) -> ExecPlugin | None:
-    said = entry.value.get("exec")
-    if not said:
+def _exec(entry: _Entry, where: str) -> ExecPlugin | None:
+    plugin = entry.value.get("exec")
+    if not plugin:
         return None
-    if not isinstance(said, dict):
-        raise ConfigError(f"{at}: exec is not a mapping")
-    value = cast("dict[str, Any]", said)
-    command = _text(value, "command", at)
-    api_version = _text(value, "apiVersion", at)
+    if not isinstance(plugin, dict):
+        raise ConfigError(f"{where}: exec is not a mapping")
+    value = cast("dict[str, Any]", plugin)
+    command = _text(value, "command", where)
+    api_version = _text(value, "apiVersion", where)
     if not command:
-        raise ConfigError(f"{at}: exec has no command")
+        raise ConfigError(f"{where}: exec has no command")
     if api_version not in _EXEC_VERSIONS:
-        raise ConfigError(f"{at}: exec has to have an apiVersion of {' or '.join(_EXEC_VERSIONS)}")
-    if _text(value, "interactiveMode", at) == "Always":
-        raise ConfigError(f"{at}: exec wants a terminal to ask questions on, and here is none")
-    # A bare name is looked up in PATH; anything with a slash starts from the file's folder.
-    beside = os.sep in command
+        raise ConfigError(f"{where}: exec needs the apiVersion {' or '.join(_EXEC_VERSIONS)}")
+    if _text(value, "interactiveMode", where) == "Always":
+        raise ConfigError(
+            f"{where}: exec needs a terminal (interactiveMode: Always), and there is none"
+        )
+    # A bare name is looked up in PATH; a path is relative to the kubeconfig's folder.
+    is_path = os.sep in command
     return ExecPlugin(
         api_version=api_version,
-        command=str(entry.folder / command) if beside else command,
-        arguments=_texts(value, "args", at),
-        environment=_environment(value, at),
+        command=str(entry.folder / command) if is_path else command,
+        arguments=_texts(value, "args", where),
+        environment=_environment(value, where),
         provide_cluster_info=value.get("provideClusterInfo") is True,
-        install_hint=_text(value, "installHint", at),
+        install_hint=_text(value, "installHint", where),
     )
 
 
-def _environment(value: Mapping[str, Any], at: str) -> dict[str, str]:
+def _environment(value: Mapping[str, Any], where: str) -> dict[str, str]:
     listed: Any = value.get("env") or []
     try:
         return {item["name"] + "": item["value"] + "" for item in listed}
     except (TypeError, KeyError):
-        raise ConfigError(f"{at}: exec's env is not a list of names and values") from None
+        raise ConfigError(f"{where}: exec's env is not a list of names and values") from None
 
 
-def _impersonation(value: Mapping[str, Any], at: str) -> Impersonation | None:
-    user = _text(value, "as", at)
+def _impersonation(value: Mapping[str, Any], where: str) -> Impersonation | None:
+    user = _text(value, "as", where)
     if not user:
         return None
     extra: Any = value.get("as-user-extra") or {}
     if not isinstance(extra, dict):
-        raise ConfigError(f"{at}: as-user-extra is not a mapping")
+        raise ConfigError(f"{where}: as-user-extra is not a mapping")
     extra = cast("dict[str, Any]", extra)
     return Impersonation(
         user=user,
-        uid=_text(value, "as-uid", at),
-        groups=_texts(value, "as-groups", at),
-        extra={key: _texts(extra, key, at) for key in extra},
+        uid=_text(value, "as-uid", where),
+        groups=_texts(value, "as-groups", where),
+        extra={key: _texts(extra, key, where) for key in extra},
     )
 
 
-def _material(entry: _Entry, key: str, at: str) -> Material | None:
-    """PEM data in the kubeconfig, which goes before the file that it may name as well."""
-    encoded = _text(entry.value, f"{key}-data", at)
+def _material(entry: _Entry, key: str, where: str) -> PemSource | None:
+    """PEM data from the kubeconfig, which wins over a file that it may name as well."""
+    encoded = _text(entry.value, f"{key}-data", where)
     if encoded:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
-            raise ConfigError(f"{at}: {key}-data is not base64") from None
-    path = _text(entry.value, key, at)
+            raise ConfigError(f"{where}: {key}-data is not base64") from None
+    path = _text(entry.value, key, where)
     return entry.folder / path if path else None
 
 
-def _texts(value: Mapping[str, Any], key: str, at: str) -> tuple[str, ...]:
+def _texts(value: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     listed: Any = value.get(key) or []
     if not isinstance(listed, list):
-        raise ConfigError(f"{at}: {key} is not a list")
-    return tuple(str(one) for one in cast("list[Any]", listed))
+        raise ConfigError(f"{where}: {key} is not a list")
+    return tuple(str(item) for item in cast("list[Any]", listed))
 
 
-def _text(value: Mapping[str, Any], key: str, at: str) -> str:
-    said = value.get(key)
-    if said is None:
+def _text(value: Mapping[str, Any], key: str, where: str) -> str:
+    text = value.get(key)
+    if text is None:
         return ""
-    if not isinstance(said, str):
-        raise ConfigError(f"{at}: {key} is not text")
-    return said
+    if not isinstance(text, str):
+        raise ConfigError(f"{where}: {key} is not text")
+    return text
+
+
+def flatten(server: Server, user: User, namespace: str, name: str) -> bytes:
+    """Write a kubeconfig with one server, one user and one context, all of that name.
+
+    Credentials in files stay in files, so that their renewal needs no change here.
+    """
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": _cluster_entry(server)}],
+        "users": [{"name": name, "user": _user_entry(user)}],
+        "contexts": [
+            {
+                "name": name,
+                "context": {"cluster": name, "user": name, "namespace": namespace},
+            }
+        ],
+    }
+    return yaml.safe_dump(content, sort_keys=False, encoding="utf-8")
+
+
+def _cluster_entry(server: Server) -> dict[str, Any]:
+    return _without_none(
+        {
+            "server": server.address,
+            **_pem_entry("certificate-authority", server.ca),
+            "insecure-skip-tls-verify": None if server.verify else True,
+            "tls-server-name": server.tls_server_name,
+            "proxy-url": server.proxy,
+        }
+    )
+
+
+def _user_entry(user: User) -> dict[str, Any]:
+    return _without_none(
+        {
+            **_pem_entry("client-certificate", user.certificate),
+            **_pem_entry("client-key", user.key),
+            "token": user.token,
+            "tokenFile": None if user.token_file is None else str(user.token_file.absolute()),
+            "username": user.username,
+            "password": user.password,
+            "exec": None if user.exec is None else _exec_entry(user.exec),
+            **({} if user.impersonate is None else _impersonation_entry(user.impersonate)),
+        }
+    )
+
+
+def _exec_entry(plugin: ExecPlugin) -> dict[str, Any]:
+    environment = plugin.environment.items()
+    return {
+        "apiVersion": plugin.api_version,
+        "command": plugin.command,
+        "args": list(plugin.arguments),
+        "env": [{"name": name, "value": value} for name, value in environment],
+        "provideClusterInfo": plugin.provide_cluster_info,
+        "installHint": plugin.install_hint,
+        # kubectl requires the field; this client never gives a program a terminal.
+        "interactiveMode": "IfAvailable",
+    }
+
+
+def _impersonation_entry(other: Impersonation) -> dict[str, Any]:
+    return {
+        "as": other.user,
+        "as-uid": other.uid or None,
+        "as-groups": list(other.groups),
+        "as-user-extra": {key: list(values) for key, values in other.extra.items()},
+    }
+
+
+def _pem_entry(name: str, material: PemSource | None) -> dict[str, Any]:
+    match material:
+        case None:
+            return {}
+        case Path():
+            return {name: str(material.absolute())}
+        case bytes():
+            return {f"{name}-data": base64.b64encode(material).decode()}
+
+
+def _without_none(entries: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entries.items() if value is not None}

@@ -1,58 +1,57 @@
-"""Carries requests to one API server: connections, credentials, pace, retries, time limits."""
+"""Sends requests to one API server: connections, credentials, rate limit, retries, timeouts."""
 
 import asyncio
+import ipaddress
 import logging
 import os
 import random
 import socket
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 from yarl import URL
 
-from capelin.client import retries
+from capelin.client.auth import Credentials, Proof
 from capelin.client.config import Config
-from capelin.client.credentials import Credentials, Proof
 from capelin.client.errors import ClientError, Unreachable, error_of
-from capelin.client.limiter import Limiter
-from capelin.client.proxies import proxy_for
-from capelin.client.reasons import why_lost
 
 log = logging.getLogger(__name__)
 
-# API servers close idle connections after 90 s: closing first never loses a request to that.
+# API servers close idle connections after 90 s. Closing them earlier on our side means that no
+# request is sent on a connection that the server is just closing.
 _IDLE_CONNECTION = 60.0
-_WARNINGS_KEPT = 1000
+_MAX_WARNINGS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How hard and how patiently to ask."""
+class ClientOptions:
+    """Rate limits and timeouts of a client."""
 
     qps: float = 100
-    """Requests a second, as CAPI's own managers; 0 for as many as there are."""
+    """Requests per second, the default of CAPI's own managers; 0 means no limit."""
     burst: int = 200
-    """Requests at once before `qps` counts."""
+    """Requests that may be sent at once before `qps` applies."""
     timeout: float = 60
     """Seconds for a request with all its retries."""
     connect_timeout: float = 10
-    """Seconds for a connection to be there, TLS included."""
+    """Seconds to open a connection, TLS handshake included."""
     connections: int = 100
-    """Requests under way at the same time; watches do not count."""
+    """Maximum number of concurrent requests; watches are not counted."""
     silence: float = 90
-    """Seconds without a word after which a watch is taken for dead. Bookmarks come each minute."""
+    """Seconds without data after which a watch counts as broken. Bookmarks come every minute."""
     user_agent: str = "capelin"
     traces: tuple[aiohttp.TraceConfig, ...] = ()
-    """Who wants to know of every request: a metric, say."""
+    """aiohttp traces that see every request, for metrics for example."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One thing to ask of an API server."""
+class Request:
+    """One request to an API server."""
 
     method: str
     path: str
@@ -61,15 +60,15 @@ class Call:
     content_type: str = "application/json"
     accept: str = "application/json"
     repeatable: bool = False
-    """Asking twice is the same as asking once."""
+    """Sending it twice has the same effect as sending it once."""
     patient: bool = True
-    """Wait and ask again when the server says so."""
+    """Retry when the server answers with `Retry-After`."""
     timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """A successful answer, whole."""
+class Response:
+    """A complete successful response."""
 
     status: int
     content_type: str
@@ -77,14 +76,14 @@ class Reply:
 
 
 class Transport:
-    """One API server over connections that are kept and used again."""
+    """Requests to one API server over persistent connections."""
 
-    def __init__(self, config: Config, options: Options) -> None:
+    def __init__(self, config: Config, options: ClientOptions) -> None:
         self._config = config
         self._options = options
         self._proxy = config.server.proxy or proxy_for(config.server.address, os.environ)
         self._credentials = Credentials(config)
-        self._limiter = Limiter(options.qps, options.burst) if options.qps > 0 else None
+        self._limiter = RateLimiter(options.qps, options.burst) if options.qps > 0 else None
         self._session: aiohttp.ClientSession | None = None
         self._responses: set[aiohttp.ClientResponse] = set()
         self._warned: set[str] = set()
@@ -94,11 +93,11 @@ class Transport:
 
     @property
     def closed(self) -> bool:
-        """Whether this is the end."""
+        """Whether `close` was called."""
         return self._closed
 
     async def close(self) -> None:
-        """Close every connection. Watches that still run end."""
+        """Close all connections. Running watches end."""
         self._closed = True
         # Closing a connection on this side does not wake those who wait for its next bytes.
         for response in self._responses:
@@ -107,84 +106,85 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def send(self, call: Call) -> Reply:
-        """Ask, again where that is safe, and return the whole answer.
+    async def send(self, request: Request) -> Response:
+        """Send a request, retry it where that is safe, and return the complete response.
 
         Raises:
-            ApiError: the server said no.
-            Unreachable: there was no answer, or not in time.
+            ApiError: the server refused the request.
+            Unreachable: there was no response, or not in time.
         """
         clock, failure = asyncio.get_running_loop().time, None
-        seconds = call.timeout or self._options.timeout
+        seconds = request.timeout or self._options.timeout
         deadline = clock() + seconds
         try:
             async with asyncio.timeout_at(deadline), self._slots:
                 attempt = 0
                 while True:
                     attempt += 1
-                    answer = await self._attempt(call)
-                    if isinstance(answer, Reply):
-                        return answer
-                    failure, outcome = answer
-                    pause = retries.pause(
+                    result = await self._attempt(request)
+                    if isinstance(result, Response):
+                        return result
+                    failure, outcome = result
+                    delay = retry_delay(
                         outcome,
-                        repeatable=call.repeatable,
+                        repeatable=request.repeatable,
                         attempt=attempt,
-                        jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+                        jitter=random.random(),  # noqa: S311 - spreads load, protects nothing
                     )
-                    if pause is None or clock() + pause > deadline:
+                    if delay is None or clock() + delay > deadline:
                         raise failure
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(delay)
         except TimeoutError:
             raise failure or self._unreachable(f"no answer within {seconds:g} s") from None
 
     @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncGenerator[aiohttp.StreamReader]:
-        """Ask once for an answer that has no end, and read it as it comes.
+    async def stream(self, request: Request) -> AsyncGenerator[aiohttp.StreamReader]:
+        """Send a request once, and read its endless response as it arrives.
 
         Raises:
-            ApiError: the server said no.
-            Unreachable: there was no answer, or it broke off, or fell silent.
+            ApiError: the server refused the request.
+            Unreachable: there was no response, or it broke off or fell silent.
         """
         limits = aiohttp.ClientTimeout(
             connect=self._options.connect_timeout, sock_read=self._options.silence
         )
         try:
-            for again in (True, False):
+            for may_retry in (True, False):
                 proof = await self._ready()
-                async with self._request(call, proof, limits) as response:
+                async with self._request(request, proof, limits) as response:
                     if response.status < 300:
                         yield response.content
                         return
                     failure = error_of(response.status, await response.read())
-                if not (again and await self._has_renewed(proof, response)):
+                if not (may_retry and await self._has_new_credentials(proof, response)):
                     raise failure
         except aiohttp.ClientError as error:
-            raise self._unreachable(why_lost(error)) from None
+            raise self._unreachable(describe_connection_error(error)) from None
 
     async def _attempt(
-        self, call: Call
-    ) -> Reply | tuple[ClientError, retries.Answered | retries.Lost]:
-        """Ask once, or once more if the credentials turn out to have changed."""
-        for again in (True, False):
+        self, request: Request
+    ) -> "Response | tuple[ClientError, Answered | ConnectionLost]":
+        """Send once, or twice if the credentials turn out to have changed."""
+        for may_retry in (True, False):
             proof = await self._ready()
             try:
-                async with self._request(call, proof, self._timeout) as response:
+                async with self._request(request, proof, self._timeout) as response:
                     body = await response.read()
             except aiohttp.ClientSSLError as error:
-                raise self._unreachable(why_lost(error)) from None
+                raise self._unreachable(describe_connection_error(error)) from None
             except aiohttp.ClientError as error:
                 sent = not isinstance(error, _NEVER_SENT)
-                return self._unreachable(why_lost(error)), retries.Lost(sent)
+                failure = self._unreachable(describe_connection_error(error))
+                return failure, ConnectionLost(sent)
             if response.status < 300:
-                return Reply(response.status, response.content_type, body)
-            if not (again and await self._has_renewed(proof, response)):
+                return Response(response.status, response.content_type, body)
+            if not (may_retry and await self._has_new_credentials(proof, response)):
                 break
-        wait = _retry_after(response) if call.patient else None
-        return error_of(response.status, body), retries.Answered(response.status, wait)
+        wait = _retry_after(response) if request.patient else None
+        return error_of(response.status, body), Answered(response.status, wait)
 
-    async def _has_renewed(self, proof: Proof, response: aiohttp.ClientResponse) -> bool:
-        """Whether the server refused to know us, and there is something else to show by now."""
+    async def _has_new_credentials(self, proof: Proof, response: aiohttp.ClientResponse) -> bool:
+        """Whether the server rejected the credentials, and there are new ones by now."""
         return response.status == 401 and await self._credentials.after_refusal(proof) is not None
 
     async def _ready(self) -> Proof:
@@ -197,25 +197,25 @@ class Transport:
 
     @asynccontextmanager
     async def _request(
-        self, call: Call, proof: Proof, limits: aiohttp.ClientTimeout
+        self, request: Request, proof: Proof, limits: aiohttp.ClientTimeout
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         if self._session is None:
             self._session = self._open()
-        headers = [("Accept", call.accept), *proof.headers]
-        if call.body is not None:
-            headers.append(("Content-Type", call.content_type))
-        query = f"?{urlencode(call.parameters)}" if call.parameters else ""
+        headers = [("Accept", request.accept), *proof.headers]
+        if request.body is not None:
+            headers.append(("Content-Type", request.content_type))
+        query = f"?{urlencode(request.parameters)}" if request.parameters else ""
         server = self._config.server
         async with self._session.request(
-            call.method,
-            URL(f"{server.address}{call.path}{query}", encoded=True),
-            data=call.body,
+            request.method,
+            URL(f"{server.address}{request.path}{query}", encoded=True),
+            data=request.body,
             headers=headers,
             ssl=proof.tls if proof.tls is not None else True,
             server_hostname=server.tls_server_name,
             proxy=self._proxy,
             timeout=limits,
-            # Following one would carry the credentials to wherever it points.
+            # Following a redirect would send the credentials to wherever it points.
             allow_redirects=False,
         ) as response:
             for warning in response.headers.getall("Warning", ()):
@@ -238,21 +238,23 @@ class Transport:
         )
 
     def _warn(self, header: str) -> None:
-        """Say once what the API server warns of: deprecated versions, unknown fields."""
-        if header not in self._warned and len(self._warned) < _WARNINGS_KEPT:
+        """Log each of the API server's warnings once: deprecated versions, unknown fields."""
+        if header not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(header)
             log.warning("%s", header.removeprefix("299 - ").strip('"'))
 
-    def _unreachable(self, why: str) -> Unreachable:
-        return Unreachable(f"API server at {self._config.server.address} does not answer ({why})")
+    def _unreachable(self, reason: str) -> Unreachable:
+        return Unreachable(
+            f"API server at {self._config.server.address} does not answer ({reason})"
+        )
 
 
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    said = response.headers.get("Retry-After", "")
-    return float(said) if said.isdecimal() else None
+    header = response.headers.get("Retry-After", "")
+    return float(header) if header.isdecimal() else None
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
@@ -263,3 +265,154 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, option):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
+
+
+# Errors
+
+
+def describe_connection_error(error: aiohttp.ClientError) -> str:
+    """What went wrong with a connection; the same words for the same situation."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            problem = error.certificate_error
+            reason = (
+                f"its certificate is not trusted: {getattr(problem, 'verify_message', problem)}"
+            )
+        case aiohttp.ClientConnectorDNSError():
+            reason = "its name is not known"
+        case aiohttp.ClientSSLError():
+            reason = f"no TLS with it: {getattr(error.os_error, 'reason', None) or 'refused'}"
+        case aiohttp.ConnectionTimeoutError():
+            reason = "no connection in time"
+        case aiohttp.ClientHttpProxyError(status=status):
+            reason = f"its proxy answered with status {status}"
+        case aiohttp.ServerTimeoutError():
+            reason = "it fell silent"
+        case aiohttp.ClientOSError(errno=int(number)):
+            reason = os.strerror(number).lower()
+        case _:
+            reason = "it closed the connection"
+    return reason
+
+
+# Retries
+
+_CONNECT_ATTEMPTS = 5
+_RETRY_AFTER_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The server answered; `retry_after` is how long it asked us to wait."""
+
+    status: int
+    retry_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The connection failed, before or after the request may have reached the server."""
+
+    sent: bool
+
+
+def retry_delay(
+    outcome: Answered | ConnectionLost, *, repeatable: bool, attempt: int, jitter: float
+) -> float | None:
+    """Seconds until the next attempt, or `None` where another one is not safe or not wanted.
+
+    Args:
+        outcome: how the last attempt ended.
+        repeatable: whether doing it twice is the same as doing it once.
+        attempt: the number of the last attempt, counted from 1.
+        jitter: a random number from 0 to 1, so that many clients do not come back together.
+    """
+    match outcome:
+        case ConnectionLost(sent=sent) if attempt < _CONNECT_ATTEMPTS and (repeatable or not sent):
+            return 0.05 * 2.0 ** (attempt - 1) * (1 + jitter)
+        # 429 and 503 with Retry-After come from filters in front: nothing was done yet.
+        case Answered(status=status, retry_after=seconds) if attempt < _RETRY_AFTER_ATTEMPTS and (
+            status in {429, 503} or (repeatable and status in {500, 502, 504})
+        ):
+            return None if seconds is None else seconds * (1 + jitter / 10)
+        case _:
+            return None
+
+
+# Rate limit
+
+
+class RateLimiter:
+    """A token bucket: `burst` requests at once and `qps` per second from then on, in order."""
+
+    def __init__(self, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._qps = qps
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._updated = clock()
+
+    def reserve(self) -> float:
+        """Take the next token; return in how many seconds it may be used."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._qps)
+        self._updated = now
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self._qps)
+
+    async def wait(self) -> None:
+        """Take the next token and wait until it may be used."""
+        seconds = self.reserve()
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+
+
+# Proxies
+
+
+def proxy_for(address: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy for `address` from `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, as in Go."""
+    parts = urlsplit(address)
+    proxy = _variable(environ, f"{parts.scheme}_proxy")
+    host = parts.hostname or ""
+    if not proxy or _is_local(host):
+        return None
+    exceptions = [entry.strip().lower() for entry in _variable(environ, "no_proxy").split(",")]
+    if any(_matches(exception, host, parts.port) for exception in exceptions if exception):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _variable(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name.upper()) or environ.get(name) or ""
+
+
+def _is_local(host: str) -> bool:
+    address = _ip_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _matches(exception: str, host: str, port: int | None) -> bool:
+    if exception == "*":
+        return True
+    address = _ip_address(host)
+    if address is not None and "/" in exception:
+        try:
+            return address in ipaddress.ip_network(exception, strict=False)
+        except ValueError:
+            return False
+    name, _, exception_port = exception.partition(":")
+    if exception_port.isdecimal() and int(exception_port) != port:
+        return False
+    name = exception if address is not None and address.version == 6 else name
+    name = name.removeprefix("*")
+    return host == name.removeprefix(".") or (
+        address is None and host.endswith(name if name.startswith(".") else f".{name}")
+    )
+
+
+def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

@@ -1,4 +1,4 @@
-"""Follows what happens to objects, over broken connections and forgotten versions."""
+"""Watches objects, across broken connections and expired versions."""
 
 import asyncio
 import json
@@ -11,71 +11,71 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 import aiohttp
 
+from capelin.client.codecs import Codec, Listing
 from capelin.client.errors import ApiError, ClientError, Expired, Unreachable, error_of
-from capelin.client.shapes import Listing, Shape
-from capelin.client.transport import Call, Transport
+from capelin.client.transport import Request, Transport
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SHORT = 1.0
-"""Seconds that a watch has to last, or bring something, to count as one that works."""
+_MIN_SECONDS = 1.0
+"""A watch that ends sooner, without an event, counts as a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """Something happened to an object. Of one that is gone, `object` is what it was last."""
+    """An event of a watch. `object` of `DELETED` is its last known state."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: T
 
 
 async def mirror(
-    shape: Shape[T],
+    codec: Codec[T],
     relist: Callable[[], Awaitable[Listing[T]]],
     follow_from: Callable[[str], AsyncGenerator[Event[T]]],
 ) -> AsyncGenerator[Event[T]]:
-    """What is there, as if it were new, and then everything that happens, each once.
+    """Existing objects as `ADDED`, and then each event once.
 
-    When the server has forgotten where we were, everything is read again, and only what differs
-    from what was known becomes an event: nothing is lost, deletions neither.
+    After `Expired`, list again: the differences from the known objects become events, so that
+    nothing is lost, deletions included.
     """
     known: dict[tuple[str, str], T] = {}
     listing = await relist()
     while True:
-        for event in differences(shape, known, listing.items):
-            _remember(shape, known, event)
+        for event in differences(codec, known, listing.items):
+            _remember(codec, known, event)
             yield event
         try:
             async with aclosing(follow_from(listing.resource_version)) as events:
                 async for event in events:
-                    _remember(shape, known, event)
+                    _remember(codec, known, event)
                     yield event
         except Expired:
-            listing = await _patiently(relist)
+            listing = await _list_with_retries(relist)
 
 
 def differences(
-    shape: Shape[T], known: Mapping[tuple[str, str], T], items: Iterable[T]
+    codec: Codec[T], known: Mapping[tuple[str, str], T], items: Iterable[T]
 ) -> Iterator[Event[T]]:
-    """The events that lead from the objects known to the objects that are there now."""
-    now = {shape.identity(item).key: item for item in items}
+    """The events that lead from the known objects to the listed ones."""
+    now = {codec.identity(item).key: item for item in items}
     before = dict(known)
     for key, item in before.items():
-        if key not in now or shape.identity(now[key]).uid != shape.identity(item).uid:
+        if key not in now or codec.identity(now[key]).uid != codec.identity(item).uid:
             yield Event("DELETED", item)
     for key, item in now.items():
-        was = shape.identity(before[key]) if key in before else None
-        seen = shape.identity(item)
-        if was is None or was.uid != seen.uid:
+        was = codec.identity(before[key]) if key in before else None
+        identity = codec.identity(item)
+        if was is None or was.uid != identity.uid:
             yield Event("ADDED", item)
-        elif was.version != seen.version:
+        elif was.version != identity.version:
             yield Event("MODIFIED", item)
 
 
-def _remember(shape: Shape[T], known: dict[tuple[str, str], T], event: Event[T]) -> None:
-    key = shape.identity(event.object).key
+def _remember(codec: Codec[T], known: dict[tuple[str, str], T], event: Event[T]) -> None:
+    key = codec.identity(event.object).key
     if event.type == "DELETED":
         known.pop(key, None)
     else:
@@ -83,65 +83,65 @@ def _remember(shape: Shape[T], known: dict[tuple[str, str], T], event: Event[T])
 
 
 async def follow(
-    transport: Transport, shape: Shape[T], path: str, parameters: Mapping[str, str], since: str
+    transport: Transport, codec: Codec[T], path: str, parameters: Mapping[str, str], since: str
 ) -> AsyncGenerator[Event[T]]:
-    """Everything that happens from version `since` on, each once, for as long as it takes.
+    """Each event after version `since` once, across broken connections.
 
     Raises:
-        Expired: the server no longer knows what happened since then.
-        ApiError: it does not let us watch.
+        Expired: the server no longer has the events since then.
+        ApiError: the server refuses the watch.
     """
     clock = asyncio.get_running_loop().time
     version, failures = since, 0
     while True:
-        began, heard = clock(), False
+        started, received = clock(), False
         try:
-            async with transport.stream(_call(path, parameters, version)) as stream:
+            async with transport.stream(_watch_request(path, parameters, version)) as stream:
                 async for line in _lines(stream):
-                    kind, data = _event(line)
-                    version, heard = data["metadata"]["resourceVersion"], True
+                    kind, data = _parse(line)
+                    version, received = data["metadata"]["resourceVersion"], True
                     if kind != "BOOKMARK":
-                        yield Event(kind, shape.value(data))
+                        yield Event(kind, codec.decode_value(data))
         except ClientError as error:
-            if not _passes(error):
+            if not _is_transient(error):
                 raise
             if transport.closed:
                 return
-            failures = 1 if heard else failures + 1
-            log.debug("The watch of %s broke off and goes on: %s", path, error)
+            failures = 1 if received else failures + 1
+            log.debug("The watch of %s broke off; continuing: %s", path, error)
         else:
-            failures = 0 if heard or clock() - began >= _SHORT else failures + 1
-        await asyncio.sleep(pause(failures, random.random()))  # noqa: S311 - spreads load
+            failures = 0 if received or clock() - started >= _MIN_SECONDS else failures + 1
+        await asyncio.sleep(backoff(failures, random.random()))  # noqa: S311 - spreads load
 
 
-def pause(failures: int, jitter: float) -> float:
-    """Seconds before the next try, after so many in a row that came to nothing."""
+def backoff(failures: int, jitter: float) -> float:
+    """Seconds until the next attempt after so many failures in a row."""
     return min(30.0, 0.8 * 2.0 ** (failures - 1)) * (0.5 + jitter / 2) if failures else 0.0
 
 
-async def _patiently(relist: Callable[[], Awaitable[Listing[T]]]) -> Listing[T]:
+async def _list_with_retries(relist: Callable[[], Awaitable[Listing[T]]]) -> Listing[T]:
     failures = 0
     while True:
         try:
             return await relist()
         except ClientError as error:
-            if not _passes(error):
+            if not _is_transient(error):
                 raise
             failures += 1
-        await asyncio.sleep(pause(failures, random.random()))  # noqa: S311 - spreads load
+        await asyncio.sleep(backoff(failures, random.random()))  # noqa: S311 - spreads load
 
 
-def _passes(error: ClientError) -> bool:
+def _is_transient(error: ClientError) -> bool:
     """Whether waiting may help."""
     return isinstance(error, Unreachable) or (
         isinstance(error, ApiError) and (error.status >= 500 or error.status == 429)
     )
 
 
-def _call(path: str, parameters: Mapping[str, str], version: str) -> Call:
-    # The server ends it after a while of its choice within these, so that load can move.
+def _watch_request(path: str, parameters: Mapping[str, str], version: str) -> Request:
+    # A random end, so that not all watches are restarted at once.
     seconds = random.randint(300, 600)  # noqa: S311 - spreads load
-    return Call(
+    return Request(
         "GET",
         path,
         {
@@ -155,20 +155,20 @@ def _call(path: str, parameters: Mapping[str, str], version: str) -> Call:
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    """Whole lines of any length. What a broken connection leaves behind is no line."""
-    started: list[bytes] = []
+    """Complete lines of any length. The incomplete last line of a broken connection is dropped."""
+    pending: list[bytes] = []
     while chunk := await stream.readany():
         first, *rest = chunk.split(b"\n")
-        started.append(first)
+        pending.append(first)
         for part in rest:
-            if line := b"".join(started):
+            if line := b"".join(pending):
                 yield line
-            started = [part]
+            pending = [part]
 
 
-def _event(line: bytes) -> tuple[Any, dict[str, Any]]:
-    said: dict[str, Any] = json.loads(line)
-    data = cast("dict[str, Any]", said["object"])
-    if said["type"] == "ERROR":
+def _parse(line: bytes) -> tuple[Any, dict[str, Any]]:
+    event: dict[str, Any] = json.loads(line)
+    data = cast("dict[str, Any]", event["object"])
+    if event["type"] == "ERROR":
         raise error_of(int(data.get("code") or 500), data)
-    return said["type"], data
+    return event["type"], data

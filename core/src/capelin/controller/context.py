@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from capelin.api import BaseObject, Object, ObjectMeta, OwnerReference
-from capelin.client import Client
-from capelin.client.errors import Conflict, Invalid, NotFound
+from capelin.api import BaseObject, Object, ObjectMeta, OwnerReference, Unstructured
+from capelin.client import Client, Conflict, Invalid, NotFound
 from capelin.controller.events import EventType, Recorder, happening
 
 StatusT = TypeVar("StatusT")
@@ -116,7 +115,7 @@ class Context:
         manager = f"{self.client.manager}-{purpose}"[:128]
         named = ObjectMeta(name=obj.name, namespace=obj.namespace, uid=obj.uid).dump()
         resource, live = obj.resource, obj.dump()
-        wanted = {
+        wanted: Unstructured = {
             "apiVersion": resource.api_version,
             "kind": resource.kind,
             "metadata": {**named, **metadata},

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.views.core import Event, EventSeries, ObjectReference
-from capelin.client import Client
-from capelin.client.errors import AlreadyExists, ClientError, NotFound
+from capelin.client import AlreadyExists, Client, ClientError, NotFound
 from capelin.controller.logs import hide
 
 log = logging.getLogger(__name__)

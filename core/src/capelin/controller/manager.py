@@ -10,10 +10,16 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from capelin.client import Client, Config, LeaderElection
-from capelin.client import Options as ClientOptions
-from capelin.client.election import Timing as ElectionTiming
-from capelin.client.errors import NotServed, Unavailable, Unreachable
+from capelin.client import (
+    Client,
+    ClientOptions,
+    Config,
+    ElectionTiming,
+    LeaderElection,
+    NotServed,
+    Unavailable,
+    Unreachable,
+)
 from capelin.contract.labels import WATCH_LABEL
 from capelin.controller.context import Context
 from capelin.controller.events import Recorder

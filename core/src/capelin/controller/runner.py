@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from capelin.api import BaseObject
-from capelin.client.errors import ClientError, Conflict
+from capelin.client import ClientError, Conflict
 from capelin.controller.context import Context
 from capelin.controller.logs import Subject, about, explained
 from capelin.controller.metrics import Metrics

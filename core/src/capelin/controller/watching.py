@@ -18,9 +18,7 @@ import aiohttp
 import kopf
 
 from capelin.api import Resource
-from capelin.client import Config
-from capelin.client.credentials import Credentials
-from capelin.client.proxies import proxy_for
+from capelin.client import Config, Credentials, proxy_for
 from capelin.controller.logs import explained
 from capelin.controller.metrics import Metrics
 from capelin.controller.results import ObjectKey

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from capelin.api import BaseObject, Unstructured, crd
 from capelin.api.views.core import CustomResourceDefinition, Namespace
-from capelin.client import Client, ClientError, Config, NotServed, Options
+from capelin.client import Client, ClientError, ClientOptions, Config, NotServed
 from capelin.embedded.apiserver import ApiServer
 from capelin.provider import Provider
 from capelin.testing.cluster_api import cluster_api_crds, kinds_in
@@ -65,7 +65,7 @@ class Administrator:
         return await Client.connect(
             Config.from_kubeconfig(server.kubeconfig),
             manager="capelin-testing",
-            options=Options(qps=0),
+            options=ClientOptions(qps=0),
         )
 
     async def _finish(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from capelin.client import Config, tls
+from capelin.client import Config, tls_context
 
 _PATIENCE_SECONDS = 30.0
 _PATH = "/api/v1/namespaces/default/configmaps"
@@ -137,4 +137,4 @@ def trust(config: Config) -> ssl.SSLContext:
     """Whom to trust and what to show, from a kubeconfig whose parts are within it."""
     parts = (config.server.ca, config.user.certificate, config.user.key)
     ca, certificate, key = (part if isinstance(part, bytes) else None for part in parts)
-    return tls.context(ca, certificate, key)
+    return tls_context(ca, certificate, key)

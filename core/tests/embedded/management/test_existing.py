@@ -134,7 +134,7 @@ async def test_somebody_without_rights_is_refused(
     environment: Environment, client: Client, api_server: ApiServer, namespace: str
 ) -> None:
     await client.apply(ServiceAccount.of("poor", namespace))
-    token = (await client.token("poor", namespace)).value
+    token = (await client.create_token("poor", namespace)).value
     server = Config.from_kubeconfig(api_server.kubeconfig).server
     with pytest.raises(InvalidInputError, match="not allowed enough"):
         await examine(Config(server, User(token=token)), environment, None)

@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from capelin.api.views.core import Secret
-from capelin.client import Client
-from capelin.client.errors import AlreadyExists
+from capelin.client import AlreadyExists, Client
 from capelin.contract import secrets
 from capelin.contract.labels import SECRET_TYPE
 from capelin.contract.owners import controller_of, ensure, reference_to

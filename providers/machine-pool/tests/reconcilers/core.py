@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from capelin.api import OwnerReference
+from capelin.api import OwnerReference, Unstructured
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import Secret
 from capelin.client import Client, WorkloadClients
@@ -114,19 +114,17 @@ class World:
             "bootstrap": {"dataSecretName": "data"},
             "infrastructureRef": reference,
         }
-        made = await self.client.create(
-            {
-                "apiVersion": MachinePool.resource.api_version,
-                "kind": "MachinePool",
-                "metadata": {"name": NAME, "namespace": self.namespace},
-                "spec": {
-                    "clusterName": NAME,
-                    "replicas": replicas,
-                    "template": {"spec": machine},
-                },
+        pool: Unstructured = {
+            "apiVersion": MachinePool.resource.api_version,
+            "kind": "MachinePool",
+            "metadata": {"name": NAME, "namespace": self.namespace},
+            "spec": {
+                "clusterName": NAME,
+                "replicas": replicas,
+                "template": {"spec": machine},
             },
-            resource=MachinePool.resource,
-        )
+        }
+        made = await self.client.create(pool, resource=MachinePool.resource)
         owner = OwnerReference(
             api_version=MachinePool.resource.api_version,
             kind="MachinePool",

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from capelin.api.views.capi import MachinePool
-from capelin.client import Client, Config
-from capelin.client.transport import Call, Reply
+from capelin.client import Client, Config, Request, Response
 from capelin_machine_pool.api import CapelinMachinePool
 from capelin_machine_pool.reconcilers.machines import MANAGER
 
@@ -29,13 +28,13 @@ class Mortal:
         self._last_arrives = last_arrives
         client._transport.send = self.send  # pyright: ignore[reportPrivateUsage] - as above
 
-    async def send(self, call: Call) -> Reply:
-        if call.method == "GET":
-            return await self._send(call)
+    async def send(self, request: Request) -> Response:
+        if request.method == "GET":
+            return await self._send(request)
         self._left -= 1
         if self._left < 0 and not self._last_arrives:
             raise CrashError
-        reply = await self._send(call)
+        reply = await self._send(request)
         if self._left < 0:
             raise CrashError
         return reply

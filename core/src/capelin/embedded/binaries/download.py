@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from capelin.client.proxies import proxy_for
+from capelin.client import proxy_for
 from capelin.embedded.binaries.errors import SourceFailedError
 
 PAUSES = (0.2, 1.0, 3.0)

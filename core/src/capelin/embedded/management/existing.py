@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from capelin.api import Unstructured
 from capelin.api.views.core import CustomResourceDefinition, Namespace
-from capelin.client import Client, ClientError, Config, ConfigError, Options
+from capelin.client import Client, ClientError, ClientOptions, Config, ConfigError
 from capelin.embedded.addresses import own_addresses, source_towards
 from capelin.embedded.management.callback import callable_from
 from capelin.embedded.management.environment import Environment, Existing
@@ -61,7 +61,7 @@ async def examine(config: Config, environment: Environment, before: Existing | N
         UserError: if it cannot, with what would have to be otherwise.
     """
     url = config.server.address
-    options = Options(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
+    options = ClientOptions(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
     async with Client(config, manager=MANAGER, options=options) as client:
         try:
             await _check_rights(client, url)

@@ -77,7 +77,7 @@ class Manager:
         """See to it that its token is good for long enough."""
 
         async def ask(namespace: str, name: str, validity: timedelta) -> Token:
-            return await client.token(name, namespace, seconds=int(validity.total_seconds()))
+            return await client.create_token(name, namespace, seconds=int(validity.total_seconds()))
 
         await keep_account(self.folder, self.account, ask, datetime.now(UTC))
 

@@ -16,9 +16,7 @@ import aiohttp
 from yarl import URL
 
 from capelin.api.durations import format_duration
-from capelin.client.errors import CredentialError
-from capelin.client.reasons import why_lost
-from capelin.client.tls import context
+from capelin.client import CredentialError, describe_connection_error, tls_context
 from capelin.runtime.calling.addresses import Address
 from capelin.runtime.calling.errors import AddressError, NoAnswerError, Trouble
 
@@ -134,12 +132,16 @@ class Connections:
                     headers=dict(response.headers),
                 )
         except aiohttp.ConnectionTimeoutError as error:
-            raise _lost("unreachable", address, why_lost(error), reached=False) from None
+            raise _lost(
+                "unreachable", address, describe_connection_error(error), reached=False
+            ) from None
         except TimeoutError:
             raise _lost("timeout", address, f"no answer within {seconds:g} s") from None
         except aiohttp.ClientError as error:
             reached = not isinstance(error, aiohttp.ClientConnectorError)
-            raise _lost(_trouble(error), address, why_lost(error), reached=reached) from None
+            raise _lost(
+                _trouble(error), address, describe_connection_error(error), reached=reached
+            ) from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -163,8 +165,8 @@ class Connections:
     def _context(self, ca: bytes | None) -> ssl.SSLContext:
         try:
             if self._identity is None:
-                return context(ca, None, None)
-            return context(
+                return tls_context(ca, None, None)
+            return tls_context(
                 ca, self._identity.certificate.read_bytes(), self._identity.key.read_bytes()
             )
         except CredentialError as error:

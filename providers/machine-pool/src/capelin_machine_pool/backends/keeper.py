@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from capelin.api.views.core import Lease, Node
-from capelin.client import Client, ClientError, Config, Options
+from capelin.client import Client, ClientError, ClientOptions, Config
 
 KEPT_ALIVE = "kwok.x-k8s.io/node"
 """The label of Nodes that are kept alive. KWOK does not notice when an annotation goes."""
@@ -22,7 +22,7 @@ _LONGEST = 20.0
 async def let_go_of_leases(kubeconfig: Path) -> None:
     """Delete the leases of Nodes that are kept alive; whoever keeps them alive makes new ones."""
     config = Config.from_kubeconfig(kubeconfig)
-    async with asyncio.timeout(_LONGEST), Client(config, options=Options(qps=0)) as client:
+    async with asyncio.timeout(_LONGEST), Client(config, options=ClientOptions(qps=0)) as client:
         for node in (await client.list(Node, labels={KEPT_ALIVE: "fake"})).items:
             await client.delete(Lease, node.name, LEASES)
 

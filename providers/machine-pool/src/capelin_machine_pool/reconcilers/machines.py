@@ -7,8 +7,15 @@ from typing import Any
 
 from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Secret
-from capelin.client import Client, ClientError, Invalid, NotFound, Unreachable, WorkloadClients
-from capelin.client.paths import path_of
+from capelin.client import (
+    Client,
+    ClientError,
+    Invalid,
+    NotFound,
+    Unreachable,
+    WorkloadClients,
+    path_of,
+)
 from capelin.contract import secrets
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by, owner_of
 from capelin.contract.conditions import READY, ConditionSpec

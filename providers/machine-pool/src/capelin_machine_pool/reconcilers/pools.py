@@ -112,7 +112,7 @@ class Pools(Reconciler[CapelinMachinePool]):
         ctx: Context,
     ) -> Result:
         labels = pool_machine_labels(cluster=cluster.name, pool=machine_pool.name)
-        found = ctx.client.each(CapelinMachine, pool.namespace, labels=labels)
+        found = ctx.client.iterate(CapelinMachine, pool.namespace, labels=labels)
         machines = [_without_history(machine) async for machine in found]
         bootstrap = await _bootstrap_spec(ctx.client, machine_pool)
         revision = None if bootstrap is None else revision_of(pool, machine_pool, bootstrap)
@@ -163,7 +163,7 @@ class Pools(Reconciler[CapelinMachinePool]):
         """Have every machine removed through its Machine, and go when none is left."""
         left = [
             _without_history(machine)
-            async for machine in ctx.client.each(CapelinMachine, pool.namespace)
+            async for machine in ctx.client.iterate(CapelinMachine, pool.namespace)
             if any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
         ]
         if not left:
@@ -234,7 +234,7 @@ async def _owners_of(
     """The Machines of a pool by the names of what they stand for."""
     return {
         named_by(machine.spec.infrastructure_ref, CapelinMachine) or "": owner(machine)
-        async for machine in client.each(Machine, pool.namespace, labels=labels)
+        async for machine in client.iterate(Machine, pool.namespace, labels=labels)
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from capelin.client import tls
+from capelin.client import tls_context
 from capelin.embedded.processes import write_private
 
 from capelin_control_plane.backends.processes.composition import etcd_port, peer_url
@@ -135,7 +135,7 @@ def _read(member: Mapping[str, Any]) -> Member:
 async def _session(place: Place) -> AsyncGenerator[aiohttp.ClientSession]:
     leaf = read_leaf(place.leaf("apiserver-etcd-client"))
     authority = place.authority("etcd").read_bytes()
-    trust = tls.context(
+    trust = tls_context(
         authority, leaf.certificate_pem if leaf else None, leaf.private_key_pem if leaf else None
     )
     async with aiohttp.ClientSession(

@@ -1,4 +1,4 @@
-"""A server and a user of it, as plain values."""
+"""An API server and a user of it, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,44 +7,44 @@ from urllib.parse import urlsplit
 
 from capelin.client.errors import ConfigError
 
-Material = bytes | Path
-"""PEM data, or the file that holds it and may be replaced while we run."""
+PemSource = bytes | Path
+"""PEM data, or the path of a file with it, which is read again when it changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where an API server is, and how to know that it is the right one."""
+    """An API server: its address and how to verify its certificate."""
 
     address: str
     """`https://host:port`, with a path if there is one."""
-    ca: Material | None = field(default=None, repr=False)
-    """The certificates to trust; the system's when none are given."""
+    ca: PemSource | None = field(default=None, repr=False)
+    """The certificates to trust; the system's if `None`."""
     verify: bool = True
     tls_server_name: str | None = None
-    """The name in the server's certificate, where it is not the address."""
+    """The name to expect in the server's certificate, if it is not the host of the address."""
     proxy: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not _is_address(self.address):
             raise ConfigError(
                 f'"{self.address}" is not the address of an API server: '
-                f"it has to look like https://host:port"
+                f"it must look like https://host:port"
             )
         if self.ca is not None and not self.verify:
             raise ConfigError(
-                f"{self.address} has a certificate authority and skips verification too: "
-                f"remove certificate-authority or insecure-skip-tls-verify"
+                f"{self.address} has both a certificate authority and insecure-skip-tls-verify: "
+                f"remove one of them"
             )
         if self.proxy and not _is_address(self.proxy):
             raise ConfigError(
                 f"the proxy for {self.address} cannot be used: "
-                f"its address has to start with http:// or https://"
+                f"its address must start with http:// or https://"
             )
 
 
-def _is_address(said: str) -> bool:
+def _is_address(text: str) -> bool:
     try:
-        parts = urlsplit(said)
+        parts = urlsplit(text)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
@@ -52,7 +52,7 @@ def _is_address(said: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """A program that hands out credentials, as `client.authentication.k8s.io` describes it."""
+    """A program that prints credentials (`client.authentication.k8s.io`)."""
 
     api_version: str
     command: str
@@ -64,7 +64,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Somebody else in whose name every request is made."""
+    """The user that every request impersonates."""
 
     user: str
     uid: str = ""
@@ -74,13 +74,13 @@ class Impersonation:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who we are: nobody in particular when nothing is set."""
+    """The credentials of a client; anonymous if nothing is set."""
 
-    certificate: Material | None = field(default=None, repr=False)
-    key: Material | None = field(default=None, repr=False)
+    certificate: PemSource | None = field(default=None, repr=False)
+    key: PemSource | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
-    """A file whose token goes before `token`, and may be replaced while we run."""
+    """A file with the token, which is read again when it changes; it wins over `token`."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     exec: ExecPlugin | None = None
@@ -88,4 +88,6 @@ class User:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError("a client certificate and its key belong together: one is missing")
+            raise ConfigError(
+                "a client certificate and its key are needed together: one is missing"
+            )
