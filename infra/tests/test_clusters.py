@@ -6,8 +6,8 @@ import pytest
 from capelin.api.views.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
 from capelin.errors import InvalidInputError
 from capelin_infra.clusters import (
-    Counts,
-    Shape,
+    ClusterOptions,
+    ScaleOptions,
     check_upgrade,
     missing,
     new_cluster,
@@ -15,7 +15,7 @@ from capelin_infra.clusters import (
     upgrade,
 )
 
-SHAPE = Shape("demo", "default", "capelin", None, control_plane_replicas=1, workers=3)
+SHAPE = ClusterOptions("demo", "default", "capelin", None, control_plane_replicas=1, workers=3)
 
 
 def cluster_class(**workers: list[dict[str, str]]) -> ClusterClass:
@@ -56,14 +56,14 @@ def test_a_new_cluster_has_workers_of_the_kind_that_its_class_has(
 def test_a_class_without_workers_makes_a_cluster_only_without_workers() -> None:
     with pytest.raises(InvalidInputError, match="has no workers"):
         new_cluster(SHAPE, "v1.34.4", cluster_class())
-    alone = Shape("demo", "default", "capelin", None, control_plane_replicas=1, workers=0)
+    alone = ClusterOptions("demo", "default", "capelin", None, control_plane_replicas=1, workers=0)
     made = new_cluster(alone, "v1.34.4", cluster_class())
     assert "workers" not in made["spec"]["topology"]
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "a_b", "-a", "a" * 64])
 def test_a_name_that_kubernetes_would_not_take_is_refused(name: str) -> None:
-    shape = Shape(name, "default", "capelin", None, control_plane_replicas=1, workers=0)
+    shape = ClusterOptions(name, "default", "capelin", None, control_plane_replicas=1, workers=0)
     with pytest.raises(InvalidInputError, match="cannot be the name of a cluster"):
         new_cluster(shape, "v1.34.4", cluster_class())
 
@@ -97,7 +97,7 @@ def test_an_upgrade_changes_the_version_and_nothing_else() -> None:
 def test_scaling_changes_the_pool_that_it_looked_up() -> None:
     pools = [{"name": "a", "replicas": 1}, {"name": "b", "replicas": 1}]
     found = scaling(
-        cluster(**topology(machinePools=pools)), Counts(workers=5, pool="b", control_plane=3)
+        cluster(**topology(machinePools=pools)), ScaleOptions(workers=5, pool="b", control_plane=3)
     )
     assert found == [
         {"op": "add", "path": "/spec/topology/controlPlane/replicas", "value": 3},
@@ -110,12 +110,12 @@ def test_scaling_changes_the_pool_that_it_looked_up() -> None:
 def test_scaling_asks_which_pool_when_that_is_not_clear(pool: str | None) -> None:
     workers = topology(machinePools=[{"name": "a"}], machineDeployments=[{"name": "b"}])
     with pytest.raises(InvalidInputError, match="Its pools are: a, b"):
-        scaling(cluster(**workers), Counts(workers=5, pool=pool, control_plane=None))
+        scaling(cluster(**workers), ScaleOptions(workers=5, pool=pool, control_plane=None))
 
 
 def test_a_cluster_without_a_class_is_left_to_kubectl() -> None:
     with pytest.raises(InvalidInputError, match="is not made from a ClusterClass"):
-        scaling(cluster(spec={}), Counts(workers=5, pool=None, control_plane=None))
+        scaling(cluster(spec={}), ScaleOptions(workers=5, pool=None, control_plane=None))
 
 
 def condition(kind: str, status: str = "True", generation: int = 2) -> dict[str, Any]:

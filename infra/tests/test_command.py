@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from capelin.client import Config, Server, Unreachable
 from capelin.embedded.binaries import NotObtainableError
-from capelin.embedded.management.environment import Environment, Existing, Settings
+from capelin.embedded.management import Environment, ExistingServer, Settings
 from capelin.errors import BusyError, NotReadyError, WaitTimeoutError
 from capelin_infra.cli.running import explained
 
@@ -98,7 +98,7 @@ def test_nobody_loses_sight_of_what_stays_in_an_existing_api_server(tmp_path: Pa
     environment = Environment(tmp_path / "capelin" / "default")
     environment.make_folders()
     environment.kubeconfig.write_bytes(Config(Server("https://127.64.0.9:1")).flattened())
-    known = Existing(cluster="uid", version="v1.34.4", address="127.0.0.1", mark="default.1")
+    known = ExistingServer(cluster="uid", version="v1.34.4", address="127.0.0.1", mark="default.1")
     environment.write_settings(Settings(kubernetes_version="v1.34.4", existing=known))
     hesitant = capelin("down", home=tmp_path)
     assert hesitant.returncode == 1

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from capelin.embedded.management.environment import Environment
+from capelin.embedded.management import Environment
 from capelin.errors import MissingError
 from capelin_infra.logs import Tail, print_logs
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from capelin.embedded.management.environment import Environment, Settings
+from capelin.embedded.management import Environment, Settings
 from capelin.testing.waiting import until
 from capelin_infra.overview import show
 from rich.console import Console

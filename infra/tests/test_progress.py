@@ -16,7 +16,7 @@ def test_a_log_gets_a_line_for_each_step_that_ended() -> None:
     checklist, out = plain()
     with checklist.shown():
         line = checklist.begin("programs")
-        checklist.tell(line, "compiling")
+        checklist.update(line, "compiling")
         assert out.getvalue() == ""
         checklist.end(line, seconds=1.25, detail="Kubernetes v1.34.4")
         with checklist.step("cluster"):
@@ -39,7 +39,7 @@ def test_a_step_that_fails_is_marked_with_what_it_was_doing() -> None:
 
     def fail() -> None:
         with checklist.step("programs") as line:
-            checklist.tell(line, "compiling")
+            checklist.update(line, "compiling")
             raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
@@ -54,7 +54,7 @@ def test_a_terminal_keeps_the_whole_list_in_view() -> None:
     checklist = Checklist(console)
     with checklist.shown():
         checklist.end(checklist.begin("first"), seconds=1.0)
-        checklist.tell(checklist.begin("second"), "doing it")
+        checklist.update(checklist.begin("second"), "doing it")
     with console.capture() as capture:
         console.print(checklist.render())
     first, second = capture.get().splitlines()

@@ -15,7 +15,7 @@ from capelin.api import Resource, crd
 from capelin.api.views.core import CustomResourceDefinition
 from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.management.providers import CORE
+from capelin.embedded.management import CORE
 
 from tests.bench.rows import Row, percentile
 from tests.bench.running import cpu_seconds, management, resident_memory

@@ -17,7 +17,7 @@ from capelin.contract.owners import reference_to
 from capelin.controller import Context
 from capelin.controller.events import Recorder
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.management.environment import Environment
+from capelin.embedded.management import Environment
 from capelin.embedded.processes import Process
 from capelin.testing.cluster_api import cluster_api_crds
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool

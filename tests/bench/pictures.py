@@ -10,10 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import named
-from capelin_infra.environments import Wish, bring_up
+from capelin.embedded.management import environment_named, remove_environment
 from capelin_infra.overview import show
+from capelin_infra.up import UpOptions, bring_up
 from rich.console import Console
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
@@ -36,13 +35,13 @@ async def main() -> None:
         os.environ["XDG_STATE_HOME"] = home
         try:
             up = console()
-            await bring_up(Wish(NAME), up)
+            await bring_up(UpOptions(NAME), up)
             save(up, "capelin up")
             status = console()
             await show(NAME, json=False, watch=False, console=status)
             save(status, "capelin status")
         finally:
-            await control.remove(named(NAME))
+            await remove_environment(environment_named(NAME))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,13 @@ from pathlib import Path
 
 from capelin.client import Client, Config
 from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment, Settings, named
+from capelin.embedded.management import (
+    Environment,
+    UpRequest,
+    bring_up,
+    environment_named,
+    remove_environment,
+)
 from capelin.embedded.processes import Process
 
 
@@ -32,18 +37,16 @@ async def management(
     home: str, providers: Iterable[str] = (), *, durable: bool = True
 ) -> AsyncGenerator[Bench]:
     """A management cluster of the benchmark's own, and nothing left of it."""
-    environment = named("bench", {**os.environ, "XDG_STATE_HOME": home})
-    settings = Settings(
-        kubernetes_version=KNOWN_KUBERNETES[-1], providers=[*providers], durable=durable
+    environment = environment_named("bench", {**os.environ, "XDG_STATE_HOME": home})
+    request = UpRequest(
+        kubernetes_version=KNOWN_KUBERNETES[-1], providers=(*providers,), durable=durable
     )
     try:
-        await control.start(environment, settings)
-        async for _ in control.follow(environment):
-            pass
+        await bring_up(environment, request)
         async with Client(Config.from_kubeconfig(environment.kubeconfig)) as client:
             yield Bench(environment, client)
     finally:
-        await control.remove(environment)
+        await remove_environment(environment)
 
 
 def cpu_seconds(pid: int) -> float:

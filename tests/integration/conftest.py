@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import all_named
+from capelin.embedded.management import all_environments, remove_environment
 from capelin.testing.management import ManagementCluster
 from capelin.testing.run import run_elsewhere
 
@@ -47,5 +46,5 @@ def home(tmp_path: Path) -> Generator[Home]:
     """A home whose environments are gone after the test, however it ends."""
     home = Home(tmp_path)
     yield home
-    for environment in all_named(home.variables):
-        run_elsewhere(control.remove(environment))
+    for environment in all_environments(home.variables):
+        run_elsewhere(remove_environment(environment))

@@ -20,7 +20,7 @@ from capelin.api.views.core import ConfigMap
 from capelin.client import Client
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.management.components import parse
+from capelin.embedded.management import render_template
 from capelin.testing.waiting import until
 
 from tests.extensions import HOST, certificates, drop_in
@@ -192,7 +192,7 @@ async def manifests(file: str, name: str, **more: str) -> list[dict[str, Any]]:
         "DOCKER_SERVICE_DOMAIN": "cluster.local",
         **more,
     }
-    found = parse(text, values)
+    found = render_template(text, values)
     for manifest in found:
         manifest["metadata"]["namespace"] = name
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.management.environment import Environment
+from capelin.embedded.management import Environment
 from capelin.embedded.processes import Process
 
 

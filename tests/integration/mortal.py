@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Life:
-    """Counts what is done to the world, and ends when it is enough."""
+    """ScaleOptions what is done to the world, and ends when it is enough."""
 
     def __init__(self, changes: int) -> None:
         self._left = changes

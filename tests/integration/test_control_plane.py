@@ -21,7 +21,7 @@ from capelin.contract.owners import is_controlled_by
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER
-from capelin_infra.clusters import DEMO_CLASS, Shape, new_cluster, upgrade
+from capelin_infra.clusters import DEMO_CLASS, ClusterOptions, new_cluster, upgrade
 from capelin_infra.demo import demo_manifests
 from capelin_infra.lifecycle import until_ready
 from capelin_machine_pool.api import CapelinCluster
@@ -172,7 +172,7 @@ async def classy(management: Client) -> AsyncGenerator[Client]:
     for manifest in demo_manifests():
         manifest["metadata"]["namespace"] = CLASSY
         await management.apply(manifest)
-    shape = Shape(CLASSY, CLASSY, DEMO_CLASS, OLDER, 2, 2)
+    shape = ClusterOptions(CLASSY, CLASSY, DEMO_CLASS, OLDER, 2, 2)
     found = await management.get(ClusterClass, DEMO_CLASS, CLASSY)
 
     async def is_taken() -> bool:

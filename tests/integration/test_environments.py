@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from capelin.api.views.core import ConfigMap
 from capelin.client import Client, Config
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment
+from capelin.embedded.management import Environment, current_status
 from capelin.testing.waiting import until
 
 from .homes import Home, mentioned, processes
@@ -87,7 +86,7 @@ async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -
 
         async def is_back(name: str = name) -> bool:
             now = processes(environment).get(name)
-            said = control.status(environment)
+            said = current_status(environment)
             return now not in {None, before[name]} and said is not None and said.is_up
 
         await until(is_back)

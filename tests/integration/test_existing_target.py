@@ -8,8 +8,7 @@ from capelin.api.views.capi import Cluster
 from capelin.api.views.core import ConfigMap, CustomResourceDefinition, Secret
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.manifests import WEBHOOKS
+from capelin.embedded.management import WEBHOOKS, Environment
 from capelin.testing.waiting import until
 
 from .homes import Home, mentioned, processes

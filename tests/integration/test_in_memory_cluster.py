@@ -9,7 +9,7 @@ from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Namespace
 from capelin.client import Client, Config, WorkloadClients
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.management.components import parse
+from capelin.embedded.management import render_template
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_infra.lifecycle import until_ready
@@ -36,7 +36,7 @@ async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
     async with Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as management:
         await management.apply(Namespace.of(NAME))
         for file in ("clusterclass-in-memory.yaml", "cluster-template-in-memory.yaml"):
-            for manifest in parse(await template(file), VARIABLES):
+            for manifest in render_template(await template(file), VARIABLES):
                 manifest["metadata"]["namespace"] = NAME
                 await management.apply(manifest)
         said: list[str] = []

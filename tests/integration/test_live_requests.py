@@ -7,7 +7,7 @@ import pytest
 from capelin.api.views.capi import Cluster
 from capelin.client import Client, NotFound
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.management.components import parse
+from capelin.embedded.management import render_template
 from capelin.runtime.messages import read
 from capelin.runtime.requests import request_for, scene_of
 from capelin.runtime.v1alpha1 import CLUSTER_API, GeneratePatches, GeneratePatchesRequest
@@ -30,7 +30,7 @@ async def made(client: Client, namespace: str) -> dict[str, Any]:
     """A ClusterClass with its templates, and a Cluster of it."""
     folder = await Binaries().module_dir("cluster-api/test")
     shape: dict[str, Any] = {}
-    for manifest in parse(
+    for manifest in render_template(
         (folder / FILE).read_text(), {"NAMESPACE": namespace, "CLUSTER_NAME": NAME}
     ):
         manifest["metadata"]["namespace"] = namespace

@@ -19,8 +19,13 @@ from capelin.api.views.core import Node
 from capelin.client import Client, Config
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment
+from capelin.embedded.management import (
+    Environment,
+    UpRequest,
+    bring_up,
+    remove_environment,
+    supervisor_process,
+)
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 
@@ -40,22 +45,17 @@ LIVES = (0.0, 2.0)
 async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Environment]:
     """A management cluster that nobody looks after, with no machine pool provider running."""
     environment = Environment(tmp_path_factory.mktemp("kills") / "kills")
-    settings = control.wanted(
-        environment,
-        kubernetes_version=KNOWN_KUBERNETES[-1],
-        providers=["kubeadm-bootstrap"],
-        durable=False,
+    request = UpRequest(
+        kubernetes_version=KNOWN_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
     )
     try:
-        await control.start(environment, settings)
-        async for _ in control.follow(environment):
-            pass
+        await bring_up(environment, request)
         # Whatever else runs, runs on; the provider would be started again.
-        await end(control.supervisor(environment))
+        await end(supervisor_process(environment))
         await end(Process.adopt(environment.processes, PROVIDER))
         yield environment
     finally:
-        await control.remove(environment)
+        await remove_environment(environment)
 
 
 async def end(process: Process | None) -> None:

@@ -9,10 +9,13 @@ import pytest
 from capelin.api.views.capi import Cluster
 from capelin.api.views.core import ConfigMap, Namespace, Node, Secret
 from capelin.client import Client, Config
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
-from capelin.embedded.management import control
-from capelin.embedded.management.components import programs
-from capelin.embedded.management.environment import Environment
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.management import (
+    Environment,
+    UpRequest,
+    bring_up,
+    remove_environment,
+)
 from capelin.embedded.processes import Process, kill_all, private_folder
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
@@ -34,22 +37,16 @@ Run = Callable[..., Awaitable[str]]
 async def environment(folder: Path, shared: Path) -> AsyncGenerator[Environment]:
     """A management cluster whose providers keep what they run in a shared folder."""
     environment = Environment(folder)
-    settings = control.wanted(
-        environment,
-        kubernetes_version=KNOWN_KUBERNETES[-1],
-        providers=["kubeadm-bootstrap"],
-        durable=False,
+    request = UpRequest(
+        kubernetes_version=KNOWN_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
     )
     environment.make_folders()
     (environment.workloads / SHARED).symlink_to(private_folder(shared / SHARED))
-    await Binaries().fetch(programs(settings.kubernetes_version, settings.providers))
     try:
-        await control.start(environment, settings)
-        async for _ in control.follow(environment):
-            pass
+        await bring_up(environment, request)
         yield environment
     finally:
-        await control.remove(environment)
+        await remove_environment(environment)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from capelin.embedded.binaries import COMPONENTS, Binaries, Entry
 from rich.console import Console
 from rich.table import Table
 
-from capelin_infra.environments import show_on
 from capelin_infra.progress import Checklist
+from capelin_infra.up import show_progress_on
 
 
 def show() -> None:
@@ -34,7 +34,7 @@ async def prefetch(names: Sequence[str]) -> None:
         for version in each.project.versions
     ]
     with Checklist(Console()).shown() as checklist, checklist.step("programs") as line:
-        found = await Binaries(progress=show_on(checklist, line)).fetch(wanted)
+        found = await Binaries(progress=show_progress_on(checklist, line)).fetch(wanted)
         line.detail = f"{len(found)} are there"
 
 

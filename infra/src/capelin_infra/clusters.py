@@ -20,7 +20,7 @@ Operation = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterOptions:
     """What a user wants a new cluster to be."""
 
     name: str
@@ -32,7 +32,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ScaleOptions:
     """What a user wants to have more or fewer of."""
 
     workers: int | None
@@ -98,7 +98,7 @@ def check_upgrade(before: str, after: str) -> None:
         )
 
 
-def new_cluster(shape: Shape, version: str, cluster_class: ClusterClass) -> Unstructured:
+def new_cluster(shape: ClusterOptions, version: str, cluster_class: ClusterClass) -> Unstructured:
     """A Cluster of a class, with one group of workers.
 
     Raises:
@@ -135,7 +135,7 @@ def upgrade(version: str) -> list[Operation]:
     return [{"op": "replace", "path": "/spec/topology/version", "value": version}]
 
 
-def scaling(cluster: Cluster, counts: Counts) -> list[Operation]:
+def scaling(cluster: Cluster, counts: ScaleOptions) -> list[Operation]:
     """The JSON patch of a Cluster that changes its numbers.
 
     Raises:

@@ -5,8 +5,13 @@ from typing import Final
 from capelin.api.views.capi import Cluster
 from capelin.api.views.core import Namespace
 from capelin.client import Client, ClientError, ClientOptions, Config
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment, all_named, named
+from capelin.embedded.management import (
+    Environment,
+    all_environments,
+    environment_named,
+    existing_server_of,
+    supervisor_process,
+)
 from capelin.errors import MissingError, NotReadyError, UserError
 
 _ANSWER_SECONDS: Final = 10.0
@@ -18,9 +23,9 @@ def the_environment(name: str) -> Environment:
     Raises:
         MissingError: if there is none, with the names of those that there are.
     """
-    environment = named(name)
+    environment = environment_named(name)
     if not environment.folder.is_dir():
-        others = ", ".join(each.name for each in all_named()) or "none"
+        others = ", ".join(each.name for each in all_environments()) or "none"
         raise MissingError(
             f"There is no environment {name}.",
             reason=f"Those that there are: {others}.",
@@ -49,7 +54,7 @@ async def clusters_of(environment: Environment) -> list[Cluster]:
     if not environment.kubeconfig.exists():
         return []
     # Our own API server seldom runs without a supervisor: asking it would take a while.
-    if control.supervisor(environment) is None and control.found_in(environment) is None:
+    if supervisor_process(environment) is None and existing_server_of(environment) is None:
         return []
     async with client_of(environment) as client:
         try:

@@ -12,9 +12,9 @@ from capelin.errors import InvalidInputError, MissingError, WaitTimeoutError
 from rich.console import Console
 
 from capelin_infra.clusters import (
-    Counts,
+    ClusterOptions,
     Operation,
-    Shape,
+    ScaleOptions,
     check_name,
     check_upgrade,
     missing,
@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 
 async def create_cluster(
-    environment: str, shape: Shape, *, dry_run: bool, within: float | None
+    environment: str, shape: ClusterOptions, *, dry_run: bool, within: float | None
 ) -> None:
     """Create a Cluster and wait until it is ready."""
     check_name(shape.name)
@@ -103,7 +103,7 @@ async def scale_cluster(
     environment: str,
     namespace: str,
     name: str,
-    counts: Counts,
+    counts: ScaleOptions,
     *,
     dry_run: bool,
     within: float | None,
@@ -151,7 +151,7 @@ async def the_cluster(client: Client, name: str, namespace: str) -> Cluster:
     )
 
 
-async def _class(client: Client, shape: Shape) -> ClusterClass:
+async def _class(client: Client, shape: ClusterOptions) -> ClusterClass:
     found = await client.find(ClusterClass, shape.cluster_class, shape.namespace)
     if found is not None:
         return found
@@ -183,7 +183,9 @@ async def _until_ready(
         Console().print(f"{title}: Cluster API works on it; see capelin status.")
         return
     with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
-        await until_ready(client, name, namespace, within, lambda what: checklist.tell(line, what))
+        await until_ready(
+            client, name, namespace, within, lambda what: checklist.update(line, what)
+        )
         line.detail = ""
 
 
@@ -194,7 +196,7 @@ async def _followed(
         Console().print(f"{title}: Cluster API works on it; see capelin status.")
         return
     with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
-        await _wait(title, left, within, lambda what: checklist.tell(line, what))
+        await _wait(title, left, within, lambda what: checklist.update(line, what))
         line.detail = ""
 
 

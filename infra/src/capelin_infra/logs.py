@@ -6,7 +6,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final, TextIO
 
-from capelin.embedded.management.environment import Environment
+from capelin.embedded.management import Environment
 from capelin.errors import MissingError
 
 from capelin_infra.connection import the_environment

@@ -16,9 +16,7 @@ from capelin.api.views.capi import (
 )
 from capelin.client import Client, ClientError, NotServed
 from capelin.contract.references import served
-from capelin.embedded.management import control
-from capelin.embedded.management.environment import Environment, all_named
-from capelin.embedded.management.status import Status
+from capelin.embedded.management import Environment, Status, all_environments, current_status
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -96,7 +94,7 @@ async def show(
 
 async def look(name: str | None) -> list[Overview]:
     """One environment, or all of them, as they are now."""
-    environments = all_named() if name is None else [the_environment(name)]
+    environments = all_environments() if name is None else [the_environment(name)]
     return list(await asyncio.gather(*map(_look_at, environments)))
 
 
@@ -108,7 +106,7 @@ def rendered(overviews: Sequence[Overview]) -> RenderableType:
 
 
 async def _look_at(environment: Environment) -> Overview:
-    status = control.status(environment)
+    status = current_status(environment)
     settings = environment.settings()
     target, version = (settings.target, settings.server_version) if settings else ("", "")
     if status is None:

@@ -51,7 +51,7 @@ class Checklist:
         self.lines.append(line)
         return line
 
-    def tell(self, line: Line, detail: str) -> None:
+    def update(self, line: Line, detail: str) -> None:
         """Say what a step is doing."""
         line.detail = detail
 

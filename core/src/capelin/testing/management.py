@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
-from capelin.embedded.management import control
-from capelin.embedded.management.components import programs
-from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.providers import ON_REQUEST
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.management import (
+    OPTIONAL_PROVIDERS,
+    Environment,
+    UpRequest,
+    WaitUntilUp,
+    carry_out,
+    current_status,
+    observe,
+    plan_up,
+    remove_environment,
+)
 from capelin.errors import BusyError
 
 _SECONDS: Final = 240.0
@@ -31,26 +38,21 @@ class ManagementCluster:
 async def started(folder: Path) -> ManagementCluster:
     """The management cluster in a folder, started if it does not run."""
     environment = Environment(folder)
-    settings = control.wanted(
-        environment,
-        kubernetes_version=KNOWN_KUBERNETES[-1],
-        providers=ON_REQUEST,
-        durable=False,
+    request = UpRequest(
+        kubernetes_version=KNOWN_KUBERNETES[-1], providers=(*OPTIONAL_PROVIDERS,), durable=False
     )
-    if (said := control.status(environment)) is None or not said.is_up:
-        await Binaries().fetch(programs(settings.kubernetes_version, settings.providers))
+    if (status := current_status(environment)) is None or not status.is_up:
         async with asyncio.timeout(_OTHER_RUN_SECONDS):
             while True:
                 try:
-                    control.check_fixed_ports(environment, settings)
+                    steps = plan_up(request, await observe(environment, request))
                     break
                 except BusyError:
                     # Another test run has the Dev provider, of which a machine can have only one.
                     await asyncio.sleep(1)
-        await control.start(environment, settings)
+        await carry_out(environment, [step for step in steps if step != WaitUntilUp()])
         async with asyncio.timeout(_SECONDS):
-            async for _ in control.follow(environment):
-                pass
+            await carry_out(environment, [WaitUntilUp()])
     return ManagementCluster(environment)
 
 
@@ -61,4 +63,4 @@ def is_one(folder: Path) -> bool:
 
 async def removed(folder: Path) -> None:
     """End a management cluster and remove its folder."""
-    await control.remove(Environment(folder))
+    await remove_environment(Environment(folder))

@@ -9,9 +9,9 @@ from capelin.client import Config, Server, Token
 from capelin.embedded.management.credentials import (
     TOKEN_VALIDITY,
     Account,
-    Issued,
-    keep_account,
-    keep_certificate,
+    TokenRecord,
+    ensure_certificate,
+    ensure_token,
     token_due,
 )
 from capelin.pki import new_ca, validity_of
@@ -48,13 +48,13 @@ class Tokens:
     ],
 )
 def test_a_token_is_replaced_long_before_it_ends(age: timedelta, due: bool) -> None:
-    assert token_due(Issued(at=NOW - age, until=NOW - age + TOKEN_VALIDITY), NOW) is due
+    assert token_due(TokenRecord(at=NOW - age, until=NOW - age + TOKEN_VALIDITY), NOW) is due
     assert token_due(None, NOW)
 
 
 async def test_a_manager_is_known_as_its_service_account(tmp_path: Path) -> None:
     folder, tokens = tmp_path / "cluster-api", Tokens()
-    assert await keep_account(folder, ACCOUNT, tokens, NOW)
+    assert await ensure_token(folder, ACCOUNT, tokens, NOW)
     assert tokens.asked == [("capi-system", "capi-manager", TOKEN_VALIDITY)]
     config = Config.from_kubeconfig(folder / "kubeconfig")
     assert config.server.address == "https://127.64.0.9:6443"
@@ -66,37 +66,37 @@ async def test_a_manager_is_known_as_its_service_account(tmp_path: Path) -> None
 
 async def test_an_api_server_that_grants_less_is_asked_sooner(tmp_path: Path) -> None:
     tokens = Tokens(granted=HOUR)
-    await keep_account(tmp_path, ACCOUNT, tokens, NOW)
-    assert not await keep_account(tmp_path, ACCOUNT, tokens, NOW + HOUR / 2)
-    assert await keep_account(tmp_path, ACCOUNT, tokens, NOW + HOUR * 3 / 4)
+    await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
+    assert not await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR / 2)
+    assert await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR * 3 / 4)
 
 
 async def test_a_token_is_kept_while_it_is_good(tmp_path: Path) -> None:
     tokens = Tokens()
-    await keep_account(tmp_path, ACCOUNT, tokens, NOW)
-    assert not await keep_account(tmp_path, ACCOUNT, tokens, NOW + HOUR)
-    assert await keep_account(tmp_path, ACCOUNT, tokens, NOW + 20 * HOUR)
+    await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
+    assert not await ensure_token(tmp_path, ACCOUNT, tokens, NOW + HOUR)
+    assert await ensure_token(tmp_path, ACCOUNT, tokens, NOW + 20 * HOUR)
     assert (tmp_path / "token").read_text() == "token-2"
 
 
 @pytest.mark.parametrize("lost", ["token", "token.json"])
 async def test_a_token_that_was_lost_is_asked_for_again(tmp_path: Path, lost: str) -> None:
     tokens = Tokens()
-    await keep_account(tmp_path, ACCOUNT, tokens, NOW)
+    await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
     (tmp_path / lost).unlink()
-    assert await keep_account(tmp_path, ACCOUNT, tokens, NOW)
+    assert await ensure_token(tmp_path, ACCOUNT, tokens, NOW)
 
 
 def test_nothing_of_it_is_for_other_eyes(tmp_path: Path) -> None:
-    asyncio.run(keep_account(tmp_path, ACCOUNT, Tokens(), NOW))
-    keep_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=NOW)
+    asyncio.run(ensure_token(tmp_path, ACCOUNT, Tokens(), NOW))
+    ensure_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=NOW)
     assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
     assert "token-1" not in (tmp_path / "kubeconfig").read_text()
 
 
 def test_a_certificate_is_renewed_before_it_ends(tmp_path: Path) -> None:
     def keep(now: datetime) -> bool:
-        return keep_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=now)
+        return ensure_certificate(tmp_path, CA, common_name="x", address="127.64.0.9", now=now)
 
     assert keep(NOW)
     assert not keep(NOW + HOUR)

@@ -12,9 +12,9 @@ from capelin.embedded.folders import provider_folder
 from capelin.embedded.management.environment import (
     Environment,
     Settings,
-    all_named,
-    held,
-    named,
+    all_environments,
+    environment_named,
+    hold_lock,
 )
 from capelin.errors import BusyError, InvalidInputError, UserError
 
@@ -27,18 +27,18 @@ SETTINGS = Settings(
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Environment:
-    return named("demo", {"XDG_STATE_HOME": str(tmp_path)})
+    return environment_named("demo", {"XDG_STATE_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "-a", "a-", "1a", "a/b", "..", "a" * 31, "ä"])
 def test_a_name_that_could_not_be_a_folder_everywhere_is_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the name of an environment"):
-        named(name)
+        environment_named(name)
 
 
 @pytest.mark.parametrize("name", ["a", "demo", "demo-2", "a" * 30])
 def test_a_simple_name_is_taken(name: str) -> None:
-    assert named(name).name == name
+    assert environment_named(name).name == name
 
 
 def test_settings_are_kept(environment: Environment) -> None:
@@ -66,11 +66,11 @@ def test_nobody_else_can_look_into_an_environment(environment: Environment) -> N
 
 def test_the_environments_that_there_are_are_listed_by_name(tmp_path: Path) -> None:
     variables = {"XDG_STATE_HOME": str(tmp_path)}
-    assert all_named(variables) == []
+    assert all_environments(variables) == []
     for name in ("zoo", "alpha"):
-        named(name, variables).make_folders()
+        environment_named(name, variables).make_folders()
     (tmp_path / "capelin" / "not-a-folder").touch()
-    assert [each.name for each in all_named(variables)] == ["alpha", "zoo"]
+    assert [each.name for each in all_environments(variables)] == ["alpha", "zoo"]
 
 
 def test_what_providers_keep_when_run_by_hand_is_no_environment(
@@ -79,13 +79,13 @@ def test_what_providers_keep_when_run_by_hand_is_no_environment(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = provider_folder("machines")
     folder.mkdir(parents=True)
-    assert all_named() == []
+    assert all_environments() == []
     with pytest.raises(InvalidInputError):
-        named(folder.name)
+        environment_named(folder.name)
 
 
 def hold(environment: Environment, pipe: Connection) -> None:
-    with environment.being_changed("up"):
+    with environment.locked("up"):
         pipe.send("held")
         pipe.recv()
 
@@ -99,12 +99,12 @@ def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environmen
         assert ours.recv() == "held"
         with (
             pytest.raises(BusyError, match="capelin up is at work on it"),
-            environment.being_changed("down"),
+            environment.locked("down"),
         ):
             pytest.fail("two commands changed one environment")
         other.kill()
         other.join()
-        with environment.being_changed("down"):
+        with environment.locked("down"):
             pass
     finally:
         other.kill()
@@ -115,13 +115,13 @@ def test_a_second_command_is_told_at_once_who_is_at_work(environment: Environmen
 
 
 def test_an_environment_that_nothing_came_of_leaves_nothing(environment: Environment) -> None:
-    with pytest.raises(RuntimeError), environment.being_changed("up"):
+    with pytest.raises(RuntimeError), environment.locked("up"):
         raise RuntimeError
     assert not environment.folder.exists()
-    with environment.being_changed("up"):
+    with environment.locked("up"):
         environment.write_settings(SETTINGS)
     assert environment.settings() == SETTINGS
-    with environment.being_changed("down"):
+    with environment.locked("down"):
         shutil.rmtree(environment.folder)
     assert not environment.folder.exists()
 
@@ -139,6 +139,6 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_is_no_lock(
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", removed_by_the_one_before)
-    with held(path, "up") as holder:
+    with hold_lock(path, "up") as holder:
         assert holder is None
         assert path.read_text() == "up"

@@ -4,9 +4,15 @@ import base64
 from typing import Any
 
 import pytest
-from capelin.embedded.management.manifests import Launch, Listener, installed, inventory, launch
+from capelin.embedded.management.manifests import (
+    LaunchSpec,
+    WebhookEndpoint,
+    inventory_entry,
+    launch_spec,
+    localize,
+)
 
-LISTENER = Listener("127.64.0.9", 31000, b"our CA")
+LISTENER = WebhookEndpoint("127.64.0.9", 31000, b"our CA")
 CA = base64.b64encode(b"our CA").decode()
 
 Manifest = dict[str, Any]
@@ -23,8 +29,8 @@ def deployment(**container: Any) -> Manifest:
     return found
 
 
-def the(components: list[Manifest], listener: Listener | None = LISTENER) -> Manifest:
-    (only,) = installed(components, provider="cluster-api", listener=listener)
+def the(components: list[Manifest], listener: WebhookEndpoint | None = LISTENER) -> Manifest:
+    (only,) = localize(components, provider="cluster-api", listener=listener)
     return only
 
 
@@ -37,7 +43,7 @@ def test_pods_services_and_issued_certificates_are_left_to_the_processes() -> No
         manifest(kind)
         for kind in ("Service", "Deployment", "Certificate", "Issuer", "ClusterRole", "Role")
     ]
-    kept = installed(components, provider="cluster-api", listener=LISTENER)
+    kept = localize(components, provider="cluster-api", listener=LISTENER)
     assert [each["kind"] for each in kept] == ["ClusterRole", "Role"]
 
 
@@ -129,7 +135,7 @@ def test_what_others_need_is_sent_first_and_webhooks_last() -> None:
         "CustomResourceDefinition",
     ]
     components = [manifest(kind, webhooks=[]) for kind in kinds]
-    sent = installed(components, provider="p", listener=LISTENER)
+    sent = localize(components, provider="p", listener=LISTENER)
     assert [each["kind"] for each in sent] == [
         "CustomResourceDefinition",
         "Namespace",
@@ -154,8 +160,10 @@ def test_a_deployment_says_how_its_manager_is_started() -> None:
         {"name": "DOCKER_HOST", "value": "unix:///x"},
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
-    found = launch([manifest("Service"), deployment(args=["--leader-elect", "--v=2"], env=env)])
-    assert found == Launch(
+    found = launch_spec(
+        [manifest("Service"), deployment(args=["--leader-elect", "--v=2"], env=env)]
+    )
+    assert found == LaunchSpec(
         namespace="capi-system",
         service_account="capi-manager",
         arguments=("--leader-elect", "--v=2"),
@@ -165,15 +173,15 @@ def test_a_deployment_says_how_its_manager_is_started() -> None:
 
 def test_components_that_start_nothing_or_two_things_are_refused() -> None:
     with pytest.raises(ValueError, match="one Deployment, these have 0"):
-        launch([manifest("Service")])
+        launch_spec([manifest("Service")])
     two = deployment()
     two["spec"]["template"]["spec"]["containers"] *= 2
     with pytest.raises(ValueError, match="one container, this has 2"):
-        launch([two])
+        launch_spec([two])
 
 
 def test_the_inventory_names_the_provider_as_clusterctl_does() -> None:
-    entry = inventory(
+    entry = inventory_entry(
         name="kubeadm",
         kind="BootstrapProvider",
         label="bootstrap-kubeadm",

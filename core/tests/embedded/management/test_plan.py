@@ -1,172 +1,161 @@
-"""How managers are started."""
+"""The plan of `capelin up`, and what is refused before anything starts."""
 
-import sys
-from itertools import count
+import socket
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from capelin.contract.names import ProviderType
+import pytest
+from capelin.client import Config, Server, User
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.management.attach import Attachment
+from capelin.embedded.management.environment import Environment, ExistingServer, Settings
 from capelin.embedded.management.plan import (
-    Component,
-    Place,
-    Purpose,
-    choose_ports,
-    command,
-    ports_of,
-    python_component,
-    upstream_component,
+    CheckVacant,
+    FetchPrograms,
+    Observed,
+    StartSupervisor,
+    UpRequest,
+    WaitUntilUp,
+    choose_target,
+    plan_up,
 )
-from capelin.embedded.management.providers import CORE
-from capelin.provider import Provider
+from capelin.embedded.management.providers import OPTIONAL_PROVIDERS
+from capelin.embedded.management.status import follow_status
+from capelin.embedded.management.uninstall import remove_environment
+from capelin.embedded.management.up import observe
+from capelin.errors import BusyError, InvalidInputError, NotReadyError
 
-DEPLOYMENT: dict[str, Any] = {
-    "kind": "Deployment",
-    "metadata": {"name": "capi-controller-manager", "namespace": "capi-system"},
-    "spec": {
-        "template": {
-            "spec": {
-                "serviceAccountName": "capi-manager",
-                "containers": [
-                    {
-                        "name": "manager",
-                        "args": [
-                            "--leader-elect",
-                            "--diagnostics-address=:8443",
-                            "--feature-gates=ClusterTopology=true",
-                        ],
-                        "env": [{"name": "DOCKER_HOST", "value": ""}],
-                    }
-                ],
-            }
-        }
-    },
-}
-EXTENSION: dict[str, Any] = {"kind": "ExtensionConfig", "metadata": {"name": "mine"}}
-FOLDER = Path("/state/cluster-api")
-WORKLOADS = Path("/state/workloads")
-AUTHORITY = Path("/state/ca.crt")
+EXISTING = ExistingServer(cluster="uid", version="v1.35.0+k3s1", address="127.0.0.1", mark="demo.1")
+CONFIG = Config(Server("https://127.0.0.1:6443"), User())
 
 
-def core() -> Component:
-    return upstream_component(
-        CORE, version="v1.14.0", program=Path("/cache/core"), manifests=[DEPLOYMENT]
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    environment = Environment(tmp_path / "demo")
+    environment.make_folders()
+    return environment
+
+
+def desired(
+    before: Settings | None, request: UpRequest, attachment: Attachment | None = None
+) -> Settings:
+    """The settings with which the plan starts a supervisor."""
+    steps = plan_up(request, Observed("demo", before, attachment))
+    return next(step.settings for step in steps if isinstance(step, StartSupervisor))
+
+
+def test_the_plan_from_nothing_takes_the_newest_version() -> None:
+    settings = Settings(kubernetes_version=KNOWN_KUBERNETES[-1], providers=["dev"])
+    assert plan_up(UpRequest(providers=("dev",)), Observed("demo")) == (
+        FetchPrograms(settings),
+        StartSupervisor(settings),
+        WaitUntilUp(),
     )
 
 
-def mine(kind: ProviderType = "ControlPlaneProvider") -> Component:
-    return python_component(
-        Provider(
-            name="mine",
-            type=kind,
-            version="v0.1.0",
-            module="mine",
-            arguments=["--concurrency=5"],
-            objects=[EXTENSION],
-        )
+def test_an_environment_that_is_there_goes_through_the_same_steps() -> None:
+    before = Settings(kubernetes_version="v1.33.13", ports={"a/health": 1})
+    assert plan_up(UpRequest(), Observed("demo", before)) == (
+        FetchPrograms(before),
+        StartSupervisor(before),
+        WaitUntilUp(),
     )
 
 
-def test_a_go_manager_keeps_its_deployments_flags_but_those_that_speak_of_a_pod() -> None:
-    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS, AUTHORITY)
-    assert command(core(), place).arguments == (
-        "/cache/core",
-        "--feature-gates=ClusterTopology=true",
-        "--kubeconfig=/state/cluster-api/kubeconfig",
-        "--health-addr=127.64.0.9:31000",
-        "--diagnostics-address=0",
-        "--webhook-port=31001",
-        "--webhook-cert-dir=/state/cluster-api",
-        "--runtime-extension-client-cert-file=/state/cluster-api/tls.crt",
-        "--runtime-extension-client-key-file=/state/cluster-api/tls.key",
+def test_an_existing_api_server_is_checked_before_anything_is_started() -> None:
+    attachment = Attachment(CONFIG, EXISTING)
+    steps = plan_up(UpRequest(providers=("dev",)), Observed("demo", None, attachment))
+    assert [type(step) for step in steps] == [
+        FetchPrograms,
+        CheckVacant,
+        StartSupervisor,
+        WaitUntilUp,
+    ]
+    assert steps[1] == CheckVacant(attachment, ("dev",))
+    assert isinstance(steps[2], StartSupervisor)
+    assert steps[2].config is CONFIG
+
+
+def test_providers_are_added_to_those_that_there_are() -> None:
+    first = desired(None, UpRequest(kubernetes_version="v1.34.4", providers=("kubeadm",)))
+    second = desired(
+        first.model_copy(update={"ports": {"a/health": 1}}),
+        UpRequest(kubernetes_version="v1.34.4", providers=("dev",)),
     )
+    assert second.providers == ["dev", "kubeadm"]
+    assert second.ports == {"a/health": 1}
 
 
-def test_a_manager_is_told_of_a_pod_that_stays_the_same() -> None:
-    place = Place("127.64.0.9", {"health": 31000, "webhooks": 31001}, FOLDER, WORKLOADS, AUTHORITY)
-    environment = command(core(), place).environment
-    assert dict(environment) | {"POD_UID": "?"} == {
-        "DOCKER_HOST": "",
-        "POD_IP": "127.64.0.9",
-        "POD_NAME": "cluster-api",
-        "POD_NAMESPACE": "capi-system",
-        "POD_UID": "?",
-    }
-    assert command(core(), place).hash == command(core(), place).hash
+def test_a_management_cluster_keeps_its_version() -> None:
+    with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.33\.13"):
+        desired(Settings(kubernetes_version="v1.33.13"), UpRequest(kubernetes_version="v1.34.4"))
 
 
-def test_a_python_manager_runs_in_this_interpreter_with_its_own_flags() -> None:
-    place = Place("127.64.0.9", {"health": 31000}, FOLDER, WORKLOADS, AUTHORITY)
-    assert command(mine(), place).arguments == (
-        sys.executable,
-        "-m",
-        "mine",
-        "--concurrency=5",
-        "--kubeconfig=/state/cluster-api/kubeconfig",
-        "--health-address=127.64.0.9:31000",
-        "--metrics-address=0",
+def test_the_clusters_of_an_existing_api_server_need_not_have_its_version() -> None:
+    before = Settings(
+        kubernetes_version="v1.33.13",
+        providers=["dev"],
+        existing=EXISTING,
+        ports={"cluster-api/health": 1},
     )
-
-
-def test_an_extension_serves_hooks_to_those_who_show_a_certificate() -> None:
-    ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001}
-    made = command(
-        mine("RuntimeExtensionProvider"),
-        Place("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY),
+    now = desired(
+        before,
+        UpRequest(kubernetes_version="v1.34.4", providers=("kubeadm",)),
+        Attachment(CONFIG, EXISTING.model_copy(update={"address": "127.0.0.2"})),
     )
-    assert made.arguments[4:] == (
-        "--host=127.64.0.9",
-        "--port=31001",
-        "--probes-port=31000",
-        "--cert-dir=/state/cluster-api",
-        "--client-ca=/state/ca.crt",
-    )
-    assert made.environment["KUBECONFIG"] == "/state/cluster-api/kubeconfig"
-    assert made.environment["CAPELIN_STATE_FOLDER"] == "/state/workloads/runtime-extension-mine"
+    assert now.kubernetes_version == "v1.34.4"
+    assert now.server_version == "v1.35.0+k3s1"
+    assert now.providers == ["dev", "kubeadm"]
+    assert now.ports == {"cluster-api/health": 1}
+    assert now.existing is not None
+    assert now.existing.address == "127.0.0.2"
 
 
-def test_what_needs_cluster_api_to_answer_is_sent_late() -> None:
-    assert mine("RuntimeExtensionProvider").late == [EXTENSION]
-    assert EXTENSION not in mine("RuntimeExtensionProvider").manifests
+def test_the_target_is_remembered() -> None:
+    existing, process = UpRequest(target="existing"), UpRequest(target="process")
+    assert choose_target(UpRequest(), "demo", None) == "process"
+    assert choose_target(existing, "demo", None) == "existing"
+    before = Settings(kubernetes_version="v1.34.4", existing=EXISTING)
+    assert choose_target(UpRequest(), "demo", before) == "existing"
+    assert choose_target(existing, "demo", before) == "existing"
+    with pytest.raises(InvalidInputError, match="demo has the target existing"):
+        choose_target(process, "demo", before)
 
 
-def test_what_is_called_gets_a_port_and_what_is_not_gets_none() -> None:
-    assert mine("RuntimeExtensionProvider").listens_for == ("health", "webhooks")
-    assert mine().listens_for == ("health",)
+def test_a_kubeconfig_is_for_an_existing_api_server_only() -> None:
+    request = UpRequest(kubeconfig=Path("lab.yaml"))
+    with pytest.raises(InvalidInputError, match="Add --target existing"):
+        choose_target(request, "demo", None)
+    assert choose_target(replace(request, target="existing"), "demo", None) == "existing"
 
 
-def chosen(recorded: dict[str, int], *taken: int) -> dict[str, int]:
-    ports = count(40000)
-    return choose_ports(
-        [core(), mine()],
-        recorded,
-        usable=lambda port: port not in taken,
-        free=lambda: next(ports),
-    )
+def test_an_environment_of_before_there_were_targets_is_a_process(environment: Environment) -> None:
+    environment.settings_file.write_text('{"kubernetesVersion": "v1.34.4"}')
+    request = UpRequest(target="process")
+    assert choose_target(request, "demo", environment.settings()) == "process"
 
 
-def test_everything_that_listens_gets_a_port_of_its_own() -> None:
-    ports = chosen({})
-    assert ports == {
-        "cluster-api/health": 40000,
-        "cluster-api/webhooks": 40001,
-        "control-plane-mine/health": 40002,
-    }
-    assert ports_of(core(), ports) == {"health": 40000, "webhooks": 40001}
+async def test_a_provider_whose_port_is_taken_is_refused(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev_only, kubeadm = UpRequest(providers=("dev",)), UpRequest(providers=("kubeadm",))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        dev = replace(OPTIONAL_PROVIDERS["dev"][0], fixed_ports=(port,))
+        monkeypatch.setitem(OPTIONAL_PROVIDERS, "dev", (dev,))
+        with pytest.raises(BusyError, match=f"always listens on port {port}"):
+            plan_up(dev_only, await observe(environment, dev_only))
+        plan_up(kubeadm, await observe(environment, kubeadm))
+    plan_up(dev_only, await observe(environment, dev_only))
 
 
-def test_ports_stay_while_they_can_be_used() -> None:
-    recorded = {"cluster-api/health": 31000, "cluster-api/webhooks": 31001, "gone/health": 31002}
-    assert chosen(recorded, 31001) == {
-        "cluster-api/health": 31000,
-        "cluster-api/webhooks": 40000,
-        "control-plane-mine/health": 40001,
-    }
+async def test_an_environment_without_a_supervisor_does_not_come_up(
+    environment: Environment,
+) -> None:
+    with pytest.raises(NotReadyError, match="Its supervisor does not run"):
+        await anext(follow_status(environment))
 
 
-def test_no_port_is_given_twice() -> None:
-    assert chosen({"cluster-api/health": 40001})["cluster-api/webhooks"] == 40000
-    assert chosen({"cluster-api/webhooks": 40000, "cluster-api/health": 40000}) == {
-        "cluster-api/health": 40000,
-        "cluster-api/webhooks": 40001,
-        "control-plane-mine/health": 40002,
-    }
+async def test_an_environment_that_never_ran_is_removed_too(environment: Environment) -> None:
+    await remove_environment(environment)
+    assert not environment.folder.exists()

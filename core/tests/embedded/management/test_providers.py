@@ -7,9 +7,12 @@ from unittest.mock import Mock
 
 import pytest
 from capelin.embedded.management import providers
-from capelin.embedded.management.components import programs
-from capelin.embedded.management.plan import python_component
-from capelin.embedded.management.providers import discover, upstream
+from capelin.embedded.management.providers import (
+    installed_providers,
+    python_component,
+    required_programs,
+    upstream_providers,
+)
 from capelin.errors import InvalidInputError, UserError
 from capelin.provider import ENTRY_POINTS, Provider
 
@@ -26,8 +29,8 @@ MINE = Provider(
 
 
 def test_core_is_always_there_and_comes_first() -> None:
-    assert [each.label for each in upstream([])] == ["cluster-api"]
-    assert [each.label for each in upstream(["dev", "kubeadm"])] == [
+    assert [each.label for each in upstream_providers([])] == ["cluster-api"]
+    assert [each.label for each in upstream_providers(["dev", "kubeadm"])] == [
         "cluster-api",
         "bootstrap-kubeadm",
         "control-plane-kubeadm",
@@ -47,7 +50,7 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     point = EntryPoint("running", "running:provider", ENTRY_POINTS)
     monkeypatch.setattr(providers, "entry_points", Mock(return_value=[point]))
-    assert programs("v1.33.13", []) == [
+    assert required_programs("v1.33.13", []) == [
         "kube-apiserver@v1.33.13",
         "kube-controller-manager@v1.33.13",
         "etcd",
@@ -56,14 +59,14 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
         "kubectl",
         "cluster-api-controller",
     ]
-    assert "kube-apiserver@v1.33.13" not in programs("v1.33.13", [], target="existing")
+    assert "kube-apiserver@v1.33.13" not in required_programs("v1.33.13", [], target="existing")
 
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         InvalidInputError, match=r"'aws'. Those that there are: kubeadm-bootstrap, kubeadm, dev"
     ):
-        upstream(["kubeadm", "aws"])
+        upstream_providers(["kubeadm", "aws"])
 
 
 def entry_point(describe: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> EntryPoint:
@@ -80,7 +83,7 @@ def test_a_package_brings_its_provider_by_an_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "Provider(name='p', type='InfrastructureProvider', version='v1', module='m')"
-    (found,) = discover([entry_point(text, tmp_path, monkeypatch)])
+    (found,) = installed_providers([entry_point(text, tmp_path, monkeypatch)])
     assert (found.label, found.module) == ("infrastructure-p", "m")
 
 
@@ -91,7 +94,7 @@ def test_an_entry_point_that_describes_no_provider_is_named(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=r"The entry point 'mine' .* no provider"):
-        discover([entry_point(text, tmp_path, monkeypatch)])
+        installed_providers([entry_point(text, tmp_path, monkeypatch)])
 
 
 def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:

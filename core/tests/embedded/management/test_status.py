@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from capelin.embedded.management.status import Journal, Status, read_status
+from capelin.embedded.management.status import Status, StatusFile, read_status
 from capelin.embedded.processes import Phase, State
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -23,35 +23,35 @@ def test_an_environment_is_up_when_every_step_is_done_and_every_process_runs(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "status.json"
-    journal = Journal(path, pid=1, now=NOW)
-    journal.seen({"etcd": state(Phase.RUNNING)})
+    status_file = StatusFile(path, pid=1, now=NOW)
+    status_file.processes_changed({"etcd": state(Phase.RUNNING)})
     assert not told(path).is_up
-    for step in told(path).steps:
-        journal.running(step.name, NOW)
-        journal.done(step.name, NOW + timedelta(seconds=1.5))
+    for step in told(path).stages:
+        status_file.stage_running(step.name, NOW)
+        status_file.stage_done(step.name, NOW + timedelta(seconds=1.5))
     assert told(path).is_up
-    assert [step.seconds for step in told(path).steps] == [1.5] * 4
-    journal.seen({"etcd": state(Phase.BACKING_OFF, "was killed by SIGKILL")})
+    assert [step.seconds for step in told(path).stages] == [1.5] * 4
+    status_file.processes_changed({"etcd": state(Phase.BACKING_OFF, "was killed by SIGKILL")})
     assert not told(path).is_up
     assert told(path).processes[0].message == "was killed by SIGKILL"
 
 
 def test_a_step_that_does_not_work_says_why_until_it_does(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
-    journal = Journal(path, pid=1, now=NOW)
-    journal.running("api-server", NOW)
-    journal.failing("api-server", "no answer")
-    assert (told(path).steps[0].state, told(path).steps[0].message) == ("Failing", "no answer")
-    journal.done("api-server", NOW)
-    assert (told(path).steps[0].state, told(path).steps[0].message) == ("Done", "")
+    status_file = StatusFile(path, pid=1, now=NOW)
+    status_file.stage_running("api-server", NOW)
+    status_file.stage_failing("api-server", "no answer")
+    assert (told(path).stages[0].state, told(path).stages[0].message) == ("Failing", "no answer")
+    status_file.stage_done("api-server", NOW)
+    assert (told(path).stages[0].state, told(path).stages[0].message) == ("Done", "")
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
-    journal = Journal(path, pid=1, now=NOW)
-    journal.seen({"etcd": state(Phase.RUNNING)})
+    status_file = StatusFile(path, pid=1, now=NOW)
+    status_file.processes_changed({"etcd": state(Phase.RUNNING)})
     path.unlink()
-    journal.seen({"etcd": state(Phase.RUNNING)})
+    status_file.processes_changed({"etcd": state(Phase.RUNNING)})
     assert not path.exists()
 
 
@@ -63,6 +63,6 @@ def test_a_status_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 
 def test_an_api_server_that_was_there_before_is_no_step(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "status.json", pid=1, now=NOW, steps=["installation"])
-    journal.running("installation", NOW)
-    assert [step.name for step in told(tmp_path / "status.json").steps] == ["installation"]
+    status_file = StatusFile(tmp_path / "status.json", pid=1, now=NOW, stages=["installation"])
+    status_file.stage_running("installation", NOW)
+    assert [step.name for step in told(tmp_path / "status.json").stages] == ["installation"]

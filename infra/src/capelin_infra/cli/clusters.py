@@ -57,10 +57,10 @@ def create(
     within: Within = 600,
 ) -> None:
     """Create a workload cluster from a ClusterClass."""
-    from capelin_infra.clusters import Shape
+    from capelin_infra.clusters import ClusterOptions
     from capelin_infra.lifecycle import create_cluster
 
-    shape = Shape(
+    shape = ClusterOptions(
         name=name,
         namespace=namespace,
         cluster_class=cluster_class,
@@ -135,12 +135,12 @@ def scale(
     within: Within = 600,
 ) -> None:
     """Change how many machines a cluster has."""
-    from capelin_infra.clusters import Counts
+    from capelin_infra.clusters import ScaleOptions
     from capelin_infra.lifecycle import scale_cluster
 
     if workers is None and control_plane_replicas is None:
         raise typer.BadParameter("say --workers, --control-plane-replicas, or both")
-    counts = Counts(workers=workers, pool=pool, control_plane=control_plane_replicas)
+    counts = ScaleOptions(workers=workers, pool=pool, control_plane=control_plane_replicas)
     work = scale_cluster(
         environment, namespace, name, counts, dry_run=dry_run, within=within if wait else None
     )

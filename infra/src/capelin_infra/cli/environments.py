@@ -76,21 +76,21 @@ def up(
     Safe to run again: what is there is kept, what is missing or was killed is started. Where the
     target is existing, no API server is started; all else runs on this machine just the same.
     """
-    from capelin_infra.environments import Wish, bring_up
+    from capelin.embedded.management import UpRequest
 
-    wish = Wish(
-        name=name,
+    from capelin_infra.demo import DemoOptions
+    from capelin_infra.up import UpOptions, bring_up
+
+    request = UpRequest(
         kubernetes_version=kubernetes_version,
         providers=tuple(part.strip() for part in with_.split(",") if part.strip()),
-        workers=workers,
-        control_plane_replicas=control_plane_replicas,
-        demo=not management_only,
         target=target,
         kubeconfig=kubeconfig,
         context=context,
     )
+    demo = None if management_only else DemoOptions(workers, control_plane_replicas)
     run(
-        bring_up(wish),
+        bring_up(UpOptions(name, request, demo)),
         interrupted=f"Go on with capelin up --name {name}, or remove it with "
         f"capelin down --name {name}.",
     )

@@ -1,1 +1,47 @@
-"""A whole Cluster API management cluster as supervised local processes."""
+"""Environments: a management cluster and all that belongs to it, as processes on this machine."""
+
+from capelin.embedded.management.environment import (
+    Environment,
+    ExistingServer,
+    Settings,
+    all_environments,
+    environment_named,
+    existing_server_of,
+)
+from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
+from capelin.embedded.management.plan import UpRequest, WaitUntilUp, plan_up
+from capelin.embedded.management.providers import (
+    CORE,
+    OPTIONAL_PROVIDERS,
+    render_template,
+    required_programs,
+)
+from capelin.embedded.management.status import Status, current_status, supervisor_process
+from capelin.embedded.management.uninstall import remove_environment
+from capelin.embedded.management.up import UpView, bring_up, carry_out, observe
+
+__all__ = [
+    "CORE",
+    "ENVIRONMENT_LABEL",
+    "OPTIONAL_PROVIDERS",
+    "WEBHOOKS",
+    "Environment",
+    "ExistingServer",
+    "Settings",
+    "Status",
+    "UpRequest",
+    "UpView",
+    "WaitUntilUp",
+    "all_environments",
+    "bring_up",
+    "carry_out",
+    "current_status",
+    "environment_named",
+    "existing_server_of",
+    "observe",
+    "plan_up",
+    "remove_environment",
+    "render_template",
+    "required_programs",
+    "supervisor_process",
+]

@@ -1,108 +1,183 @@
-"""What an environment is made of, with Cluster API's own providers rendered from its Go module."""
+"""How a provider's manager runs as a local process: its ports, flags and environment."""
 
-import asyncio
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Literal
+from uuid import NAMESPACE_DNS, uuid5
 
 from capelin.api import Unstructured
-from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
-from capelin.embedded.binaries import CLUSTER_API, KUBERNETES, Binaries, parse_component
-from capelin.embedded.management.environment import Target
-from capelin.embedded.management.plan import (
-    VARIABLES,
-    Component,
-    python_component,
-    upstream_component,
+from capelin.contract.names import ProviderType
+from capelin.embedded.components import TIMER_SLACK
+from capelin.embedded.management.manifests import LaunchSpec, inventory_entry
+from capelin.embedded.processes import Command, Limits
+
+# Cluster API's managers serve webhooks on all addresses, and take no other.
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104
+
+Purpose = Literal["health", "webhooks"]
+
+Dialect = Literal["go", "python", "extension"]
+"""A manager of Cluster API's, one on `capelin.controller`, a server on `capelin.runtime`."""
+
+_PASSED_ON: Final = frozenset(
+    {
+        "CAPELIN_BINARIES",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "KUBEBUILDER_ASSETS",
+        "NO_PROXY",
+        "SSL_CERT_FILE",
+        "XDG_CACHE_HOME",
+    }
 )
-from capelin.embedded.management.providers import Upstream, discover, upstream
-from capelin.embedded.management.substitution import substitute
-from capelin.embedded.processes import private_folder, write_private
-from capelin.errors import UserError
-from capelin.yaml import read_all_yaml
-
-CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
+_LEADER_ELECTION: Final = re.compile(r"--leader-elect(=.*)?")
 
 
-def programs(
-    kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
-) -> list[str]:
-    """The programs that an environment needs, as the binaries are asked for."""
-    needed = [
-        *((KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD) if target == "process" else ()),
-        *(program for provider in discover() for program in provider.programs),
-    ]
-    ours = [
-        f"{name}@{kubernetes_version}"
-        if parse_component(name).component.project is KUBERNETES
-        else name
-        for name in dict.fromkeys(needed)
-    ]
-    return [*ours, "kubectl", *(each.program for each in upstream(requested))]
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A provider, wherever it is from, with all that its installation and its start need."""
+
+    label: str
+    name: str
+    type: ProviderType
+    version: str
+    program: tuple[str, ...]
+    """The command line's beginning."""
+    dialect: Dialect
+    """Whose names its flags have."""
+    launch: LaunchSpec
+    manifests: Sequence[Unstructured]
+    listens_for: tuple[Purpose, ...]
+    late: Sequence[Unstructured] = ()
+    """What can only be sent when Cluster API's own webhooks answer."""
+
+    @property
+    def inventory(self) -> Unstructured:
+        """What clusterctl is to know of it."""
+        return inventory_entry(
+            name=self.name,
+            kind=self.type,
+            label=self.label,
+            version=self.version,
+            namespace=self.launch.namespace,
+        )
 
 
-async def gather(requested: Iterable[str], binaries: Binaries) -> list[Component]:
-    """Everything that an environment is made of, Cluster API's core first.
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a manager finds what it needs, and where it listens."""
 
-    Raises:
-        UserError: if the components of a provider cannot be rendered.
+    address: str
+    ports: Mapping[Purpose, int]
+    folder: Path
+    """With its `kubeconfig`, and its certificate as `tls.crt` and `tls.key`."""
+    workloads: Path
+    """Where it keeps what it runs on this machine."""
+    authority: Path
+    """The CA of everybody's certificates here, to know callers by."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Who it is to the API server."""
+        return self.folder / "kubeconfig"
+
+
+def component_command(component: Component, place: Placement) -> Command:
+    """The command line and environment of a component's manager.
+
+    Leader election is left out: the supervisor sees to it that there is one process, and a
+    successor would have to wait for the lease of one that was killed.
     """
-    asked = upstream(requested)
-    found = await binaries.fetch(each.program for each in asked)
-    ours = [
-        upstream_component(
-            each,
-            version=CLUSTER_API_VERSION,
-            program=found[each.program].path,
-            manifests=await _manifests(each, binaries),
-        )
-        for each in asked
-    ]
-    return [*ours, *map(python_component, discover())]
-
-
-def parse(text: str, variables: Mapping[str, str]) -> list[Unstructured]:
-    """The objects of a YAML template."""
-    return [each for each in read_all_yaml(substitute(text, variables)) if each]
-
-
-async def _manifests(provider: Upstream, binaries: Binaries) -> list[Unstructured]:
-    """What clusterctl would install for a provider, with our feature gates."""
-    given = hashlib.sha256(json.dumps(VARIABLES, sort_keys=True).encode()).hexdigest()[:12]
-    folder = binaries.cache.root / "components" / f"{CLUSTER_API_VERSION}-{given}"
-    cached = folder / f"{provider.label}.json"
-    if (found := _read(cached)) is not None:
-        return found
-    source = await binaries.module_dir(provider.source, CLUSTER_API_VERSION)
-    text = await _kustomize(await binaries.path("kubectl"), source / provider.kustomization)
-    rendered = parse(text, VARIABLES)
-    private_folder(folder)
-    write_private(cached, json.dumps(rendered).encode())
-    return rendered
-
-
-def _read(path: Path) -> list[Unstructured] | None:
-    try:
-        return cast("list[Unstructured]", json.loads(path.read_bytes()))
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-async def _kustomize(kubectl: Path, folder: Path) -> str:
-    process = await asyncio.create_subprocess_exec(
-        kubectl,
-        "kustomize",
-        folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    ours = _flags(component, place)
+    asked = [each for each in component.launch.arguments if not _LEADER_ELECTION.fullmatch(each)]
+    kept = [each for each in asked if each.removeprefix("--").partition("=")[0] not in ours]
+    flags = [f"--{name}={value}" for name, value in ours.items()]
+    return Command(
+        arguments=(*component.program, *kept, *flags),
+        environment={**component.launch.environment, **_environment(component, place)},
+        limits=Limits(timer_slack=TIMER_SLACK if component.dialect == "go" else 0.0),
     )
-    out, err = await process.communicate()
-    if process.returncode:
-        raise UserError(
-            f"The components in {folder} cannot be rendered.",
-            reason=f"kubectl kustomize says: {err.decode(errors='replace').strip()}",
-            hint="Remove that folder, so that it is unpacked anew, and try again.",
-        )
-    return out.decode()
+
+
+def inherited_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that say where programs are to be had from, for processes that get some."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name in _PASSED_ON or name.startswith("GO")
+    }
+
+
+def choose_ports(
+    components: Iterable[Component],
+    recorded: Mapping[str, int],
+    *,
+    usable: Callable[[int], bool],
+    free: Callable[[], int],
+) -> dict[str, int]:
+    """A port for everything that listens: the one that it had, if that can still be used."""
+    wanted = [f"{each.label}/{purpose}" for each in components for purpose in each.listens_for]
+    chosen: dict[str, int] = {}
+    for name in wanted:
+        port = recorded.get(name)
+        while port is None or port in chosen.values() or not usable(port):
+            port = free()
+        chosen[name] = port
+    return chosen
+
+
+def ports_of(component: Component, ports: Mapping[str, int]) -> dict[Purpose, int]:
+    """Which of the chosen ports are a component's."""
+    return {purpose: ports[f"{component.label}/{purpose}"] for purpose in component.listens_for}
+
+
+def _flags(component: Component, place: Placement) -> dict[str, str]:
+    health = f"{place.address}:{place.ports['health']}"
+    match component.dialect:
+        case "python":
+            return {
+                "kubeconfig": str(place.kubeconfig),
+                "health-address": health,
+                "metrics-address": "0",
+            }
+        case "extension":
+            return {
+                "host": place.address,
+                "port": str(place.ports["webhooks"]),
+                "probes-port": str(place.ports["health"]),
+                "cert-dir": str(place.folder),
+                "client-ca": str(place.authority),
+            }
+        case "go":
+            flags = {
+                "kubeconfig": str(place.kubeconfig),
+                "health-addr": health,
+                "diagnostics-address": "0",
+                "webhook-port": str(place.ports["webhooks"]),
+                "webhook-cert-dir": str(place.folder),
+            }
+            # Extensions answer nobody but Cluster API's core, which shows who it is.
+            certificate = {
+                "runtime-extension-client-cert-file": str(place.folder / "tls.crt"),
+                "runtime-extension-client-key-file": str(place.folder / "tls.key"),
+            }
+            return flags | (certificate if component.type == "CoreProvider" else {})
+
+
+def _environment(component: Component, place: Placement) -> dict[str, str]:
+    if component.dialect != "go":
+        return {
+            "CAPELIN_STATE_FOLDER": str(place.workloads / component.label),
+            "KUBECONFIG": str(place.kubeconfig),
+            **inherited_variables(os.environ),
+        }
+    # What a manager in a pod learns from the downward API.
+    return {
+        "POD_IP": place.address,
+        "POD_NAME": component.label,
+        "POD_NAMESPACE": component.launch.namespace,
+        "POD_UID": str(uuid5(NAMESPACE_DNS, f"{component.label}.{place.address}")),
+    }

@@ -21,7 +21,7 @@ TokenSource = Callable[[str, str, timedelta], Awaitable[Token]]
 """Asks the API server for a token of a service account: namespace, name, validity."""
 
 
-class Issued(Model):
+class TokenRecord(Model):
     """A token's life, kept beside it: the token itself need not be taken apart."""
 
     at: Time
@@ -42,7 +42,7 @@ class Account:
         return Config(self.server, User(token_file=token), self.namespace).flattened()
 
 
-def keep_ca(folder: Path, now: datetime) -> KeyPair:
+def ensure_ca(folder: Path, now: datetime) -> KeyPair:
     """The authority that vouches for webhooks, and for Cluster API towards extensions.
 
     It is not the API server's: no certificate of a webhook is anybody's way into that.
@@ -57,12 +57,12 @@ def keep_ca(folder: Path, now: datetime) -> KeyPair:
     return ca
 
 
-def token_due(issued: Issued | None, now: datetime) -> bool:
+def token_due(issued: TokenRecord | None, now: datetime) -> bool:
     """Whether to ask for a token: a third of the old one's life is kept for trouble."""
     return issued is None or not issued.at <= now < issued.at + (issued.until - issued.at) * 2 / 3
 
 
-async def keep_account(folder: Path, account: Account, ask: TokenSource, now: datetime) -> bool:
+async def ensure_token(folder: Path, account: Account, ask: TokenSource, now: datetime) -> bool:
     """Give a manager's folder its kubeconfig and a token that is good for long enough.
 
     Returns whether there was a new token to write.
@@ -74,11 +74,11 @@ async def keep_account(folder: Path, account: Account, ask: TokenSource, now: da
         return False
     token = await ask(account.namespace, account.name, TOKEN_VALIDITY)
     write_private(folder / "token", token.value.encode())
-    write_private(note, Issued(at=now, until=token.expires).model_dump_json().encode())
+    write_private(note, TokenRecord(at=now, until=token.expires).model_dump_json().encode())
     return True
 
 
-def keep_certificate(
+def ensure_certificate(
     folder: Path, ca: KeyPair, *, common_name: str, address: str, now: datetime
 ) -> bool:
     """Give a manager's folder a certificate to serve, and to call with, that is far from its end.
@@ -98,9 +98,9 @@ def keep_certificate(
     return True
 
 
-def _issued(note: Path) -> Issued | None:
+def _issued(note: Path) -> TokenRecord | None:
     try:
-        return Issued.read_json(note.read_bytes())
+        return TokenRecord.read_json(note.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
 

@@ -13,8 +13,15 @@ from pydantic import Field, ValidationError
 
 from capelin.api import Model
 from capelin.embedded.folders import state_folder
-from capelin.embedded.processes import private_folder, write_private
-from capelin.errors import BusyError, InvalidInputError, UserError
+from capelin.embedded.processes import (
+    private_folder,
+    write_private,
+)
+from capelin.errors import (
+    BusyError,
+    InvalidInputError,
+    UserError,
+)
 
 DEFAULT_NAME: Final = "default"
 
@@ -26,7 +33,7 @@ Target = Literal["process", "existing"]
 """Where the management cluster's API server is: among our own processes, or there already."""
 
 
-class Existing(Model):
+class ExistingServer(Model):
     """An API server that somebody else runs, as it was found."""
 
     cluster: str
@@ -44,7 +51,7 @@ class Settings(Model):
 
     kubernetes_version: str
     """Of the clusters that are made in it, and of the API server where that is our own."""
-    existing: Existing | None = None
+    existing: ExistingServer | None = None
     """The API server, where it is not our own."""
     providers: list[str] = []
     """The names given to `--with`."""
@@ -152,7 +159,7 @@ class Environment:
             private_folder(folder)
 
     @contextmanager
-    def being_changed(self, verb: str) -> Generator[None]:
+    def locked(self, verb: str) -> Generator[None]:
         """Hold the environment, so that nobody else starts or removes it meanwhile.
 
         Where nothing comes of it, no folder is left.
@@ -161,7 +168,7 @@ class Environment:
             BusyError: at once, if somebody else does so already.
         """
         private_folder(self.folder)
-        with held(self.folder / _LOCK, verb) as holder:
+        with hold_lock(self.folder / _LOCK, verb) as holder:
             if holder is not None:
                 raise BusyError(
                     f"Environment {self.name} is being changed by another command.",
@@ -183,7 +190,7 @@ class Environment:
 
 
 @contextmanager
-def held(path: Path, note: str) -> Generator[str | None]:
+def hold_lock(path: Path, note: str) -> Generator[str | None]:
     """Hold a lock file; yields nothing, or the note of the process that holds it already.
 
     The kernel lets go of it however the holder ends.
@@ -223,7 +230,7 @@ def _open_locked(path: Path) -> int | None:
         os.close(descriptor)
 
 
-def named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
+def environment_named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
     """The environment of a name.
 
     Raises:
@@ -239,9 +246,19 @@ def named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
     return Environment(state_folder(variables) / name)
 
 
-def all_named(variables: Mapping[str, str] = os.environ) -> list[Environment]:
+def all_environments(variables: Mapping[str, str] = os.environ) -> list[Environment]:
     """Every environment that there is, by name."""
     folder = state_folder(variables)
     found = folder.iterdir() if folder.is_dir() else ()
     environments = (Environment(each) for each in sorted(found) if _NAME.fullmatch(each.name))
     return [each for each in environments if each.folder.is_dir()]
+
+
+def existing_server_of(environment: Environment) -> ExistingServer | None:
+    """The API server that an environment lives in, where it is not its own."""
+    try:
+        settings = environment.settings()
+    except UserError:
+        # An environment that cannot be read has to be removable all the same.
+        return None
+    return None if settings is None else settings.existing

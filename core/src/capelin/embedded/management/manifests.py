@@ -1,21 +1,24 @@
 """A provider's components, as clusterctl would install them, made fit for a local process."""
 
+import asyncio
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
+from capelin.client import ApiError, Client, NotServed
 
 CLUSTERCTL_LABEL: Final = "clusterctl.cluster.x-k8s.io"
 """Without it on a CRD, clusterctl neither describes nor moves objects of the kind."""
 
 PROVIDER_LABEL: Final = "cluster.x-k8s.io/provider"
 
-MARK: Final = "capelin.cluster.x-k8s.io/environment"
+ENVIRONMENT_LABEL: Final = "capelin.cluster.x-k8s.io/environment"
 """The label on what an environment put into an API server that is not its own."""
 
-MANAGER: Final = "capelin"
+FIELD_MANAGER: Final = "capelin"
 """Who an environment is to an API server as the owner of what it put there."""
 
 WEBHOOKS: Final = tuple(
@@ -29,7 +32,7 @@ _CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class WebhookEndpoint:
     """Where the API server reaches a local process, and the CA that vouches for it."""
 
     address: str
@@ -45,7 +48,7 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchSpec:
     """What a provider's Deployment says about running its manager."""
 
     namespace: str
@@ -55,36 +58,38 @@ class Launch:
     """Constant variables alone: those that speak of a pod are the plan's business."""
 
 
-def installed(
-    components: Iterable[Unstructured], *, provider: str, listener: Listener | None
+def localize(
+    components: Iterable[Unstructured], *, provider: str, listener: WebhookEndpoint | None
 ) -> list[Unstructured]:
     """What of a provider's components goes to the API server, in the order to send it.
 
     Pods, services and cert-manager's objects are left out: a process, an address and our own
     certificates stand for them. Webhooks and conversions are pointed at the listener.
     """
-    ours = [_labelled(_reached_at(each, listener), provider) for each in kept(components)]
-    return sorted(ours, key=rank)
+    ours = [
+        _labelled(_reached_at(each, listener), provider) for each in without_replaced(components)
+    ]
+    return sorted(ours, key=apply_order)
 
 
-def kept(components: Iterable[Unstructured]) -> list[Unstructured]:
+def without_replaced(components: Iterable[Unstructured]) -> list[Unstructured]:
     """Those of a provider's components that go to the API server."""
     return [each for each in components if each["kind"] not in _REPLACED]
 
 
-def marked(manifest: Unstructured, mark: str) -> Unstructured:
+def with_environment_label(manifest: Unstructured, mark: str) -> Unstructured:
     """The manifest with the label that says which environment put it there."""
     metadata = manifest["metadata"]
-    labels = {**metadata.get("labels", {}), MARK: mark}
+    labels = {**metadata.get("labels", {}), ENVIRONMENT_LABEL: mark}
     return {**manifest, "metadata": {**metadata, "labels": labels}}
 
 
-def mark_of(obj: Unstructured) -> str | None:
+def environment_label_of(obj: Unstructured) -> str | None:
     """Which environment put an object there, if one did."""
-    return obj["metadata"].get("labels", {}).get(MARK)
+    return obj["metadata"].get("labels", {}).get(ENVIRONMENT_LABEL)
 
 
-def launch(components: Iterable[Unstructured]) -> Launch:
+def launch_spec(components: Iterable[Unstructured]) -> LaunchSpec:
     """How a provider's Deployment starts its manager.
 
     Raises:
@@ -100,7 +105,7 @@ def launch(components: Iterable[Unstructured]) -> Launch:
         msg = f"a provider's Deployment has one container, this has {len(containers)}"
         raise ValueError(msg)
     variables = containers[0].get("env", [])
-    return Launch(
+    return LaunchSpec(
         namespace=deployments[0]["metadata"]["namespace"],
         service_account=pod["serviceAccountName"],
         arguments=tuple(containers[0].get("args", [])),
@@ -108,7 +113,7 @@ def launch(components: Iterable[Unstructured]) -> Launch:
     )
 
 
-INVENTORY: Final[Unstructured] = {
+INVENTORY_CRD: Final[Unstructured] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {
@@ -155,7 +160,9 @@ INVENTORY: Final[Unstructured] = {
 """The kind that clusterctl keeps its inventory in. It makes it itself where it runs `init`."""
 
 
-def inventory(*, name: str, kind: str, label: str, version: str, namespace: str) -> Unstructured:
+def inventory_entry(
+    *, name: str, kind: str, label: str, version: str, namespace: str
+) -> Unstructured:
     """The entry in clusterctl's inventory that says that a provider is installed."""
     return {
         "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
@@ -175,7 +182,7 @@ def inventory(*, name: str, kind: str, label: str, version: str, namespace: str)
     }
 
 
-def rank(manifest: Unstructured) -> int:
+def apply_order(manifest: Unstructured) -> int:
     """When to send a manifest: what others need first, and what may stop others last."""
     order = ("CustomResourceDefinition", "Namespace", "ServiceAccount")
     if manifest["kind"] in _WEBHOOK_KINDS:
@@ -194,7 +201,7 @@ def _labelled(manifest: Unstructured, provider: str) -> Unstructured:
     return {**manifest, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
 
 
-def _reached_at(manifest: Unstructured, listener: Listener | None) -> Unstructured:
+def _reached_at(manifest: Unstructured, listener: WebhookEndpoint | None) -> Unstructured:
     """The manifest with every service that the API server is to call replaced by a URL."""
     match manifest["kind"]:
         case "CustomResourceDefinition":
@@ -209,7 +216,9 @@ def _reached_at(manifest: Unstructured, listener: Listener | None) -> Unstructur
     return _called(manifest, path, listener)
 
 
-def _called(value: Unstructured, path: tuple[str, ...], listener: Listener | None) -> Unstructured:
+def _called(
+    value: Unstructured, path: tuple[str, ...], listener: WebhookEndpoint | None
+) -> Unstructured:
     """The value with the `clientConfig` at the path, if there is one, calling the listener."""
     if path:
         head, *rest = path
@@ -223,3 +232,85 @@ def _called(value: Unstructured, path: tuple[str, ...], listener: Listener | Non
         msg = f"the API server is to call the service {service['name']}, which no process serves"
         raise ValueError(msg)
     return {**value, "clientConfig": listener.client_config(service)}
+
+
+_AT_A_TIME: Final = 8
+_POLL_SECONDS: Final = 0.05
+
+
+async def apply_manifests(client: Client, manifests: Iterable[Unstructured]) -> None:
+    """Apply manifests in the order of their kinds, and wait until new kinds can be used.
+
+    Raises:
+        ApiError: if the API server refuses one; the message says which.
+    """
+    ordered = sorted(manifests, key=apply_order)
+    for _, group in groupby(ordered, key=apply_order):
+        slots = asyncio.Semaphore(_AT_A_TIME)
+        await _all(_apply(client, each, slots) for each in group)
+    await _established(client, [each for each in ordered if _is_definition(each)])
+
+
+async def find_live(client: Client, manifests: Iterable[Unstructured]) -> list[Unstructured]:
+    """Those of the objects that are there already, as they are."""
+    slots = asyncio.Semaphore(_AT_A_TIME)
+    found = await asyncio.gather(*(_live(client, each, slots) for each in manifests))
+    return [each for each in found if each is not None]
+
+
+async def _live(
+    client: Client, manifest: Unstructured, slots: asyncio.Semaphore
+) -> Unstructured | None:
+    metadata = manifest["metadata"]
+    async with slots:
+        try:
+            resource = await client.resource_of(manifest)
+            return await client.find(resource, metadata["name"], metadata.get("namespace"))
+        except NotServed:
+            return None
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it at once; the first thing that goes wrong is raised, and the rest not done."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for each in work:
+                tasks.create_task(each)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _apply(client: Client, manifest: Unstructured, slots: asyncio.Semaphore) -> None:
+    async with slots:
+        try:
+            await client.apply(manifest)
+        except ApiError as error:
+            error.add_note(f"This was about {manifest['kind']} {manifest['metadata']['name']}.")
+            raise
+
+
+async def _established(client: Client, definitions: Iterable[Unstructured]) -> None:
+    """Wait until the API server serves the kinds of these definitions."""
+    missing = {
+        (each["spec"]["group"], version["name"], each["spec"]["names"]["plural"])
+        for each in definitions
+        for version in each["spec"]["versions"]
+        if version["served"]
+    }
+    while missing:
+        for group, version in sorted({(group, version) for group, version, _ in missing}):
+            served = await _served(client, f"{group}/{version}")
+            missing -= {(group, version, plural) for plural in served}
+        if missing:
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _served(client: Client, group_version: str) -> set[str]:
+    try:
+        return {resource.plural for resource in await client.resources(group_version)}
+    except NotServed:
+        return set()
+
+
+def _is_definition(manifest: Unstructured) -> bool:
+    return manifest["kind"] == "CustomResourceDefinition"

@@ -1,230 +1,143 @@
-"""How a provider's manager runs as a local process: its ports, flags and environment."""
+"""What `capelin up` does: one pure plan, from what is asked for and what is there to steps."""
 
-import os
-import re
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
-from uuid import NAMESPACE_DNS, uuid5
 
-from capelin.api import Unstructured
-from capelin.contract.names import ProviderType
-from capelin.embedded.components import TIMER_SLACK
-from capelin.embedded.management.manifests import Launch, inventory, launch
-from capelin.embedded.management.providers import Upstream
-from capelin.embedded.processes import Command, Limits
-from capelin.provider import Provider
-
-VARIABLES: Final = {
-    "CLUSTER_TOPOLOGY": "true",
-    "EXP_IN_PLACE_UPDATES": "true",
-    "EXP_MACHINE_POOL": "true",
-    # It makes every step of every object wait until a second has passed since the one before.
-    "EXP_RECONCILER_RATE_LIMITING": "false",
-    "EXP_RUNTIME_SDK": "true",
-}
-"""What clusterctl would be given: the feature gates of every environment."""
-
-# Cluster API's managers serve webhooks on all addresses, and take no other.
-EVERYWHERE: Final = "0.0.0.0"  # noqa: S104
-
-Purpose = Literal["health", "webhooks"]
-
-Dialect = Literal["go", "python", "extension"]
-"""A manager of Cluster API's, one on `capelin.controller`, a server on `capelin.runtime`."""
-
-_PASSED_ON: Final = frozenset(
-    {
-        "CAPELIN_BINARIES",
-        "HTTPS_PROXY",
-        "HTTP_PROXY",
-        "KUBEBUILDER_ASSETS",
-        "NO_PROXY",
-        "SSL_CERT_FILE",
-        "XDG_CACHE_HOME",
-    }
-)
-_LEADER_ELECTION: Final = re.compile(r"--leader-elect(=.*)?")
+from capelin.client import Config
+from capelin.embedded.binaries import KNOWN_KUBERNETES, check_kubernetes_version
+from capelin.embedded.management.attach import Attachment
+from capelin.embedded.management.environment import Settings, Target
+from capelin.errors import BusyError, InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """A provider, wherever it is from, with all that its installation and its start need."""
+class UpRequest:
+    """What a user asks an environment to be. None leaves it as it is, or takes the default."""
 
-    label: str
+    kubernetes_version: str | None = None
+    providers: tuple[str, ...] = ()
+    durable: bool = True
+    target: Target | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is there before anything is changed."""
+
     name: str
-    type: ProviderType
-    version: str
-    program: tuple[str, ...]
-    """The command line's beginning."""
-    dialect: Dialect
-    """Whose names its flags have."""
-    launch: Launch
-    manifests: Sequence[Unstructured]
-    listens_for: tuple[Purpose, ...]
-    late: Sequence[Unstructured] = ()
-    """What can only be sent when Cluster API's own webhooks answer."""
-
-    @property
-    def inventory(self) -> Unstructured:
-        """What clusterctl is to know of it."""
-        return inventory(
-            name=self.name,
-            kind=self.type,
-            label=self.label,
-            version=self.version,
-            namespace=self.launch.namespace,
-        )
+    settings: Settings | None = None
+    attachment: Attachment | None = None
+    """The API server that was there already, where that is the target."""
+    busy_ports: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Labels of providers, and a port of each that something else listens on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a manager finds what it needs, and where it listens."""
+class FetchPrograms:
+    """Have every program of the environment in the cache."""
 
-    address: str
-    ports: Mapping[Purpose, int]
-    folder: Path
-    """With its `kubeconfig`, and its certificate as `tls.crt` and `tls.key`."""
-    workloads: Path
-    """Where it keeps what it runs on this machine."""
-    authority: Path
-    """The CA of everybody's certificates here, to know callers by."""
-
-    @property
-    def kubeconfig(self) -> Path:
-        """Who it is to the API server."""
-        return self.folder / "kubeconfig"
+    settings: Settings
 
 
-def upstream_component(
-    provider: Upstream, *, version: str, program: Path, manifests: Sequence[Unstructured]
-) -> Component:
-    """A provider of Cluster API's, from its components as clusterctl would install them."""
-    return Component(
-        label=provider.label,
-        name=provider.name,
-        type=provider.type,
-        version=version,
-        program=(str(program),),
-        dialect="go",
-        launch=launch(manifests),
-        manifests=manifests,
-        listens_for=("health", "webhooks"),
-    )
+@dataclass(frozen=True, slots=True)
+class CheckVacant:
+    """Refuse an existing API server in which somebody else's Cluster API is."""
+
+    attachment: Attachment
+    providers: tuple[str, ...]
 
 
-def python_component(provider: Provider) -> Component:
-    """A provider of an installed package, in this very interpreter."""
-    is_extension = provider.type == "RuntimeExtensionProvider"
-    return Component(
-        label=provider.label,
-        name=provider.name,
-        type=provider.type,
-        version=provider.version,
-        program=(sys.executable, "-m", provider.module),
-        dialect="extension" if is_extension else "python",
-        launch=Launch(provider.namespace, provider.label, tuple(provider.arguments), {}),
-        manifests=provider.components(),
-        listens_for=("health", "webhooks") if is_extension else ("health",),
-        late=provider.objects,
-    )
+@dataclass(frozen=True, slots=True)
+class StartSupervisor:
+    """Write the settings and start a supervisor that works by them. Running processes stay."""
+
+    settings: Settings
+    config: Config | None = None
+    """What leads to the API server, where that is not our own."""
 
 
-def command(component: Component, place: Place) -> Command:
-    """The command line and environment of a component's manager.
+@dataclass(frozen=True, slots=True)
+class WaitUntilUp:
+    """Follow the supervisor until everything runs."""
 
-    Leader election is left out: the supervisor sees to it that there is one process, and a
-    successor would have to wait for the lease of one that was killed.
+
+Step = FetchPrograms | CheckVacant | StartSupervisor | WaitUntilUp
+
+
+def choose_target(request: UpRequest, name: str, settings: Settings | None) -> Target:
+    """Where the API server of an environment is: where it was, or else where it is asked for.
+
+    Raises:
+        InvalidInputError: if it was elsewhere.
     """
-    ours = _flags(component, place)
-    asked = [each for each in component.launch.arguments if not _LEADER_ELECTION.fullmatch(each)]
-    kept = [each for each in asked if each.removeprefix("--").partition("=")[0] not in ours]
-    flags = [f"--{name}={value}" for name, value in ours.items()]
-    return Command(
-        arguments=(*component.program, *kept, *flags),
-        environment={**component.launch.environment, **_environment(component, place)},
-        limits=Limits(timer_slack=TIMER_SLACK if component.dialect == "go" else 0.0),
+    if settings is None:
+        target = request.target or "process"
+    elif request.target in {None, settings.target}:
+        target = settings.target
+    else:
+        raise InvalidInputError(
+            f"Environment {name} has the target {settings.target}.",
+            reason="Its objects are in that API server, and nothing takes them to another.",
+            hint=f"Leave out --target, choose another --name, or remove it first: "
+            f"capelin down --name {name}.",
+        )
+    if target == "process" and (request.kubeconfig is not None or request.context is not None):
+        raise InvalidInputError(
+            "--kubeconfig and --context lead to an API server that is there already.",
+            reason=f"Environment {name} has, or gets, one of its own.",
+            hint="Add --target existing, or leave them out.",
+        )
+    return target
+
+
+def plan_up(request: UpRequest, observed: Observed) -> tuple[Step, ...]:
+    """The steps from what is there to what is asked for. The same ones when all of it runs.
+
+    Raises:
+        InvalidInputError: if the request contradicts what is there.
+        BusyError: if a provider's port, which nobody can choose, is taken.
+    """
+    settings = _desired_settings(request, observed)
+    if observed.busy_ports:
+        label, port = next(iter(observed.busy_ports.items()))
+        raise BusyError(
+            f"The provider {label} cannot run in environment {observed.name}.",
+            reason=f"It always listens on port {port}, and that is taken; "
+            "another environment may have this provider.",
+            hint="Take that one down first, or leave the provider out of --with.",
+        )
+    attachment = observed.attachment
+    return (
+        FetchPrograms(settings),
+        *((CheckVacant(attachment, tuple(settings.providers)),) if attachment else ()),
+        StartSupervisor(settings, attachment.config if attachment else None),
+        WaitUntilUp(),
     )
 
 
-def passed_on(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say where programs are to be had from, for processes that get some."""
-    return {
-        name: value
-        for name, value in sorted(variables.items())
-        if name in _PASSED_ON or name.startswith("GO")
-    }
-
-
-def choose_ports(
-    components: Iterable[Component],
-    recorded: Mapping[str, int],
-    *,
-    usable: Callable[[int], bool],
-    free: Callable[[], int],
-) -> dict[str, int]:
-    """A port for everything that listens: the one that it had, if that can still be used."""
-    wanted = [f"{each.label}/{purpose}" for each in components for purpose in each.listens_for]
-    chosen: dict[str, int] = {}
-    for name in wanted:
-        port = recorded.get(name)
-        while port is None or port in chosen.values() or not usable(port):
-            port = free()
-        chosen[name] = port
-    return chosen
-
-
-def ports_of(component: Component, ports: Mapping[str, int]) -> dict[Purpose, int]:
-    """Which of the chosen ports are a component's."""
-    return {purpose: ports[f"{component.label}/{purpose}"] for purpose in component.listens_for}
-
-
-def _flags(component: Component, place: Place) -> dict[str, str]:
-    health = f"{place.address}:{place.ports['health']}"
-    match component.dialect:
-        case "python":
-            return {
-                "kubeconfig": str(place.kubeconfig),
-                "health-address": health,
-                "metrics-address": "0",
-            }
-        case "extension":
-            return {
-                "host": place.address,
-                "port": str(place.ports["webhooks"]),
-                "probes-port": str(place.ports["health"]),
-                "cert-dir": str(place.folder),
-                "client-ca": str(place.authority),
-            }
-        case "go":
-            flags = {
-                "kubeconfig": str(place.kubeconfig),
-                "health-addr": health,
-                "diagnostics-address": "0",
-                "webhook-port": str(place.ports["webhooks"]),
-                "webhook-cert-dir": str(place.folder),
-            }
-            # Extensions answer nobody but Cluster API's core, which shows who it is.
-            certificate = {
-                "runtime-extension-client-cert-file": str(place.folder / "tls.crt"),
-                "runtime-extension-client-key-file": str(place.folder / "tls.key"),
-            }
-            return flags | (certificate if component.type == "CoreProvider" else {})
-
-
-def _environment(component: Component, place: Place) -> dict[str, str]:
-    if component.dialect != "go":
-        return {
-            "CAPELIN_STATE_FOLDER": str(place.workloads / component.label),
-            "KUBECONFIG": str(place.kubeconfig),
-            **passed_on(os.environ),
-        }
-    # What a manager in a pod learns from the downward API.
-    return {
-        "POD_IP": place.address,
-        "POD_NAME": component.label,
-        "POD_NAMESPACE": component.launch.namespace,
-        "POD_UID": str(uuid5(NAMESPACE_DNS, f"{component.label}.{place.address}")),
-    }
+def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
+    """The settings from now on: as they were, and the providers asked for now."""
+    before = observed.settings
+    providers = sorted({*(before.providers if before else ()), *request.providers})
+    version = request.kubernetes_version or (
+        before.kubernetes_version if before else KNOWN_KUBERNETES[-1]
+    )
+    check_kubernetes_version(version)
+    if before is None or observed.attachment is not None:
+        return Settings(
+            kubernetes_version=version,
+            providers=providers,
+            durable=request.durable,
+            existing=observed.attachment.server if observed.attachment else None,
+            ports={} if before is None else before.ports,
+        )
+    if before.kubernetes_version != version:
+        raise InvalidInputError(
+            f"Environment {observed.name} runs Kubernetes {before.kubernetes_version}.",
+            reason="A management cluster keeps the version that it was started with.",
+            hint=f"Choose another --name, or remove it first: capelin down --name {observed.name}.",
+        )
+    return before.model_copy(update={"providers": providers})

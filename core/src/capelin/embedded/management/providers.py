@@ -1,17 +1,78 @@
-"""What an environment can be made of: Cluster API's own providers, and installed packages'."""
+"""Variables in templates, with the meaning that clusterctl gives them."""
 
-from collections.abc import Callable, Iterable
+import asyncio
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, get_args
+from pathlib import Path
+from typing import Final, cast, get_args
 
+from capelin.api import Unstructured
 from capelin.contract.names import ProviderType, provider_label
+from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
+from capelin.embedded.binaries import CLUSTER_API, KUBERNETES, Binaries, parse_component
+from capelin.embedded.management.components import Component
+from capelin.embedded.management.environment import Target
+from capelin.embedded.management.manifests import LaunchSpec, launch_spec
+from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import InvalidInputError, UserError
 from capelin.provider import ENTRY_POINTS, Provider
+from capelin.yaml import read_all_yaml
+
+_VARIABLE = re.compile(
+    r"""
+    \$(?P<escaped>\$)                         # $$ stands for $
+    | \$\{\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*
+      (?: :?[=-] (?P<default>(?: \$\{(?: \$\{[^{}]*\} | [^{}] )*\} | (?!\$\{)[^}] )*) )?
+      \}
+    | (?P<foreign>\$\{[^}]*\}?)               # what of the shell's language nobody uses here
+    """,
+    re.VERBOSE,
+)
+
+
+class SubstitutionError(ValueError):
+    """A template asks for what it was not given, or in a way that is not understood."""
+
+
+def substitute(template: str, variables: Mapping[str, str]) -> str:
+    """The template with each `${NAME}` and `${NAME:=default}` replaced.
+
+    As for clusterctl, an empty value counts as not given when there is a default, and a default
+    may be another variable: `${NAME:=${OTHER}}`.
+
+    Raises:
+        SubstitutionError: if variables without a default are missing (all are named), or an
+            expression is of another form.
+    """
+    missing: set[str] = set()
+
+    def replace(match: re.Match[str]) -> str:
+        if match["escaped"]:
+            return "$"
+        if match["foreign"]:
+            msg = f"{match['foreign']} is not understood: only ${{NAME}} and ${{NAME:=default}} are"
+            raise SubstitutionError(msg)
+        name, default = match["name"], match["default"]
+        if default is not None:
+            return variables.get(name) or _VARIABLE.sub(replace, default)
+        if name not in variables:
+            missing.add(name)
+        return variables.get(name, "")
+
+    result = _VARIABLE.sub(replace, template)
+    if missing:
+        msg = f"the template needs values for {', '.join(sorted(missing))}"
+        raise SubstitutionError(msg)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class UpstreamProvider:
     """A provider of the Cluster API project: a program, and the kustomization that installs it."""
 
     name: str
@@ -30,11 +91,11 @@ class Upstream:
         return provider_label(self.type, self.name)
 
 
-CORE: Final = Upstream(
+CORE: Final = UpstreamProvider(
     "cluster-api", "CoreProvider", "cluster-api-controller", "cluster-api", "core/config/default"
 )
 
-_KUBEADM_BOOTSTRAP: Final = Upstream(
+_KUBEADM_BOOTSTRAP: Final = UpstreamProvider(
     "kubeadm",
     "BootstrapProvider",
     "kubeadm-bootstrap-controller",
@@ -42,11 +103,11 @@ _KUBEADM_BOOTSTRAP: Final = Upstream(
     "bootstrap/kubeadm/config/default",
 )
 
-ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
+OPTIONAL_PROVIDERS: Final[dict[str, tuple[UpstreamProvider, ...]]] = {
     "kubeadm-bootstrap": (_KUBEADM_BOOTSTRAP,),
     "kubeadm": (
         _KUBEADM_BOOTSTRAP,
-        Upstream(
+        UpstreamProvider(
             "kubeadm",
             "ControlPlaneProvider",
             "kubeadm-control-plane-controller",
@@ -55,7 +116,7 @@ ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
         ),
     ),
     "dev": (
-        Upstream(
+        UpstreamProvider(
             "docker",
             "InfrastructureProvider",
             "capd-manager",
@@ -67,24 +128,26 @@ ON_REQUEST: Final[dict[str, tuple[Upstream, ...]]] = {
 """What `--with` takes, and the providers that each name brings."""
 
 
-def upstream(requested: Iterable[str]) -> list[Upstream]:
+def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
     """Cluster API's core and, after it, the providers asked for by their `--with` names.
 
     Raises:
         InvalidInputError: for a name that is not in `ON_REQUEST`.
     """
     asked = set(requested)
-    if unknown := sorted(asked - ON_REQUEST.keys()):
+    if unknown := sorted(asked - OPTIONAL_PROVIDERS.keys()):
         raise InvalidInputError(
             f"No provider is called {unknown[0]!r}.",
-            reason=f"Those that there are: {', '.join(ON_REQUEST)}.",
+            reason=f"Those that there are: {', '.join(OPTIONAL_PROVIDERS)}.",
             hint="Name some of them, separated by commas.",
         )
-    brought = (each for name, several in ON_REQUEST.items() if name in asked for each in several)
+    brought = (
+        each for name, several in OPTIONAL_PROVIDERS.items() if name in asked for each in several
+    )
     return [CORE, *dict.fromkeys(brought)]
 
 
-def discover(points: Iterable[EntryPoint] | None = None) -> list[Provider]:
+def installed_providers(points: Iterable[EntryPoint] | None = None) -> list[Provider]:
     """The providers of all installed packages, by label.
 
     Raises:
@@ -104,3 +167,133 @@ def _described(point: EntryPoint) -> Provider:
             hint="Repair the package that has it, or uninstall it.",
         )
     return provider
+
+
+CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
+
+
+def required_programs(
+    kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
+) -> list[str]:
+    """The programs that an environment needs, as the binaries are asked for."""
+    needed = [
+        *((KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD) if target == "process" else ()),
+        *(program for provider in installed_providers() for program in provider.programs),
+    ]
+    ours = [
+        f"{name}@{kubernetes_version}"
+        if parse_component(name).component.project is KUBERNETES
+        else name
+        for name in dict.fromkeys(needed)
+    ]
+    return [*ours, "kubectl", *(each.program for each in upstream_providers(requested))]
+
+
+async def resolve_components(requested: Iterable[str], binaries: Binaries) -> list[Component]:
+    """Everything that an environment is made of, Cluster API's core first.
+
+    Raises:
+        UserError: if the components of a provider cannot be rendered.
+    """
+    asked = upstream_providers(requested)
+    found = await binaries.fetch(each.program for each in asked)
+    ours = [
+        upstream_component(
+            each,
+            version=CLUSTER_API_VERSION,
+            program=found[each.program].path,
+            manifests=await _manifests(each, binaries),
+        )
+        for each in asked
+    ]
+    return [*ours, *map(python_component, installed_providers())]
+
+
+def render_template(text: str, variables: Mapping[str, str]) -> list[Unstructured]:
+    """The objects of a YAML template."""
+    return [each for each in read_all_yaml(substitute(text, variables)) if each]
+
+
+async def _manifests(provider: UpstreamProvider, binaries: Binaries) -> list[Unstructured]:
+    """What clusterctl would install for a provider, with our feature gates."""
+    given = hashlib.sha256(json.dumps(VARIABLES, sort_keys=True).encode()).hexdigest()[:12]
+    folder = binaries.cache.root / "components" / f"{CLUSTER_API_VERSION}-{given}"
+    cached = folder / f"{provider.label}.json"
+    if (found := _read(cached)) is not None:
+        return found
+    source = await binaries.module_dir(provider.source, CLUSTER_API_VERSION)
+    text = await _kustomize(await binaries.path("kubectl"), source / provider.kustomization)
+    rendered = render_template(text, VARIABLES)
+    private_folder(folder)
+    write_private(cached, json.dumps(rendered).encode())
+    return rendered
+
+
+def _read(path: Path) -> list[Unstructured] | None:
+    try:
+        return cast("list[Unstructured]", json.loads(path.read_bytes()))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+async def _kustomize(kubectl: Path, folder: Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        kubectl,
+        "kustomize",
+        folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    if process.returncode:
+        raise UserError(
+            f"The components in {folder} cannot be rendered.",
+            reason=f"kubectl kustomize says: {err.decode(errors='replace').strip()}",
+            hint="Remove that folder, so that it is unpacked anew, and try again.",
+        )
+    return out.decode()
+
+
+VARIABLES: Final = {
+    "CLUSTER_TOPOLOGY": "true",
+    "EXP_IN_PLACE_UPDATES": "true",
+    "EXP_MACHINE_POOL": "true",
+    # It makes every step of every object wait until a second has passed since the one before.
+    "EXP_RECONCILER_RATE_LIMITING": "false",
+    "EXP_RUNTIME_SDK": "true",
+}
+"""What clusterctl would be given: the feature gates of every environment."""
+
+
+def upstream_component(
+    provider: UpstreamProvider, *, version: str, program: Path, manifests: Sequence[Unstructured]
+) -> Component:
+    """A provider of Cluster API's, from its components as clusterctl would install them."""
+    return Component(
+        label=provider.label,
+        name=provider.name,
+        type=provider.type,
+        version=version,
+        program=(str(program),),
+        dialect="go",
+        launch=launch_spec(manifests),
+        manifests=manifests,
+        listens_for=("health", "webhooks"),
+    )
+
+
+def python_component(provider: Provider) -> Component:
+    """A provider of an installed package, in this very interpreter."""
+    is_extension = provider.type == "RuntimeExtensionProvider"
+    return Component(
+        label=provider.label,
+        name=provider.name,
+        type=provider.type,
+        version=provider.version,
+        program=(sys.executable, "-m", provider.module),
+        dialect="extension" if is_extension else "python",
+        launch=LaunchSpec(provider.namespace, provider.label, tuple(provider.arguments), {}),
+        manifests=provider.components(),
+        listens_for=("health", "webhooks") if is_extension else ("health",),
+        late=provider.objects,
+    )

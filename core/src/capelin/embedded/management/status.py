@@ -1,6 +1,7 @@
-"""What the supervisor of an environment tells everybody else, in a file."""
+"""The status of an environment: its supervisor writes it to a file, and everybody else reads it."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -8,22 +9,36 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from capelin.api import Model, Time
-from capelin.embedded.processes import Phase, State, write_private
+from capelin.embedded.management.environment import Environment
+from capelin.embedded.processes import (
+    Phase,
+    Process,
+    State,
+    write_private,
+)
+from capelin.errors import (
+    NotReadyError,
+)
 
-StepName = Literal["api-server", "installation", "controllers", "extensions"]
-"""A part of the way up."""
+SUPERVISOR: Final = "supervisor"
+"""The name of the supervisor's own process."""
 
-STEPS: Final[tuple[StepName, ...]] = ("api-server", "installation", "controllers", "extensions")
-"""The whole way up, in its order."""
+_POLL_SECONDS: Final = 0.05
 
-StepState = Literal["Waiting", "Running", "Done", "Failing"]
+StageName = Literal["api-server", "installation", "controllers", "extensions"]
+"""A stage of the way up."""
+
+STAGES: Final[tuple[StageName, ...]] = ("api-server", "installation", "controllers", "extensions")
+"""All stages, in their order."""
+
+StageState = Literal["Waiting", "Running", "Done", "Failing"]
 
 
-class Step(Model):
-    """A part of the way up."""
+class Stage(Model):
+    """One stage of the way up."""
 
-    name: StepName
-    state: StepState = "Waiting"
+    name: StageName
+    state: StageState = "Waiting"
     seconds: float | None = None
     """How long it took."""
     message: str = ""
@@ -45,17 +60,17 @@ class Status(Model):
 
     supervisor_pid: int
     since: Time
-    steps: list[Step]
+    stages: list[Stage]
     processes: list[ProcessStatus] = []
 
     @property
     def is_up(self) -> bool:
         """Whether everything that was asked for runs."""
-        steps = all(step.state == "Done" for step in self.steps)
-        return steps and all(each.phase is Phase.RUNNING for each in self.processes)
+        ready = all(stage.state == "Done" for stage in self.stages)
+        return ready and all(each.phase is Phase.RUNNING for each in self.processes)
 
 
-def processes_of(states: Mapping[str, State]) -> list[ProcessStatus]:
+def process_statuses(states: Mapping[str, State]) -> list[ProcessStatus]:
     """The states of a supervisor, for the file."""
     return [
         ProcessStatus(
@@ -66,55 +81,95 @@ def processes_of(states: Mapping[str, State]) -> list[ProcessStatus]:
 
 
 def read_status(path: Path) -> Status | None:
-    """What the supervisor last said; nothing if it said nothing that can be read."""
+    """The status in a file; None if there is none that can be read."""
     try:
         return Status.read_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
 
 
-class Journal:
+class StatusFile:
     """Keeps the file up to date with how far the way up has come."""
 
     def __init__(
-        self, path: Path, *, pid: int, now: datetime, steps: Iterable[StepName] = STEPS
+        self, path: Path, *, pid: int, now: datetime, stages: Iterable[StageName] = STAGES
     ) -> None:
         self._path = path
-        self._began: dict[StepName, datetime] = {}
+        self._began: dict[StageName, datetime] = {}
         self._status = Status(
-            supervisor_pid=pid, since=now, steps=[Step(name=name) for name in steps]
+            supervisor_pid=pid, since=now, stages=[Stage(name=name) for name in stages]
         )
         self._written = b""
 
-    def running(self, name: StepName, now: datetime) -> None:
-        """A step begins."""
+    def stage_running(self, name: StageName, now: datetime) -> None:
+        """A stage begins."""
         self._began[name] = now
-        self._step(name).state = "Running"
+        self._stage(name).state = "Running"
         self._write()
 
-    def failing(self, name: StepName, message: str) -> None:
-        """A step does not work; it is tried again."""
-        step = self._step(name)
-        step.state, step.message = "Failing", message
+    def stage_failing(self, name: StageName, message: str) -> None:
+        """A stage failed; it is tried again."""
+        stage = self._stage(name)
+        stage.state, stage.message = "Failing", message
         self._write()
 
-    def done(self, name: StepName, now: datetime) -> None:
-        """A step is over."""
-        step = self._step(name)
-        step.state, step.message = "Done", ""
-        step.seconds = round((now - self._began[name]).total_seconds(), 2)
+    def stage_done(self, name: StageName, now: datetime) -> None:
+        """A stage is over."""
+        stage = self._stage(name)
+        stage.state, stage.message = "Done", ""
+        stage.seconds = round((now - self._began[name]).total_seconds(), 2)
         self._write()
 
-    def seen(self, states: Mapping[str, State]) -> None:
-        """Processes as they are now."""
-        self._status.processes = processes_of(states)
+    def processes_changed(self, states: Mapping[str, State]) -> None:
+        """The processes as they are now."""
+        self._status.processes = process_statuses(states)
         self._write()
 
-    def _step(self, name: StepName) -> Step:
-        return next(step for step in self._status.steps if step.name == name)
+    def _stage(self, name: StageName) -> Stage:
+        return next(stage for stage in self._status.stages if stage.name == name)
 
     def _write(self) -> None:
         content = self._status.model_dump_json(indent=2).encode()
         if content != self._written:
             write_private(self._path, content)
             self._written = content
+
+
+def supervisor_process(environment: Environment) -> Process | None:
+    """The supervisor of an environment, if it runs."""
+    return Process.adopt(environment.supervisor, SUPERVISOR)
+
+
+def current_status(environment: Environment) -> Status | None:
+    """The status of an environment, if its supervisor runs."""
+    process, status = supervisor_process(environment), read_status(environment.status_file)
+    runs = process is not None and status is not None and status.supervisor_pid == process.pid
+    return status if runs else None
+
+
+async def follow_status(environment: Environment) -> AsyncGenerator[Status, None]:
+    """The status, each time it changes, until the environment is up.
+
+    Raises:
+        NotReadyError: if the supervisor ends.
+    """
+    process = supervisor_process(environment)
+    last: Status | None = None
+    while process is not None:
+        # First whether it runs, then what it says: so that its last status is not missed.
+        runs = process.is_running
+        status = read_status(environment.status_file)
+        if status is not None and status.supervisor_pid == process.pid and status != last:
+            last = status
+            yield status
+            if status.is_up:
+                return
+        if not runs:
+            break
+        await asyncio.sleep(_POLL_SECONDS)
+    reason = "does not run" if process is None else (await process.wait()).reason
+    raise NotReadyError(
+        f"Environment {environment.name} did not come up.",
+        reason=f"Its supervisor {reason}.",
+        hint=f"Read {environment.supervisor / 'supervisor.log'}, then try again.",
+    )

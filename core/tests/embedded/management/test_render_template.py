@@ -1,7 +1,7 @@
 """Variables in templates."""
 
 import pytest
-from capelin.embedded.management.substitution import SubstitutionError, substitute
+from capelin.embedded.management.providers import SubstitutionError, substitute
 
 
 @pytest.mark.parametrize(

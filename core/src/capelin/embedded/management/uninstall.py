@@ -1,14 +1,22 @@
 """Taking out of an API server what an environment put into it, and nothing else."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
 from capelin.api.views.core import ConfigMap, Secret
-from capelin.client import ApiError, Client, NotFound, NotServed, Unavailable
-from capelin.embedded.management.existing import DEFINITIONS
-from capelin.embedded.management.manifests import MANAGER, MARK, WEBHOOKS
+from capelin.client import ApiError, Client, Config, NotFound, NotServed, Unavailable
+from capelin.embedded.management.attach import DEFINITIONS
+from capelin.embedded.management.environment import (
+    Environment,
+    existing_server_of,
+)
+from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, FIELD_MANAGER, WEBHOOKS
+from capelin.embedded.processes import (
+    kill_all,
+)
 
 _POLL_SECONDS: Final = 0.2
 # A ClusterResourceSet makes itself the owner of what people wrote for it to send to clusters.
@@ -17,7 +25,7 @@ _ADOPTERS: Final = frozenset({"addons.cluster.x-k8s.io"})
 _OUTMODED: Final = frozenset({"Endpoints"})
 
 
-async def remove_marked(client: Client, mark: str) -> None:
+async def remove_labelled(client: Client, mark: str) -> None:
     """Remove everything that an environment put there under its label, and what it made of it.
 
     Whoever acted on these objects is gone, so nothing waits for a finalizer of theirs. Namespaces
@@ -49,10 +57,10 @@ async def remove_marked(client: Client, mark: str) -> None:
 def is_written_by_us(obj: Unstructured) -> bool:
     """Whether an object is ours: its label goes along when it is copied, who wrote it does not."""
     entries = obj["metadata"].get("managedFields", [])
-    return any(each.get("manager") == MANAGER for each in entries)
+    return any(each.get("manager") == FIELD_MANAGER for each in entries)
 
 
-def owned(objects: Iterable[Any], groups: set[str]) -> list[Any]:
+def owned_only_by(objects: Iterable[Any], groups: set[str]) -> list[Any]:
     """Those of the objects that were made for nothing but objects of kinds in these API groups."""
     makers = groups - _ADOPTERS
     return [
@@ -64,7 +72,7 @@ def owned(objects: Iterable[Any], groups: set[str]) -> list[Any]:
 
 
 async def _put_there(client: Client, resource: Resource, mark: str) -> list[Unstructured]:
-    listing = await client.list(resource, labels={MARK: mark})
+    listing = await client.list(resource, labels={ENVIRONMENT_LABEL: mark})
     return [each for each in listing.items if is_written_by_us(each)]
 
 
@@ -79,7 +87,7 @@ async def _delete(client: Client, resource: Resource, mark: str) -> None:
 async def _delete_owned(client: Client, groups: set[str]) -> None:
     """Credentials of workload clusters: a garbage collector passes over owners without a kind."""
     for kind in (Secret, ConfigMap):
-        for each in owned((await client.list(kind)).items, groups):
+        for each in owned_only_by((await client.list(kind)).items, groups):
             await client.delete(kind, each.name, each.namespace, uid=each.uid)
 
 
@@ -125,3 +133,22 @@ async def _deletable(client: Client) -> AsyncGenerator[Resource]:
             whole = "/" not in each["name"] and each["kind"] not in _OUTMODED
             if whole and {"list", "delete"} <= set(each["verbs"]):
                 yield Resource(group, version, each["kind"], each["name"], each["namespaced"])
+
+
+async def remove_environment(environment: Environment, *, there: bool = True) -> None:
+    """End every process of an environment, and leave nothing of it behind.
+
+    Where the API server is somebody else's, what is ours is taken out of it, unless not `there`.
+
+    Raises:
+        ClientError: if that cannot be done; the environment's folder stays then.
+    """
+    # The supervisor first, for it would start again what ends; then the managers, for they would
+    # start again what they look after. What they have is removed: nothing needs an orderly end.
+    for folder in (environment.supervisor, environment.processes, environment.folder):
+        await kill_all(folder)
+    if there and (existing := existing_server_of(environment)) is not None:
+        config = Config.from_kubeconfig(environment.kubeconfig)
+        async with Client(config, manager=FIELD_MANAGER) as client:
+            await remove_labelled(client, existing.mark)
+    await asyncio.to_thread(shutil.rmtree, environment.folder)

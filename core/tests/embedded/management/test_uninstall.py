@@ -9,11 +9,10 @@ from capelin.api import ObjectMeta, OwnerReference
 from capelin.api.views.core import ConfigMap, Namespace, Secret
 from capelin.client import ApiError, Client, Config
 from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.management.existing import DEFINITIONS
-from capelin.embedded.management.foundation import Foundation
-from capelin.embedded.management.installation import install
-from capelin.embedded.management.manifests import MANAGER, MARK
-from capelin.embedded.management.removal import owned, remove_marked
+from capelin.embedded.management.attach import DEFINITIONS
+from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, FIELD_MANAGER, apply_manifests
+from capelin.embedded.management.supervisor import ManagementServer
+from capelin.embedded.management.uninstall import owned_only_by, remove_labelled
 
 from .kinds import definition
 
@@ -50,15 +49,15 @@ def test_what_people_wrote_is_not_ours_though_kinds_of_ours_own_it() -> None:
         of(cluster, resource_set),
         of(cluster, ("apps", "Deployment")),
     ]
-    assert owned([ours, *theirs], groups) == [ours]
+    assert owned_only_by([ours, *theirs], groups) == [ours]
 
 
 async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiServer) -> None:
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
     group, other = "mine.example.com", f"{uuid4().hex}.example.com"
-    base = Foundation(config.server, "127.0.0.1", mark="demo.1")
-    async with Client(config, manager=MANAGER) as client:
-        await install(client, [definition(other)])
+    base = ManagementServer(config.server, "127.0.0.1", mark="demo.1")
+    async with Client(config, manager=FIELD_MANAGER) as client:
+        await apply_manifests(client, [definition(other)])
         await client.apply(Namespace.of("before"))
         namespaces = [
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -70,22 +69,22 @@ async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiSer
             "metadata": {"name": "inside", "namespace": "before"},
         }
         wanted = [*namespaces, definition(group), inside]
-        await install(client, await base.to_install(client, wanted))
+        await apply_manifests(client, await base.to_install(client, wanted))
         thing = {
             "apiVersion": f"{group}/v1",
             "kind": "Thing",
             "metadata": {"name": "a", "namespace": "default", "finalizers": ["example.com/wait"]},
         }
-        await install(client, [thing])
+        await apply_manifests(client, [thing])
         stored = await client.get(await client.resource_of(thing), "a", "default")
         await client.apply(owned_by(stored))
         await client.apply(Secret.of("theirs", "default"))
         # As kubectl get -o yaml, a new name and kubectl apply do it.
-        metadata = {"name": "copy", "namespace": "before", "labels": {MARK: "demo.1"}}
+        metadata = {"name": "copy", "namespace": "before", "labels": {ENVIRONMENT_LABEL: "demo.1"}}
         await client.apply({**inside, "metadata": metadata}, manager="kubectl")
 
         async with asyncio.timeout(30):
-            await remove_marked(client, "demo.1")
+            await remove_labelled(client, "demo.1")
 
         left = {each["metadata"]["name"] for each in (await client.list(DEFINITIONS)).items}
         assert left == {f"things.{other}"}
@@ -93,7 +92,7 @@ async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiSer
         assert await client.find(Secret, "theirs", "default") is not None
         before = await client.get(Namespace, "before")
         assert before.metadata.deletion_timestamp is None
-        assert MARK not in before.metadata.labels
+        assert ENVIRONMENT_LABEL not in before.metadata.labels
         assert await client.find(ConfigMap, "inside", "before") is None
         assert await client.find(ConfigMap, "copy", "before") is not None
         new = await client.find(Namespace, "new")
@@ -102,7 +101,7 @@ async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiSer
 
 async def test_a_broken_kind_of_others_is_not_in_the_way(own_api_server: ApiServer) -> None:
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
-    base = Foundation(config.server, "127.0.0.1", mark="demo.1")
+    base = ManagementServer(config.server, "127.0.0.1", mark="demo.1")
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -121,14 +120,14 @@ async def test_a_broken_kind_of_others_is_not_in_the_way(own_api_server: ApiServ
         "kind": "Thing",
         "metadata": {"name": "a", "namespace": "default"},
     }
-    async with Client(config, manager=MANAGER) as client:
-        await install(client, [broken])
+    async with Client(config, manager=FIELD_MANAGER) as client:
+        await apply_manifests(client, [broken])
         await client.apply(thing)
         with pytest.raises(ApiError, match="conversion webhook"):
             await client.list(await client.resource_of({**thing, "apiVersion": "example.com/v2"}))
-        await install(client, await base.to_install(client, [role]))
+        await apply_manifests(client, await base.to_install(client, [role]))
         resource = await client.resource_of(role)
 
-        await remove_marked(client, "demo.1")
+        await remove_labelled(client, "demo.1")
 
         assert await client.find(resource, "ours") is None

@@ -1,0 +1,382 @@
+"""Whether an API server can call this machine, found out by having it call."""
+
+import asyncio
+import base64
+import re
+import ssl
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from aiohttp import web
+
+from capelin.api import Unstructured
+from capelin.api.views.core import CustomResourceDefinition, Namespace
+from capelin.client import ApiError, Client, ClientError, ClientOptions, Config, ConfigError
+from capelin.embedded.addresses import free_port, own_addresses, source_towards
+from capelin.embedded.management.components import ALL_ADDRESSES, Component
+from capelin.embedded.management.environment import Environment, ExistingServer
+from capelin.embedded.management.manifests import (
+    ENVIRONMENT_LABEL,
+    FIELD_MANAGER,
+    INVENTORY_CRD,
+    WEBHOOKS,
+    environment_label_of,
+    find_live,
+    without_replaced,
+)
+from capelin.errors import InvalidInputError, UserError
+from capelin.pki import KeyPair, issue, new_ca
+
+_, _CONFIGURATIONS = WEBHOOKS
+# An API server notices a new configuration within a second or two.
+_SECONDS: Final = 15.0
+_CALL_SECONDS: Final = 3
+_POLL_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Reachability:
+    """What came of asking an API server to call several addresses."""
+
+    addresses: frozenset[str]
+    """Where calls arrived."""
+    complaint: str = ""
+    """What the API server said where none did."""
+
+
+async def find_reachable(client: Client, addresses: Sequence[str], mark: str) -> Reachability:
+    """Have the API server call all of these addresses of this machine, and see which calls come.
+
+    It is asked to accept an object that it then does not keep, and a webhook for that object alone
+    is put into it meanwhile.
+    """
+    # Always the same for an environment: what an `up` that was killed left is replaced, and goes.
+    name = f"capelin-callback-{mark.partition('.')[0]}"
+    probe = f"capelin-callback-{uuid4().hex[:8]}"
+    async with _listening(addresses) as listener:
+        hooks = [listener.webhook(number, probe) for number in range(len(addresses))]
+        try:
+            await client.apply(
+                {
+                    "apiVersion": _CONFIGURATIONS.api_version,
+                    "kind": _CONFIGURATIONS.kind,
+                    "metadata": {"name": name, "labels": {ENVIRONMENT_LABEL: mark}},
+                    "webhooks": hooks,
+                }
+            )
+            complaint = await _ask(client, probe, listener)
+        finally:
+            await client.delete(_CONFIGURATIONS, name)
+    return Reachability(frozenset(addresses[number] for number in listener.called), complaint)
+
+
+class _Listener:
+    """Takes the calls, and knows through which address each one came."""
+
+    def __init__(self, addresses: Sequence[str], port: int, ca: KeyPair) -> None:
+        self._addresses = addresses
+        self.port = port
+        self._ca = ca
+        self.called: set[int] = set()
+
+    def webhook(self, number: int, name: str) -> Unstructured:
+        """What calls one of the addresses when an object of that name is created."""
+        return {
+            "name": f"callback-{number}.capelin.cluster.x-k8s.io",
+            "clientConfig": {
+                "url": f"https://{self._addresses[number]}:{self.port}/{number}",
+                "caBundle": base64.b64encode(self._ca.certificate_pem).decode(),
+            },
+            "rules": [
+                {
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE"],
+                    "resources": ["configmaps"],
+                }
+            ],
+            "objectSelector": {"matchLabels": {ENVIRONMENT_LABEL: name}},
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+            "timeoutSeconds": _CALL_SECONDS,
+            "admissionReviewVersions": ["v1"],
+        }
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Note the call, and have nothing against the object."""
+        self.called.add(int(request.match_info["number"]))
+        review: dict[str, Any] = await request.json()
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        return web.json_response(
+            {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
+        )
+
+
+@asynccontextmanager
+async def _listening(addresses: Sequence[str]) -> AsyncGenerator[_Listener]:
+    """A server on all addresses, as webhooks are, for as long as the block lasts."""
+    now = datetime.now(UTC)
+    ca = new_ca("capelin-callback", now=now)
+    listener = _Listener(addresses, free_port(ALL_ADDRESSES), ca)
+    application = web.Application()
+    application.router.add_post(r"/{number:\d+}", listener.answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, ALL_ADDRESSES, listener.port, ssl_context=_proof(ca, addresses))
+        await site.start()
+        yield listener
+    finally:
+        await runner.cleanup()
+
+
+def _proof(ca: KeyPair, addresses: Sequence[str]) -> ssl.SSLContext:
+    pair = issue(
+        ca,
+        common_name="capelin-callback",
+        usages=("server",),
+        addresses=addresses,
+        now=datetime.now(UTC),
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    # Python reads certificates from files only. This folder is for our eyes, and gone in a moment.
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "pair.pem"
+        file.write_bytes(pair.certificate_pem + pair.private_key_pem)
+        context.load_cert_chain(file)
+    return context
+
+
+async def _ask(client: Client, name: str, listener: _Listener) -> str:
+    """Ask until calls came or failed; what the API server says if they failed."""
+    probe = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default", "labels": {ENVIRONMENT_LABEL: name}},
+    }
+    deadline = asyncio.get_running_loop().time() + _SECONDS
+    while asyncio.get_running_loop().time() < deadline:
+        try:
+            await client.create(probe, dry_run=True)
+        except ApiError as error:
+            # All webhooks were called by now, whichever of them failed.
+            return str(error)
+        if listener.called:
+            return ""
+        await asyncio.sleep(_POLL_SECONDS)
+    return f"it was asked to, and made no call within {_SECONDS:.0f} s"
+
+
+SUPPORTED_SERVERS: Final = ((1, 33), (1, 36))
+"""The oldest and the newest version of Kubernetes that Cluster API's core is meant to run on."""
+
+DEFINITIONS: Final = CustomResourceDefinition.resource
+_GROUP: Final = "cluster.x-k8s.io"
+_ANSWER_SECONDS: Final = 10.0
+_EVERYTHING: Final = {"group": "*", "resource": "*", "verb": "*"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """An API server that an environment can live in."""
+
+    config: Config
+    server: ExistingServer
+
+
+def find_config(environment: Environment, kubeconfig: Path | None, context: str | None) -> Config:
+    """Which API server is meant: the one that is named, the one it had, or kubectl's.
+
+    Raises:
+        InvalidInputError: if nothing leads to an API server.
+    """
+    try:
+        if kubeconfig is None and context is None and environment.kubeconfig.exists():
+            return Config.from_kubeconfig(environment.kubeconfig)
+        return Config.find(kubeconfig, context)
+    except ConfigError as error:
+        raise InvalidInputError(
+            "There is no existing API server to use.",
+            reason=_sentence(error),
+            hint="Name one with --kubeconfig FILE, and where that has several, --context NAME.",
+        ) from error
+
+
+async def examine_server(
+    config: Config, environment: Environment, before: ExistingServer | None
+) -> Attachment:
+    """Find out whether an environment can live in an API server.
+
+    Raises:
+        UserError: if it cannot, with what would have to be otherwise.
+    """
+    url = config.server.address
+    options = ClientOptions(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
+    async with Client(config, manager=FIELD_MANAGER, options=options) as client:
+        try:
+            await _check_rights(client, url)
+            version = check_server_version(
+                (await client.request("GET", "/version"))["gitVersion"], url
+            )
+            cluster = (await client.get(Namespace, "kube-system")).uid
+            if before is not None and before.cluster != cluster:
+                raise InvalidInputError(
+                    f"Environment {environment.name} lives in another cluster.",
+                    reason=f"The one at {url} is not the one that it was started in.",
+                    hint=f"Choose another --name, or remove it first: "
+                    f"capelin down --name {environment.name}.",
+                )
+            mark = before.mark if before else f"{environment.name}.{uuid4().hex[:8]}"
+            check_ownership(await _cluster_api(client), mark, url)
+            address = await _address(client, url, mark, before)
+        except ClientError as error:
+            raise UserError(
+                f"The API server at {url} cannot be used.",
+                reason=_sentence(error),
+                hint="See that it runs, and that kubectl get nodes works with the same kubeconfig.",
+            ) from error
+    return Attachment(
+        config, ExistingServer(cluster=cluster, version=version, address=address, mark=mark)
+    )
+
+
+async def check_vacant(found: Attachment, components: Iterable[Component]) -> None:
+    """Refuse an API server in which anything of an installation is somebody else's.
+
+    Raises:
+        InvalidInputError: with what it is, and whose.
+    """
+    manifests = [
+        each
+        for component in components
+        for each in (*without_replaced(component.manifests), *component.late, component.inventory)
+        # Namespaces of others are used, and left to them.
+        if each["kind"] != "Namespace"
+    ]
+    async with Client(found.config, manager=FIELD_MANAGER) as client:
+        there = await find_live(client, [INVENTORY_CRD, *manifests])
+    check_ownership(there, found.server.mark, found.config.server.address)
+
+
+def check_server_version(version: str, url: str) -> str:
+    """Refuse an API server that is too old or too new.
+
+    Raises:
+        InvalidInputError: with the versions that are supported.
+    """
+    match = re.match(r"v(\d+)\.(\d+)", version)
+    oldest, newest = SUPPORTED_SERVERS
+    if match is None or not oldest <= (int(match[1]), int(match[2])) <= newest:
+        raise InvalidInputError(
+            f"The API server at {url} is Kubernetes {version}.",
+            reason="Management clusters are supported from "
+            f"v{oldest[0]}.{oldest[1]} to v{newest[0]}.{newest[1]}.",
+            hint="Choose another API server, or leave out --target to have one started.",
+        )
+    return version
+
+
+def check_ownership(objects: Iterable[Unstructured], mark: str, url: str) -> None:
+    """Refuse an API server in which somebody else put what an environment would put there.
+
+    Raises:
+        InvalidInputError: with whose it is.
+    """
+    others = [each for each in objects if environment_label_of(each) != mark]
+    if not others:
+        return
+    first = others[0]
+    what = f"{first['kind']} {first['metadata']['name']}"
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    if other := environment_label_of(first):
+        name = other.partition(".")[0]
+        raise InvalidInputError(
+            f"Another Capelin environment, called {name}, uses the API server at {url}.",
+            reason=f"Its label is on {what}{more} ({other}).",
+            hint=f"Take it down where it was started, with capelin down --name {name}; "
+            "if it is gone, remove all that has this label; or choose another API server.",
+        )
+    raise InvalidInputError(
+        f"The API server at {url} has a Cluster API already.",
+        reason=f"{what}{more} came from {_managers(first)}.",
+        hint="Remove it first, all of it (clusterctl delete --all --include-crd), "
+        "or choose another API server: two would work against each other.",
+    )
+
+
+def belongs_to_cluster_api(obj: Unstructured) -> bool:
+    """Whether a CRD defines a kind of Cluster API or a provider, or a webhook is called for one."""
+    if obj["kind"] == DEFINITIONS.kind:
+        return _is_cluster_apis(obj["spec"]["group"])
+    rules = [rule for hook in obj.get("webhooks", []) for rule in hook.get("rules", [])]
+    return any(_is_cluster_apis(group) for rule in rules for group in rule.get("apiGroups", []))
+
+
+def _is_cluster_apis(group: str) -> bool:
+    return group == _GROUP or group.endswith(f".{_GROUP}")
+
+
+def _managers(obj: Unstructured) -> str:
+    entries = cast("list[dict[str, Any]]", obj["metadata"].get("managedFields", []))
+    # The API server itself writes the status of a CRD.
+    said = {each.get("manager", "") for each in entries if not each.get("subresource")}
+    return ", ".join(sorted(said - {""})) or "somebody"
+
+
+async def _check_rights(client: Client, url: str) -> None:
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    asked = {**review, "spec": {"resourceAttributes": _EVERYTHING}}
+    if (await client.request("POST", path, body=asked))["status"].get("allowed"):
+        return
+    raise InvalidInputError(
+        f"You are not allowed enough at {url}.",
+        reason="Cluster API comes with roles that only somebody who may do everything can grant.",
+        hint="Use the credentials of a cluster-admin: another --kubeconfig or --context.",
+    )
+
+
+async def _cluster_api(client: Client) -> list[Unstructured]:
+    """What is there of any Cluster API: the kinds, and who is asked about them."""
+    listings = [await client.list(each) for each in (DEFINITIONS, *WEBHOOKS)]
+    kinds = [DEFINITIONS.kind, *(each.kind for each in WEBHOOKS)]
+    # Items of a list do not say what they are.
+    objects = [
+        {**each, "kind": kind}
+        for kind, listing in zip(kinds, listings, strict=True)
+        for each in listing.items
+    ]
+    return [each for each in objects if belongs_to_cluster_api(each)]
+
+
+async def _address(client: Client, url: str, mark: str, before: ExistingServer | None) -> str:
+    """Where the API server reaches this machine: where it did, else as directly as possible."""
+    parts = urlsplit(url)
+    towards = source_towards(parts.hostname or "", parts.port or 443)
+    known = [before.address] if before else []
+    # An API server in a container on this machine is called on loopback, and calls its bridge.
+    candidates = [*known, *([towards] if towards else []), *own_addresses()]
+    wanted = list(dict.fromkeys(candidates))
+    called = await find_reachable(client, wanted, mark)
+    for address in wanted:
+        if address in called.addresses:
+            return address
+    raise UserError(
+        f"The API server at {url} cannot call this machine.",
+        reason=f"Cluster API's webhooks run here, and it reached none of {', '.join(wanted)}: "
+        f"{_sentence(called.complaint)}",
+        hint="Let it through a firewall that is in between, or choose an API server "
+        "on this machine or in its network.",
+    )
+
+
+def _sentence(said: object) -> str:
+    text = " ".join(str(said).split()).removesuffix(".")
+    return f"{text[:1].upper()}{text[1:]}."

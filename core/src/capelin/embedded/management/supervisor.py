@@ -1,0 +1,349 @@
+"""What an environment stands on: an API server of its own, or one that was there before."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from capelin.api import Unstructured
+from capelin.client import Client, ClientError, Config, Server, Token
+from capelin.embedded import apiserver
+from capelin.embedded.addresses import free_port, is_free
+from capelin.embedded.apiserver import ApiServer
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.management.components import (
+    ALL_ADDRESSES,
+    Component,
+    Placement,
+    Purpose,
+    choose_ports,
+    component_command,
+    ports_of,
+)
+from capelin.embedded.management.credentials import (
+    Account,
+    ensure_ca,
+    ensure_certificate,
+    ensure_token,
+)
+from capelin.embedded.management.environment import Environment, Settings
+from capelin.embedded.management.manifests import (
+    FIELD_MANAGER,
+    INVENTORY_CRD,
+    WebhookEndpoint,
+    apply_manifests,
+    environment_label_of,
+    find_live,
+    localize,
+    with_environment_label,
+)
+from capelin.embedded.management.providers import resolve_components
+from capelin.embedded.management.status import STAGES, StageName, StatusFile
+from capelin.embedded.processes import Declared, Phase, Process, Supervisor
+from capelin.errors import MissingError
+from capelin.pki import KeyPair
+
+
+@dataclass(frozen=True, slots=True)
+class ManagementServer:
+    """The API server of an environment, whoever runs it."""
+
+    server: Server
+    """Where it answers, and how to know it."""
+    address: str
+    """Where it reaches what runs on this machine."""
+    processes: tuple[Declared, ...] = ()
+    """Those that it consists of, where it is our own."""
+    mark: str | None = None
+    """What is put into it is labelled with, where others put things there as well."""
+
+    async def to_install(
+        self, client: Client, manifests: Iterable[Unstructured]
+    ) -> list[Unstructured]:
+        """What of an installation's manifests to send, so that all of ours is found again.
+
+        A namespace that was there before is used as it is, and stays when we go.
+        """
+        if self.mark is None:
+            return list(manifests)
+        wanted = list(manifests)
+        namespaces = [each for each in wanted if each["kind"] == "Namespace"]
+        others = {
+            each["metadata"]["name"]
+            for each in await find_live(client, namespaces)
+            if environment_label_of(each) != self.mark
+        }
+        return [
+            with_environment_label(each, self.mark)
+            for each in wanted
+            if each["kind"] != "Namespace" or each["metadata"]["name"] not in others
+        ]
+
+
+async def management_server(
+    environment: Environment, settings: Settings, binaries: Binaries
+) -> ManagementServer:
+    """What an environment with these settings stands on; nothing is started yet."""
+    if settings.existing is not None:
+        server = Config.from_kubeconfig(environment.kubeconfig).server
+        return ManagementServer(server, settings.existing.address, mark=settings.existing.mark)
+    own = await ApiServer.prepare(
+        environment.folder,
+        apiserver.Settings(version=settings.kubernetes_version, durable=settings.durable),
+        binaries=binaries,
+    )
+    server = Config.from_kubeconfig(own.kubeconfig).server
+    return ManagementServer(server, own.place.address, own.declared)
+
+
+_PROBE_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The ports of a manager, and who vouches for it there."""
+
+    ports: Mapping[Purpose, int]
+    ca: KeyPair
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentProcess:
+    """A component in its place in the environment."""
+
+    component: Component
+    foundation: ManagementServer
+    environment: Environment
+    listening: Serving
+
+    @property
+    def folder(self) -> Path:
+        """Its credentials."""
+        return self.environment.credentials / self.component.label
+
+    @property
+    def address(self) -> str:
+        """Where it listens, so that the API server reaches it."""
+        return self.foundation.address
+
+    @property
+    def account(self) -> Account:
+        """Who it is to the API server."""
+        launch = self.component.launch
+        return Account(launch.namespace, launch.service_account, self.foundation.server)
+
+    def manifests(self, which: Sequence[Unstructured]) -> list[Unstructured]:
+        """Manifests of it as the API server of this environment takes them."""
+        port = self.listening.ports.get("webhooks")
+        ca = self.listening.ca.certificate_pem
+        listener = None if port is None else WebhookEndpoint(self.address, port, ca)
+        return localize(which, provider=self.component.label, listener=listener)
+
+    def ensure_certificate(self) -> None:
+        """See to it that it can prove for long enough that it is the one to call."""
+        ensure_certificate(
+            self.folder,
+            self.listening.ca,
+            common_name=self.component.label,
+            address=self.address,
+            now=datetime.now(UTC),
+        )
+
+    async def ensure_token(self, client: Client) -> None:
+        """See to it that its token is good for long enough."""
+
+        async def ask(namespace: str, name: str, validity: timedelta) -> Token:
+            return await client.create_token(name, namespace, seconds=int(validity.total_seconds()))
+
+        await ensure_token(self.folder, self.account, ask, datetime.now(UTC))
+
+    def declared(self) -> Declared:
+        """Its process."""
+        place = Placement(
+            address=self.address,
+            ports=self.listening.ports,
+            folder=self.folder,
+            workloads=self.environment.workloads,
+            authority=self.environment.authority,
+        )
+        health = f"http://{self.address}:{self.listening.ports['health']}/readyz"
+        return Declared(
+            name=self.component.label,
+            command=component_command(self.component, place),
+            after=tuple(each.name for each in self.foundation.processes),
+            ready=partial(probe_http, health),
+            grace=_GRACE_SECONDS,
+        )
+
+
+async def probe_http(url: str) -> AsyncGenerator[str, None]:
+    """Ready when it answers 200 over HTTP, as the managers' health endpoints do."""
+    timeout = aiohttp.ClientTimeout(total=_PROBE_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        while True:
+            try:
+                async with session.get(url) as response:
+                    yield "" if response.status == 200 else f"{url} answers {response.status}"
+            except (TimeoutError, aiohttp.ClientError):
+                yield f"{url} does not answer"
+
+
+_RETRY_SECONDS: Final = 1.0
+_RENEWAL_SECONDS: Final = 60.0
+
+
+async def supervise(environment: Environment) -> None:
+    """Bring an environment up and keep it running, until cancelled; what runs then runs on."""
+    settings = environment.settings()
+    if settings is None:
+        raise MissingError(
+            f"There is no environment {environment.name}.",
+            reason=f"{environment.settings_file} does not exist.",
+            hint=f"Start it with capelin up --name {environment.name}.",
+        )
+    environment.make_folders()
+    binaries = Binaries()
+    base = await management_server(environment, settings, binaries)
+    components = await resolve_components(settings.providers, binaries)
+    ports = _ports(components, settings, environment)
+    environment.write_settings(settings.model_copy(update={"ports": ports}))
+    ca = ensure_ca(environment.credentials, datetime.now(UTC))
+    managers = [
+        ComponentProcess(each, base, environment, Serving(ports_of(each, ports), ca))
+        for each in components
+    ]
+    for manager in managers:
+        manager.ensure_certificate()
+    await Supervision(environment, base, managers).run()
+
+
+class Supervision:
+    """The parts of an environment, and how far they have come."""
+
+    def __init__(
+        self, environment: Environment, base: ManagementServer, managers: Sequence[ComponentProcess]
+    ) -> None:
+        self._environment = environment
+        self._base = base
+        self._managers = managers
+        self._status = StatusFile(
+            environment.status_file,
+            pid=os.getpid(),
+            now=datetime.now(UTC),
+            stages=STAGES if base.processes else [each for each in STAGES if each != "api-server"],
+        )
+        self._answers = asyncio.Event()
+        self._installed = asyncio.Event()
+        self._running = asyncio.Event()
+
+    async def run(self) -> None:
+        """Bring everything up and keep it so."""
+        config = Config.from_kubeconfig(self._environment.kubeconfig)
+        async with (
+            Supervisor(self._environment.processes) as supervisor,
+            Client(config, manager=FIELD_MANAGER) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            # Managers are started when they find in the API server what they need. Those that an
+            # earlier supervisor left run on meanwhile.
+            left = [each.declared() for each in self._managers if self._runs(each)]
+            supervisor.declare(*self._base.processes, *left)
+            tasks.create_task(self._watch(supervisor))
+            tasks.create_task(self._bring_up(supervisor, client))
+            tasks.create_task(self._renew(client))
+
+    def _runs(self, manager: ComponentProcess) -> bool:
+        declared = manager.declared()
+        process = Process.adopt(self._environment.processes, declared.name)
+        return process is not None and process.hash == declared.command.hash
+
+    async def _watch(self, supervisor: Supervisor) -> None:
+        base = {each.name for each in self._base.processes}
+        everything = base | {each.component.label for each in self._managers}
+        async for states in supervisor.changes():
+            self._status.processes_changed(states)
+            running = {name for name, each in states.items() if each.phase is Phase.RUNNING}
+            if base <= running:
+                self._answers.set()
+            if running == everything:
+                self._running.set()
+
+    async def _bring_up(self, supervisor: Supervisor, client: Client) -> None:
+        if self._base.processes:
+            await self._step("api-server", self._answers.wait)
+        await self._step("installation", partial(self._install, client))
+        self._installed.set()
+        supervisor.declare(*self._base.processes, *(each.declared() for each in self._managers))
+        await self._step("controllers", self._running.wait)
+        await self._step("extensions", partial(self._install_late, client))
+
+    async def _step(self, name: StageName, work: Callable[[], Awaitable[object]]) -> None:
+        """Do one step, again and again until it works."""
+        self._status.stage_running(name, datetime.now(UTC))
+        while True:
+            try:
+                await work()
+            except ClientError as error:
+                self._status.stage_failing(
+                    name, " ".join([str(error), *getattr(error, "__notes__", [])])
+                )
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._status.stage_done(name, datetime.now(UTC))
+                return
+
+    async def _install(self, client: Client) -> None:
+        manifests = [
+            each
+            for manager in self._managers
+            for each in manager.manifests(manager.component.manifests)
+        ]
+        await self._send(client, [INVENTORY_CRD, *manifests])
+        await self._send(client, [manager.component.inventory for manager in self._managers])
+        await self._keep_accounts(client)
+
+    async def _install_late(self, client: Client) -> None:
+        late = (manager.manifests(manager.component.late) for manager in self._managers)
+        await self._send(client, [each for manifests in late for each in manifests])
+
+    async def _send(self, client: Client, manifests: Sequence[Unstructured]) -> None:
+        await apply_manifests(client, await self._base.to_install(client, manifests))
+
+    async def _keep_accounts(self, client: Client) -> None:
+        for manager in self._managers:
+            await manager.ensure_token(client)
+
+    async def _renew(self, client: Client) -> None:
+        """Replace certificates and tokens long before they end; their readers notice."""
+        await self._installed.wait()
+        while True:
+            await asyncio.sleep(_RENEWAL_SECONDS)
+            for manager in self._managers:
+                manager.ensure_certificate()
+            # An API server that is away now is asked again in a minute: tokens are good for hours.
+            with suppress(ClientError):
+                await self._keep_accounts(client)
+
+
+def _ports(
+    components: Sequence[Component], settings: Settings, environment: Environment
+) -> dict[str, int]:
+    """The ports of all managers; one that still runs keeps its own."""
+    running = [
+        each for each in components if Process.adopt(environment.processes, each.label) is not None
+    ]
+    kept = {port for each in running for port in settings.ports_of(each.label)}
+    return choose_ports(
+        components,
+        settings.ports,
+        usable=lambda port: port in kept or is_free(ALL_ADDRESSES, port),
+        free=lambda: free_port(ALL_ADDRESSES),
+    )

@@ -1,0 +1,135 @@
+"""`capelin up`: an environment and its demo cluster, as people watch them come up."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from capelin.embedded.binaries import Binaries, Progress, ProgressEvent
+from capelin.embedded.management import (
+    Environment,
+    Settings,
+    Status,
+    UpRequest,
+    UpView,
+    carry_out,
+    current_status,
+    environment_named,
+    observe,
+    plan_up,
+)
+from capelin.errors import WaitTimeoutError
+from rich.console import Console
+
+from capelin_infra.connection import client_of
+from capelin_infra.demo import DemoOptions, bring_up_demo
+from capelin_infra.progress import Checklist, Line
+
+STAGE_TITLES: Final = {
+    "api-server": "etcd and the API server",
+    "installation": "kinds, roles and webhooks",
+    "controllers": "controllers",
+    "extensions": "extensions",
+}
+_UP_SECONDS: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The options of `capelin up`."""
+
+    name: str
+    request: UpRequest = field(default_factory=UpRequest)
+    demo: DemoOptions | None = field(default_factory=DemoOptions)
+    """The demo cluster; none with `--management-only`."""
+
+
+async def bring_up(options: UpOptions, console: Console | None = None) -> None:
+    """From nothing, or whatever there is, to an environment in which everything runs.
+
+    Raises:
+        UserError: if something asked for is not possible, or did not come up.
+    """
+    console = console or Console()
+    environment = environment_named(options.name)
+    request = options.request
+    if options.demo is not None:
+        # Its machines join with the kubeadm bootstrap provider's data.
+        request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
+    steps = plan_up(request, await observe(environment, request))
+    with environment.locked("up"), Checklist(console).shown() as checklist:
+        view = _ChecklistView(checklist)
+        *preparation, last = steps
+        await carry_out(environment, preparation, view)
+        try:
+            async with asyncio.timeout(_UP_SECONDS):
+                await carry_out(environment, [last], view)
+        except TimeoutError:
+            raise WaitTimeoutError(
+                f"Environment {environment.name} is not up after {_UP_SECONDS:.0f} s.",
+                reason=_waiting_for(current_status(environment)) or "It does not say why.",
+                hint=f"Its supervisor goes on trying; see capelin logs --name {environment.name}.",
+            ) from None
+        if options.demo is not None:
+            settings = environment.settings()
+            async with client_of(environment) as client:
+                version = settings.kubernetes_version if settings else ""
+                await bring_up_demo(checklist, client, version, options.demo)
+    _print_next_steps(console, environment, demo=options.demo is not None)
+
+
+def show_progress_on(checklist: Checklist, line: Line) -> Progress:
+    """Show on one line of a checklist how programs are downloaded or built."""
+
+    def show(event: ProgressEvent) -> None:
+        put = checklist.update if event.kind == "advanced" else checklist.note
+        put(line, str(event).splitlines()[0])
+
+    return show
+
+
+class _ChecklistView(UpView):
+    """Crosses off what the supervisor has done."""
+
+    def __init__(self, checklist: Checklist) -> None:
+        self._checklist = checklist
+        self._lines: dict[str, Line] = {}
+
+    @contextmanager
+    def fetching(self, settings: Settings) -> Generator[Binaries]:
+        with self._checklist.step("programs") as line:
+            yield Binaries(progress=show_progress_on(self._checklist, line))
+            line.detail = f"Kubernetes {settings.kubernetes_version}"
+
+    def progressed(self, status: Status) -> None:
+        for stage in status.stages:
+            if stage.state == "Waiting":
+                continue
+            line = self._lines.get(stage.name)
+            if line is None:
+                line = self._lines[stage.name] = self._checklist.begin(STAGE_TITLES[stage.name])
+            if stage.state == "Done" and line.state == "running":
+                self._checklist.end(line, seconds=stage.seconds)
+            elif line.state == "running":
+                self._checklist.update(line, stage.message or _waiting_for(status))
+
+
+def _waiting_for(status: Status | None) -> str:
+    """What the first process that is not ready says."""
+    processes = status.processes if status is not None else []
+    unready = [each for each in processes if each.phase != "Running" and each.message]
+    return f"{unready[0].name}: {unready[0].message}" if unready else ""
+
+
+def _print_next_steps(console: Console, environment: Environment, *, demo: bool) -> None:
+    option = "" if environment.name == "default" else f" --name {environment.name}"
+    console.print()
+    console.print(f"Environment [bold]{environment.name}[/] is up. Next:")
+    for what, verb in (
+        ("look at it", f"capelin status{option}"),
+        ("use it", f"export KUBECONFIG=$(capelin kubeconfig{option})"),
+        *([("use the cluster", f"capelin kubeconfig demo{option}")] if demo else []),
+        ("remove it", f"capelin down{option}"),
+    ):
+        console.print(f"  {what:<16} [cyan]{verb}[/]", highlight=False, soft_wrap=True)
