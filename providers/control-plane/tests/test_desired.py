@@ -9,14 +9,14 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import (
     RENEW_ANNOTATION,
     ControlPlane,
-    RefusedSpecError,
-    desired,
+    InvalidSpecError,
+    desired_state,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def wanted(
+def desired(
     spec: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
     annotations: dict[str, str] | None = None,
@@ -30,11 +30,11 @@ def wanted(
     theirs = Cluster.read(
         {"metadata": {"name": "shoal", "namespace": "sea"}, "spec": cluster or {}}
     )
-    return desired(mine, theirs, NOW)
+    return desired_state(mine, theirs, NOW)
 
 
 def test_what_nobody_says_is_as_everywhere() -> None:
-    one = wanted()
+    one = desired()
     assert (one.namespace, one.cluster, one.host, one.port) == ("sea", "shoal", None, 6443)
     assert one.service_cidrs == ("10.96.0.0/12",)
     assert one.service_domain == "cluster.local"
@@ -48,41 +48,41 @@ def test_the_network_is_the_clusters() -> None:
         "services": {"cidrBlocks": ["10.0.0.0/16"]},
         "pods": {"cidrBlocks": ["10.1.0.0/16"]},
     }
-    one = wanted(cluster={"clusterNetwork": network})
+    one = desired(cluster={"clusterNetwork": network})
     assert (one.port, one.service_domain) == (7443, "sea.local")
     assert (one.service_cidrs, one.pod_cidrs) == (("10.0.0.0/16",), ("10.1.0.0/16",))
 
 
 def test_the_control_planes_own_endpoint_comes_before_its_clusters() -> None:
     theirs = {"controlPlaneEndpoint": {"host": "theirs", "port": 1}}
-    assert (wanted(cluster=theirs).host, wanted(cluster=theirs).port) == ("theirs", 1)
-    own = wanted({"controlPlaneEndpoint": {"host": "own"}}, theirs)
+    assert (desired(cluster=theirs).host, desired(cluster=theirs).port) == ("theirs", 1)
+    own = desired({"controlPlaneEndpoint": {"host": "own"}}, theirs)
     assert (own.host, own.port) == ("own", 1)
 
 
 @pytest.mark.parametrize(("days", "is_due"), [(-1, True), (1, False)])
 def test_a_rollout_is_wanted_once_its_moment_has_passed(days: int, is_due: bool) -> None:
     moment = NOW + timedelta(days=days)
-    one = wanted({"rollout": {"after": moment.isoformat()}})
+    one = desired({"rollout": {"after": moment.isoformat()}})
     assert one.rollout_after == (moment if is_due else None)
 
 
 @pytest.mark.parametrize(("days", "is_due"), [(-1, True), (0, True), (9, False)])
 def test_a_renewal_is_wanted_once_its_moment_has_come(days: int, is_due: bool) -> None:
     moment = NOW + timedelta(days=days)
-    one = wanted(annotations={RENEW_ANNOTATION: moment.isoformat()})
-    assert one.renew_made_before == (moment if is_due else None)
+    one = desired(annotations={RENEW_ANNOTATION: moment.isoformat()})
+    assert one.renew_issued_before == (moment if is_due else None)
 
 
 @pytest.mark.parametrize("said", ["soon", "2026-01-31", "2026-01-31T12:00:00"])
 def test_a_renewal_before_no_moment_is_refused(said: str) -> None:
-    with pytest.raises(RefusedSpecError, match=f"'{said}' is not a moment"):
-        wanted(annotations={RENEW_ANNOTATION: said})
+    with pytest.raises(InvalidSpecError, match=f"'{said}' is not a moment"):
+        desired(annotations={RENEW_ANNOTATION: said})
 
 
 def test_a_network_that_is_none_is_refused_by_its_field() -> None:
-    with pytest.raises(RefusedSpecError, match=r"spec\.clusterNetwork\.pods\.cidrBlocks: 'sea'"):
-        wanted(cluster={"clusterNetwork": {"pods": {"cidrBlocks": ["sea"]}}})
+    with pytest.raises(InvalidSpecError, match=r"spec\.clusterNetwork\.pods\.cidrBlocks: 'sea'"):
+        desired(cluster={"clusterNetwork": {"pods": {"cidrBlocks": ["sea"]}}})
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def test_a_network_that_is_none_is_refused_by_its_field() -> None:
 def test_a_certificate_is_renewed_well_before_it_ends(
     validity: int, renew_before: int, left: timedelta
 ) -> None:
-    one = wanted({"certificates": {"validityDays": validity, "renewBeforeDays": renew_before}})
+    one = desired({"certificates": {"validityDays": validity, "renewBeforeDays": renew_before}})
     share = 1 - left / timedelta(days=validity)
     assert one.renewal_share == pytest.approx(share)
 
 
 def test_resources_are_read_as_kubernetes_writes_them() -> None:
-    one = wanted({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
-    assert one.tuning["etcd"].memory_bytes == 512 * 2**20
-    assert one.tuning["etcd"].cpus == 0.5
+    one = desired({"etcd": {"resources": {"memory": "512Mi", "cpu": "500m"}}})
+    assert one.settings["etcd"].memory_bytes == 512 * 2**20
+    assert one.settings["etcd"].cpus == 0.5
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,15 @@ def test_resources_are_read_as_kubernetes_writes_them() -> None:
 def test_what_no_component_can_be_told_is_refused_by_its_field(
     spec: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(RefusedSpecError, match=message):
-        wanted(spec)
+    with pytest.raises(InvalidSpecError, match=message):
+        desired(spec)
 
 
 @pytest.mark.parametrize("cidr", ["10.96.0.0/32", "10.96.0.0/29", "fd00::/125"])
 def test_a_network_without_room_for_services_is_refused(cidr: str) -> None:
     network = {"clusterNetwork": {"services": {"cidrBlocks": [cidr]}}}
-    with pytest.raises(RefusedSpecError, match=r"services\.cidrBlocks: .* has fewer than the 16"):
-        wanted(cluster=network)
+    with pytest.raises(InvalidSpecError, match=r"services\.cidrBlocks: .* has fewer than the 16"):
+        desired(cluster=network)
 
 
 @pytest.mark.parametrize(
@@ -168,5 +168,5 @@ def test_a_network_without_room_for_services_is_refused(cidr: str) -> None:
 def test_a_name_of_the_cluster_that_no_certificate_can_have_is_refused(
     cluster: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(RefusedSpecError, match=rf"^Cluster spec\.{field}: 'bücher"):
-        wanted(cluster=cluster)
+    with pytest.raises(InvalidSpecError, match=rf"^Cluster spec\.{field}: 'bücher"):
+        desired(cluster=cluster)

@@ -3,14 +3,20 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from capelin.embedded.processes import Command
-from capelin_control_plane.plan import (
-    Component,
-    Composition,
+from capelin_control_plane.desired import Component
+from capelin_control_plane.instances import (
+    DesiredComponents,
     Instance,
+    InstanceStatus,
+    Observed,
     Plan,
+)
+from capelin_control_plane.plan import (
+    MemberReplacement,
     is_complete,
+    lost_member_to_replace,
     next_plan,
+    next_step,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,17 +24,20 @@ from hypothesis import strategies as st
 OLD, NEW = "v1.33.13", "v1.34.4"
 
 
-def instance(component: Component, slot: int = 0, version: str = OLD) -> Instance:
-    return Instance(component, slot, version, Command((component, version)))
+def instance(component: Component, index: int = 0, version: str = OLD) -> Instance:
+    return Instance(component, index, version, (component, version))
 
 
-def composition(version: str = OLD, replicas: int = 1, etcd: int = 1) -> Composition:
-    return Composition(
-        etcd=tuple(Instance("etcd", slot, version, Command(("etcd",))) for slot in range(etcd)),
-        relay=Instance("relay", 0, version, Command(("relay",))),
+def components(version: str = OLD, replicas: int = 1, etcd: int = 1) -> DesiredComponents:
+    return DesiredComponents(
+        etcd=tuple(Instance("etcd", index, version, ("etcd",)) for index in range(etcd)),
+        joining_member=lambda index: replace(
+            Instance("etcd", index, version, ("etcd", "existing")), joins_existing=True
+        ),
+        relay=Instance("relay", 0, version, ("relay",)),
         replicas=replicas,
-        api_server=lambda slot: instance("kube-apiserver", slot, version),
-        others=(
+        api_server=lambda index: instance("kube-apiserver", index, version),
+        controllers=(
             instance("kube-controller-manager", 0, version),
             instance("kube-scheduler", 0, version),
         ),
@@ -36,10 +45,10 @@ def composition(version: str = OLD, replicas: int = 1, etcd: int = 1) -> Composi
 
 
 def names(plan: Plan) -> set[str]:
-    return {one.name for one in plan.instances}
+    return {instance.name for instance in plan.instances}
 
 
-def settled(wanted: Composition, plan: Plan | None = None) -> Plan:
+def settled(wanted: DesiredComponents, plan: Plan | None = None) -> Plan:
     """Where the steps lead when everything that is started becomes ready."""
     plan = plan or Plan()
     for _ in range(50):
@@ -51,7 +60,7 @@ def settled(wanted: Composition, plan: Plan | None = None) -> Plan:
 
 
 def test_api_servers_do_not_wait_for_etcd_to_be_ready() -> None:
-    wanted = composition(replicas=2, etcd=3)
+    wanted = components(replicas=2, etcd=3)
     first = next_plan(Plan(), wanted, ())
     assert names(first) == {"etcd-0", "etcd-1", "etcd-2", "relay-0"}
     second = next_plan(first, wanted, ())
@@ -59,24 +68,24 @@ def test_api_servers_do_not_wait_for_etcd_to_be_ready() -> None:
 
 
 def test_controllers_start_when_an_api_server_answers() -> None:
-    wanted = composition()
+    wanted = components()
     plan = Plan((*wanted.etcd, wanted.relay, wanted.api_server(0)))
     assert names(next_plan(plan, wanted, {"etcd-0"})) == names(plan)
     assert names(next_plan(plan, wanted, names(plan))) > names(plan)
 
 
 def test_everything_settles_to_what_is_wanted() -> None:
-    wanted = composition(replicas=3, etcd=3)
+    wanted = components(replicas=3, etcd=3)
     assert is_complete(settled(wanted), wanted)
 
 
 def test_an_upgrade_adds_one_api_server_before_it_takes_one_away() -> None:
-    plan = settled(composition(OLD, replicas=2))
-    upgraded = next_plan(plan, composition(NEW, replicas=2), names(plan))
+    plan = settled(components(OLD, replicas=2))
+    upgraded = next_plan(plan, components(NEW, replicas=2), names(plan))
     assert names(upgraded) - names(plan) == {"kube-apiserver-2"}
-    waiting = next_plan(upgraded, composition(NEW, replicas=2), names(plan))
+    waiting = next_plan(upgraded, components(NEW, replicas=2), names(plan))
     assert names(waiting) == names(upgraded)
-    fewer = next_plan(upgraded, composition(NEW, replicas=2), names(upgraded))
+    fewer = next_plan(upgraded, components(NEW, replicas=2), names(upgraded))
     assert names(upgraded) - names(fewer) == {"kube-apiserver-1"}
 
 
@@ -84,9 +93,9 @@ def test_an_upgrade_adds_one_api_server_before_it_takes_one_away() -> None:
 def test_no_api_server_waits_in_a_roll_for_the_end_of_one_that_is_told_to_go(
     replicas: int,
 ) -> None:
-    plan = settled(composition(OLD, replicas=replicas))
+    plan = settled(components(OLD, replicas=replicas))
     for number in range(2 * replicas + 2):
-        wanted = composition(f"roll {number}", replicas=replicas)
+        wanted = components(f"roll {number}", replicas=replicas)
         had = {one.name for one in plan.of("kube-apiserver")}
         came: set[str] = set()
         while not is_complete(plan, wanted):
@@ -100,8 +109,8 @@ def test_no_api_server_waits_in_a_roll_for_the_end_of_one_that_is_told_to_go(
 
 
 def test_controllers_are_upgraded_after_the_last_api_server() -> None:
-    plan = settled(composition(OLD, replicas=2))
-    wanted = composition(NEW, replicas=2)
+    plan = settled(components(OLD, replicas=2))
+    wanted = components(NEW, replicas=2)
     while any(one.version == OLD for one in plan.of("kube-apiserver")):
         assert {one.version for one in plan.of("kube-controller-manager")} == {OLD}
         plan = next_plan(plan, wanted, names(plan))
@@ -109,19 +118,19 @@ def test_controllers_are_upgraded_after_the_last_api_server() -> None:
 
 
 def test_a_new_version_that_does_not_come_up_leaves_the_old_servers_alone() -> None:
-    old = settled(composition(OLD, replicas=2))
-    wanted = composition(NEW, replicas=2)
+    old = settled(components(OLD, replicas=2))
+    wanted = components(NEW, replicas=2)
     plan = next_plan(old, wanted, names(old))
     for _ in range(5):
         plan = next_plan(plan, wanted, names(old))
     assert names(old) < names(plan)
-    back = settled(composition(OLD, replicas=2), plan)
+    back = settled(components(OLD, replicas=2), plan)
     assert {one.version for one in back.instances if one.component != "etcd"} == {OLD}
 
 
 def test_old_servers_are_kept_for_when_they_serve_again_while_nothing_does() -> None:
-    old = settled(composition(OLD, replicas=2))
-    wanted = composition(NEW, replicas=2)
+    old = settled(components(OLD, replicas=2))
+    wanted = components(NEW, replicas=2)
     stuck = next_plan(old, wanted, names(old))
     assert names(next_plan(stuck, wanted, {"etcd-0"})) == names(stuck)
     one_is_back = next_plan(stuck, wanted, names(old) - {"kube-apiserver-0"})
@@ -134,28 +143,28 @@ def test_old_servers_are_kept_for_when_they_serve_again_while_nothing_does() -> 
 def test_servers_that_never_served_do_not_become_more_with_each_attempt_to_mend_them() -> None:
     plan = Plan()
     for attempt in range(5):
-        wanted = composition(f"attempt-{attempt}", replicas=2)
+        wanted = components(f"attempt-{attempt}", replicas=2)
         for _ in range(5):
             plan = next_plan(plan, wanted, {"etcd-0"})
         servers = plan.of("kube-apiserver")
-        assert wanted.api_server(servers[-1].slot) in servers
+        assert wanted.api_server(servers[-1].index) in servers
         assert len(servers) <= 3
-    assert is_complete(settled(composition(NEW, replicas=2), plan), composition(NEW, replicas=2))
+    assert is_complete(settled(components(NEW, replicas=2), plan), components(NEW, replicas=2))
 
 
-def with_etcd(flag: str, members: int = 3) -> Composition:
+def with_etcd(flag: str, members: int = 3) -> DesiredComponents:
     """Etcd members that are told something."""
-    told = tuple(Instance("etcd", slot, OLD, Command(("etcd", flag))) for slot in range(members))
-    return replace(composition(etcd=members), etcd=told)
+    told = tuple(Instance("etcd", index, OLD, ("etcd", flag)) for index in range(members))
+    return replace(components(etcd=members), etcd=told)
 
 
-def anew(plan: Plan, wanted: Composition) -> set[str]:
+def anew(plan: Plan, wanted: DesiredComponents) -> set[str]:
     """The etcd members that run as they are wanted."""
     return {one.name for one in plan.of("etcd") if one in wanted.etcd}
 
 
 def test_outdated_etcd_members_are_replaced_one_at_a_time() -> None:
-    old = settled(composition(etcd=3))
+    old = settled(components(etcd=3))
     changed = with_etcd("--snapshot-count=5")
     first = next_plan(old, changed, names(old))
     assert anew(first, changed) == {"etcd-0"}
@@ -164,7 +173,7 @@ def test_outdated_etcd_members_are_replaced_one_at_a_time() -> None:
 
 
 def test_an_etcd_member_that_never_comes_up_is_mended_before_the_others_are_changed() -> None:
-    old = settled(composition(etcd=3))
+    old = settled(components(etcd=3))
     bad, mended = with_etcd("--shoal"), with_etcd("--snapshot-count=5")
     stuck = next_plan(old, bad, names(old))
     others = names(old) - {"etcd-0"}
@@ -175,16 +184,16 @@ def test_an_etcd_member_that_never_comes_up_is_mended_before_the_others_are_chan
 
 
 def test_a_bad_change_takes_no_second_etcd_member_that_is_down_for_a_moment() -> None:
-    old = settled(composition(etcd=3))
+    old = settled(components(etcd=3))
     bad = with_etcd("--shoal")
     stuck = next_plan(old, bad, names(old))
     assert anew(next_plan(stuck, bad, {"etcd-1"}), bad) == {"etcd-0"}
     unheard = {"etcd-1", "etcd-2"}
-    assert anew(next_plan(stuck, bad, (), coming=unheard), bad) == {"etcd-0"}
+    assert anew(next_plan(stuck, bad, (), recovering=unheard), bad) == {"etcd-0"}
 
 
 def test_of_several_etcd_members_that_are_down_one_is_changed_while_another_is_up() -> None:
-    old = settled(composition(etcd=3))
+    old = settled(components(etcd=3))
     changed = with_etcd("--snapshot-count=5")
     first = next_plan(old, changed, {"etcd-2"})
     assert anew(first, changed) == {"etcd-0"}
@@ -192,9 +201,9 @@ def test_of_several_etcd_members_that_are_down_one_is_changed_while_another_is_u
 
 
 def test_of_etcd_members_that_are_down_the_one_that_failed_is_changed_first() -> None:
-    old = settled(composition(etcd=3))
+    old = settled(components(etcd=3))
     changed = with_etcd("--snapshot-count=5")
-    first = next_plan(old, changed, {"etcd-2"}, coming={"etcd-0"})
+    first = next_plan(old, changed, {"etcd-2"}, recovering={"etcd-0"})
     assert anew(first, changed) == {"etcd-1"}
 
 
@@ -207,35 +216,101 @@ def test_etcd_members_that_have_never_come_up_are_mended_together(members: int) 
 
 
 def test_etcd_members_that_may_serve_are_not_changed_together() -> None:
-    old = settled(composition(etcd=3))
+    old = settled(components(etcd=3))
     changed = with_etcd("--snapshot-count=5")
     unheard = {"etcd-0", "etcd-1", "etcd-2"}
-    assert anew(next_plan(old, changed, (), coming=unheard), changed) == set()
-    one_is_left = next_plan(old, changed, (), coming={"etcd-1"})
+    assert anew(next_plan(old, changed, (), recovering=unheard), changed) == set()
+    one_is_left = next_plan(old, changed, (), recovering={"etcd-1"})
     assert anew(one_is_left, changed) == {"etcd-0", "etcd-2"}
 
 
 def test_etcd_members_that_fail_one_after_the_other_are_all_mended() -> None:
     # Each is seen to fail, or on its next try: the first that is mended has no quorum without them.
-    old = settled(composition(etcd=3))
+    old = settled(components(etcd=3))
     mended = with_etcd("--snapshot-count=5")
-    first = next_plan(old, mended, (), coming={"etcd-1", "etcd-2"})
+    first = next_plan(old, mended, (), recovering={"etcd-1", "etcd-2"})
     assert anew(first, mended) == {"etcd-0"}
-    second = next_plan(first, mended, (), coming={"etcd-0", "etcd-2"})
+    second = next_plan(first, mended, (), recovering={"etcd-0", "etcd-2"})
     assert anew(second, mended) == {"etcd-0", "etcd-1"}
-    third = next_plan(second, mended, (), coming={"etcd-0", "etcd-1"})
+    third = next_plan(second, mended, (), recovering={"etcd-0", "etcd-1"})
     assert anew(third, mended) == {"etcd-0", "etcd-1", "etcd-2"}
 
 
 def test_the_only_etcd_member_is_changed_whether_or_not_it_may_serve() -> None:
-    old = settled(composition())
+    old = settled(components())
     changed = with_etcd("--snapshot-count=5", members=1)
-    assert anew(next_plan(old, changed, (), coming={"etcd-0"}), changed) == {"etcd-0"}
+    assert anew(next_plan(old, changed, (), recovering={"etcd-0"}), changed) == {"etcd-0"}
 
 
 def test_no_replicas_means_no_api_servers_and_nothing_that_needs_them() -> None:
-    plan = settled(composition(replicas=2))
-    assert names(settled(composition(replicas=0), plan)) == {"etcd-0", "relay-0"}
+    plan = settled(components(replicas=2))
+    assert names(settled(components(replicas=0), plan)) == {"etcd-0", "relay-0"}
+
+
+def statuses(plan: Plan, *ready: str) -> tuple[InstanceStatus, ...]:
+    return tuple(
+        InstanceStatus(
+            name=instance.name,
+            component=instance.component,
+            version=instance.version,
+            ready=instance.name in ready,
+            current=True,
+        )
+        for instance in plan.instances
+    )
+
+
+def with_lost(desired: DesiredComponents, *lost: int, ready: set[str]) -> Observed:
+    """A control plane that is complete, but for what members of etcd lost."""
+    plan = settled(desired)
+    return Observed(
+        plan=plan, statuses=statuses(plan, *ready), desired=desired, lost_members=frozenset(lost)
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "lost", "ready", "replaced"),
+    [
+        (3, (0, 1), {"etcd-2"}, None),
+        # One that is up still knows everything.
+        (3, (0, 1), {"etcd-0", "etcd-2"}, 1),
+        (5, (0, 1), {"etcd-2", "etcd-3", "etcd-4"}, 0),
+        (1, (0,), set[str](), None),
+    ],
+)
+def test_a_member_is_replaced_by_more_than_half_of_all(
+    members: int, lost: tuple[int, ...], ready: set[str], replaced: int | None
+) -> None:
+    desired = components(etcd=members)
+    observed = with_lost(desired, *lost, ready=ready)
+    assert lost_member_to_replace(desired, observed) == replaced
+
+
+def test_a_lost_member_is_stopped_before_it_is_replaced() -> None:
+    desired = components(etcd=3)
+    observed = with_lost(desired, 1, ready={"etcd-0", "etcd-2"})
+    first = next_step(desired, observed)
+    assert "etcd-1" not in names(first.plan)
+    assert first.replacement is None
+    stopping = replace(
+        observed,
+        plan=first.plan,
+        statuses=statuses(first.plan, "etcd-0", "etcd-2"),
+        stopping=frozenset({"etcd-1"}),
+    )
+    assert next_step(desired, stopping).replacement is None
+    stopped = replace(stopping, stopping=frozenset[str]())
+    assert next_step(desired, stopped).replacement == MemberReplacement(
+        desired.joining_member(1), through=0
+    )
+
+
+def test_only_api_servers_that_run_and_stay_get_connections() -> None:
+    old = settled(components(OLD, replicas=2))
+    observed = Observed(plan=old, statuses=statuses(old, *names(old)))
+    step = next_step(components(NEW, replicas=2), observed)
+    assert "kube-apiserver-2" in names(step.plan)
+    assert {server.name for server in step.serving} == {"kube-apiserver-0", "kube-apiserver-1"}
 
 
 @dataclass
@@ -255,12 +330,12 @@ class World:
 def test_while_things_change_an_api_server_is_always_there_and_never_many_too_many(
     replicas: int, wishes: list[tuple[str, int]], luck: list[bool]
 ) -> None:
-    plan = settled(composition(OLD, replicas))
+    plan = settled(components(OLD, replicas))
     world = World(plan, names(plan))
     chances = iter(luck)
     most = replicas
     for version, wished in wishes:
-        wanted = composition(version, wished)
+        wanted = components(version, wished)
         most = max(most, wished)
         for _ in range(10):
             following = next_plan(world.plan, wanted, world.ready)
@@ -272,5 +347,5 @@ def test_while_things_change_an_api_server_is_always_there_and_never_many_too_ma
             for name in sorted(names(following) - world.ready):
                 if next(chances, True):
                     world.ready.add(name)
-    last = composition(NEW, replicas)
+    last = components(NEW, replicas)
     assert is_complete(settled(last, world.plan), last)

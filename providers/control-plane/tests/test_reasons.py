@@ -16,7 +16,7 @@ def constants() -> dict[str, str]:
 
 
 def of_problems() -> set[str]:
-    return set(re.findall(r'Problem\(\s*"(\w+)"', SOURCES))
+    return set(re.findall(r'Blocked\(\s*"(\w+)"', SOURCES))
 
 
 def documented() -> set[str]:

@@ -1,7 +1,6 @@
 """What the reconciler does about control planes: on a real API server, with a backend of words."""
 
 import asyncio
-import errno
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,13 +18,15 @@ from capelin.contract.labels import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH
 from capelin.contract.owners import reference_to
 from capelin.controller import Context, Manager, ObjectKey
 from capelin.controller.events import Recorder
+from capelin.provider import Blocked
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.backends import Observed, Part, Problem, Site
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import RENEW_ANNOTATION, ControlPlane
-from capelin_control_plane.reconciler import ADDRESS_ANNOTATION, FINALIZER, ControlPlanes
+from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
+from capelin_control_plane.plan import Step
+from capelin_control_plane.reconciler import ADDRESS_ANNOTATION, FINALIZER, ControlPlaneReconciler
 
 ADDRESS = "127.64.0.9"
 Check = Callable[[], Awaitable[object]]
@@ -34,66 +35,55 @@ pytestmark = pytest.mark.usefixtures("provider_crds")
 
 
 @dataclass
-class Told:
-    """A backend that remembers what it was told, and does what the test says."""
+class FakeBackend:
+    """A backend that records its calls and observes what the test sets."""
 
-    seen: Observed = field(default_factory=Observed)
-    error: OSError | None = None
-    told: list[str] = field(default_factory=list[str])
-    taken: list[str] = field(default_factory=list[str])
+    observed: Observed = field(default_factory=Observed)
+    blocked: Blocked | None = None
+    calls: list[str] = field(default_factory=list[str])
     due: list[set[datetime | None]] = field(default_factory=list[set[datetime | None]])
-    """Of each move, the moments that have come."""
+    """Of each observation, the moments that have come."""
 
-    async def claim(
-        self, wanted: ControlPlane, authorities: Authorities, address: str | None
-    ) -> Site | Problem:
+    async def allocate(
+        self, key: ObjectKey, desired: ControlPlane, authorities: Authorities, address: str | None
+    ) -> Endpoint:
+        assert key.name == "one"
         assert authorities.ca
-        self.told.append("claim" if address is None else "claim again")
-        self.taken = [ADDRESS]
-        return Site(ADDRESS, ADDRESS, wanted.port)
+        self.calls.append("allocate" if address is None else "allocate again")
+        return Endpoint(ADDRESS, ADDRESS, desired.port)
 
-    async def find(self, namespace: str, cluster: str, ca_certificate_pem: bytes) -> str | None:
-        assert (bool(namespace), cluster, bool(ca_certificate_pem)) == (True, "one", True)
-        return next(iter(self.taken), None)
+    async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
+        assert (key.name, endpoint.address) == ("one", ADDRESS)
+        self.calls.append("observe")
+        self.due.append({desired.rollout_after, desired.renew_issued_before})
+        if self.blocked is not None:
+            raise self.blocked
+        return self.observed
 
-    async def move(
-        self,
-        key: ObjectKey,
-        site: Site,
-        wanted: ControlPlane,
-        authorities: Authorities,
-        now: datetime,
-    ) -> Observed:
-        assert all((key, site, wanted, authorities, now))
-        self.told.append("move")
-        self.due.append({wanted.rollout_after, wanted.renew_made_before})
-        if self.error is not None:
-            raise self.error
-        return self.seen
+    async def apply(self, key: ObjectKey, step: Step) -> None:
+        raise AssertionError(f"there is nothing to apply to {key}: {step}")
 
-    async def look_after(self, key: ObjectKey, cluster: str, address: str) -> None:
-        assert (key.name, cluster) == ("one", "one")
-        self.told.append(f"look after {address}")
-
-    def workload(self, site: Site) -> Config:
-        raise AssertionError(f"nothing answers at {site}")
+    async def keep_running(self, key: ObjectKey, address: str) -> None:
+        self.calls.append(f"keep {key.name} at {address} running")
 
     async def release(self, key: ObjectKey) -> None:
-        self.told.append(f"release {key.name}")
+        self.calls.append(f"release {key.name}")
 
-    async def remove(self, key: ObjectKey, cluster: str, address: str) -> None:
-        assert (key.name, cluster) == ("one", "one")
-        self.told.append(f"remove {address}")
+    async def delete(self, key: ObjectKey) -> None:
+        self.calls.append(f"delete {key.name}")
+
+    def client_config(self, endpoint: Endpoint) -> Config:
+        raise AssertionError(f"nothing answers at {endpoint}")
 
 
 @dataclass
-class Place:
+class Scene:
     """A namespace with a Cluster and its control plane, and a manager that looks after it."""
 
     client: Client
     namespace: str
     config: Config
-    backend: Told = field(default_factory=Told)
+    backend: FakeBackend = field(default_factory=FakeBackend)
 
     async def create(self, **labels: str) -> None:
         cluster = await self.client.create(
@@ -150,16 +140,16 @@ class Place:
         return await self.client.find(CapelinControlPlane, "one", self.namespace) is None
 
     def managed(self, **options: Any) -> AbstractAsyncContextManager[Manager]:
-        reconciler = ControlPlanes(self.backend)
+        reconciler = ControlPlaneReconciler(self.backend)
         return running(reconciler, config=self.config, namespace=self.namespace, **options)
 
 
 @pytest.fixture
-def place(client: Client, namespace: str, kubeconfig: Path) -> Place:
-    return Place(client, namespace, Config.from_kubeconfig(kubeconfig))
+def scene(client: Client, namespace: str, kubeconfig: Path) -> Scene:
+    return Scene(client, namespace, Config.from_kubeconfig(kubeconfig))
 
 
-STARTING = Part(
+STARTING = InstanceStatus(
     name="kube-apiserver-0",
     component="kube-apiserver",
     version="v1.34.4",
@@ -168,229 +158,231 @@ STARTING = Part(
 )
 
 
-async def test_a_paused_control_plane_is_let_go_and_left_alone(place: Place) -> None:
-    await place.create()
-    await place.annotate(**{PAUSED_ANNOTATION: ""})
-    async with place.managed():
-        await until(lambda: place.says("Paused", "True", "Paused"))
-        assert set(place.backend.told) == {"release one"}
-        assert (await place.mine()).metadata.finalizers == []
-        await place.client.delete(CapelinControlPlane, "one", place.namespace)
-        await until(place.gone)
-    assert "remove" not in " ".join(place.backend.told)
+async def test_a_paused_control_plane_is_let_go_and_left_alone(scene: Scene) -> None:
+    await scene.create()
+    await scene.annotate(**{PAUSED_ANNOTATION: ""})
+    async with scene.managed():
+        await until(lambda: scene.says("Paused", "True", "Paused"))
+        assert set(scene.backend.calls) == {"release one"}
+        assert (await scene.mine()).metadata.finalizers == []
+        await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+        await until(scene.gone)
+    assert "delete" not in " ".join(scene.backend.calls)
 
 
-async def test_a_paused_cluster_pauses_its_control_plane_and_wakes_it_again(place: Place) -> None:
-    await place.create()
-    await place.client.patch(Cluster, "one", place.namespace, {"spec": {"paused": True}})
-    async with place.managed():
-        await until(lambda: place.says("Paused", "True", "Paused"))
-        assert set(place.backend.told) == {"release one"}
-        await place.client.patch(Cluster, "one", place.namespace, {"spec": {"paused": False}})
-        await until(lambda: place.says("Paused", "False", "NotPaused"))
-        assert "move" in place.backend.told
+async def test_a_paused_cluster_pauses_its_control_plane_and_wakes_it_again(scene: Scene) -> None:
+    await scene.create()
+    await scene.client.patch(Cluster, "one", scene.namespace, {"spec": {"paused": True}})
+    async with scene.managed():
+        await until(lambda: scene.says("Paused", "True", "Paused"))
+        assert set(scene.backend.calls) == {"release one"}
+        await scene.client.patch(Cluster, "one", scene.namespace, {"spec": {"paused": False}})
+        await until(lambda: scene.says("Paused", "False", "NotPaused"))
+        assert "observe" in scene.backend.calls
 
 
-async def test_the_deletion_of_a_paused_control_plane_waits(place: Place) -> None:
-    await place.create()
-    async with place.managed():
-        await until(lambda: place.says("Paused", "False", "NotPaused"))
-        await place.annotate(**{PAUSED_ANNOTATION: ""})
-        await until(lambda: place.says("Paused", "True", "Paused"))
-        await place.client.delete(CapelinControlPlane, "one", place.namespace)
+async def test_the_deletion_of_a_paused_control_plane_waits(scene: Scene) -> None:
+    await scene.create()
+    async with scene.managed():
+        await until(lambda: scene.says("Paused", "False", "NotPaused"))
+        await scene.annotate(**{PAUSED_ANNOTATION: ""})
+        await until(lambda: scene.says("Paused", "True", "Paused"))
+        await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
         await asyncio.sleep(0.5)
-        assert (await place.mine()).metadata.finalizers == [FINALIZER]
-        await place.annotate(**{PAUSED_ANNOTATION: None})
-        await until(place.gone)
-    assert place.backend.told[-1] == f"remove {ADDRESS}"
+        assert (await scene.mine()).metadata.finalizers == [FINALIZER]
+        await scene.annotate(**{PAUSED_ANNOTATION: None})
+        await until(scene.gone)
+    assert scene.backend.calls[-1] == "delete one"
 
 
-async def test_a_watch_filter_leaves_others_alone(place: Place) -> None:
-    await place.create()
-    async with place.managed(watch_filter="mine"):
+async def test_a_watch_filter_leaves_others_alone(scene: Scene) -> None:
+    await scene.create()
+    async with scene.managed(watch_filter="mine"):
         await asyncio.sleep(0.5)
-        assert place.backend.told == []
+        assert scene.backend.calls == []
         labels = {"metadata": {"labels": {WATCH_LABEL: "mine"}}}
-        await place.client.patch(CapelinControlPlane, "one", place.namespace, labels)
-        await until(lambda: place.says("Paused", "False", "NotPaused"))
+        await scene.client.patch(CapelinControlPlane, "one", scene.namespace, labels)
+        await until(lambda: scene.says("Paused", "False", "NotPaused"))
 
 
-async def test_without_a_cluster_it_waits(place: Place) -> None:
-    await place.client.create(
-        CapelinControlPlane.of("one", place.namespace, spec=Spec(version="v1.34.4"))
+async def test_without_a_cluster_it_waits(scene: Scene) -> None:
+    await scene.client.create(
+        CapelinControlPlane.of("one", scene.namespace, spec=Spec(version="v1.34.4"))
     )
-    async with place.managed():
-        await until(lambda: place.says("Available", "False", "WaitingForOwnerCluster"))
-    assert place.backend.told == []
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", "WaitingForOwnerCluster"))
+    assert scene.backend.calls == []
 
 
-async def test_where_it_is_is_written_down_before_anything_runs_there(place: Place) -> None:
-    await place.create()
-    place.backend.error = OSError(errno.ENOSPC, "No space left on device", "/state/plan.json")
-    async with place.managed():
-        await until(lambda: place.says("Available", "False", "DiskFull"))
-        mine = await place.mine()
+async def test_where_it_is_is_written_down_before_anything_runs_there(scene: Scene) -> None:
+    await scene.create()
+    scene.backend.blocked = Blocked("DiskFull", "No space left on device")
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", "DiskFull"))
+        mine = await scene.mine()
         assert mine.metadata.annotations[ADDRESS_ANNOTATION] == ADDRESS
-        place.backend.error = None
-        place.backend.seen = Observed(parts=(STARTING,))
-        await until(lambda: place.says("Available", "False", "NotInitialized"))
+        scene.backend.blocked = None
+        scene.backend.observed = Observed(statuses=(STARTING,))
+        await until(lambda: scene.says("Available", "False", "NotInitialized"))
 
 
-async def test_nobody_is_told_where_the_api_is_before_it_answers(place: Place) -> None:
-    await place.create()
-    place.backend.seen = Observed(parts=(STARTING,))
+async def test_nobody_is_told_where_the_api_is_before_it_answers(scene: Scene) -> None:
+    await scene.create()
+    scene.backend.observed = Observed(statuses=(STARTING,))
 
     async def told() -> tuple[bool, bool]:
-        kubeconfig = await place.client.find(Secret, "one-kubeconfig", place.namespace)
-        return (await place.mine()).spec.control_plane_endpoint is not None, kubeconfig is not None
+        kubeconfig = await scene.client.find(Secret, "one-kubeconfig", scene.namespace)
+        return (await scene.mine()).spec.control_plane_endpoint is not None, kubeconfig is not None
 
     async def all_told() -> bool:
         return await told() == (True, True)
 
-    async with place.managed():
-        await until(lambda: place.says("Available", "False", "NotInitialized"))
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", "NotInitialized"))
         assert await told() == (False, False)
-        place.backend.seen = Observed(parts=(replace(STARTING, ready=True),))
-        await place.annotate(look="again")
+        scene.backend.observed = Observed(statuses=(replace(STARTING, ready=True),))
+        await scene.annotate(look="again")
         await until(all_told)
 
 
-async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(place: Place) -> None:
-    await place.create()
-    async with place.managed():
-        await until(lambda: place.says("Paused", "False", "NotPaused"))
+async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(scene: Scene) -> None:
+    await scene.create()
+    async with scene.managed():
+        await until(lambda: scene.says("Paused", "False", "NotPaused"))
     # As if it had been killed between the one and the other.
-    await place.annotate(**{ADDRESS_ANNOTATION: None})
-    await place.client.delete(CapelinControlPlane, "one", place.namespace)
-    async with place.managed():
-        await until(place.gone)
-    assert place.backend.told[-1] == f"remove {ADDRESS}"
+    await scene.annotate(**{ADDRESS_ANNOTATION: None})
+    await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+    async with scene.managed():
+        await until(scene.gone)
+    assert scene.backend.calls[-1] == "delete one"
 
 
-async def test_it_goes_after_its_workers(place: Place) -> None:
-    await place.create()
-    async with place.managed():
-        await until(lambda: place.says("Paused", "False", "NotPaused"))
-        await place.create_worker()
-        await place.client.delete(CapelinControlPlane, "one", place.namespace)
-        await until(lambda: place.says("Deleting", "True", "WaitingForWorkersDeletion"))
-        assert "remove" not in " ".join(place.backend.told)
-        await place.client.delete(Machine, "worker", place.namespace)
-        await until(place.gone)
+async def test_it_goes_after_its_workers(scene: Scene) -> None:
+    await scene.create()
+    async with scene.managed():
+        await until(lambda: scene.says("Paused", "False", "NotPaused"))
+        await scene.create_worker()
+        await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+        await until(lambda: scene.says("Deleting", "True", "WaitingForWorkersDeletion"))
+        assert "delete" not in " ".join(scene.backend.calls)
+        await scene.client.delete(Machine, "worker", scene.namespace)
+        await until(scene.gone)
 
 
-async def test_what_another_provider_looks_after_is_not_called_down(place: Place) -> None:
-    await place.create()
-    place.backend.seen = Observed(problem=Problem("LookedAfterElsewhere", "another provider"))
-    async with place.managed():
-        await until(lambda: place.says("Available", "False", "LookedAfterElsewhere"))
-    assert await place.condition("EtcdClusterAvailable") is None
+async def test_what_another_provider_looks_after_is_not_called_down(scene: Scene) -> None:
+    await scene.create()
+    scene.backend.observed = Observed(
+        blocked=Blocked("ManagedByAnotherProvider", "another provider")
+    )
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", "ManagedByAnotherProvider"))
+    assert await scene.condition("EtcdClusterAvailable") is None
 
 
-async def test_a_bad_word_is_answered_with_the_field(place: Place) -> None:
-    await place.create()
-    await place.client.patch(
+async def test_a_bad_word_is_answered_with_the_field(scene: Scene) -> None:
+    await scene.create()
+    await scene.client.patch(
         Cluster,
         "one",
-        place.namespace,
+        scene.namespace,
         {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["shoal"]}}}},
     )
-    async with place.managed():
-        await until(lambda: place.says("Available", "False", "InvalidSpec"))
-    found = await place.condition("Available")
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", "InvalidConfiguration"))
+    found = await scene.condition("Available")
     assert found is not None
     assert "spec.clusterNetwork.services.cidrBlocks" in found.message
 
 
-@pytest.mark.parametrize("reason", ["InvalidSpec", "CertificatesMissing"])
+@pytest.mark.parametrize("reason", ["InvalidConfiguration", "CertificatesMissing"])
 async def test_what_runs_is_looked_after_while_nobody_can_say_what_is_wanted(
-    place: Place, reason: str
+    scene: Scene, reason: str
 ) -> None:
-    await place.create()
-    await place.annotate(**{ADDRESS_ANNOTATION: ADDRESS})
-    if reason == "InvalidSpec":
+    await scene.create()
+    await scene.annotate(**{ADDRESS_ANNOTATION: ADDRESS})
+    if reason == "InvalidConfiguration":
         bad = {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["shoal"]}}}}
-        await place.client.patch(Cluster, "one", place.namespace, bad)
-    async with place.managed():
-        await until(lambda: place.says("Available", "False", reason))
-    assert set(place.backend.told) == {f"look after {ADDRESS}"}
+        await scene.client.patch(Cluster, "one", scene.namespace, bad)
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", reason))
+    assert set(scene.backend.calls) == {f"keep one at {ADDRESS} running"}
 
 
 @pytest.mark.parametrize("asked", ["rollout", "renewal"])
 async def test_what_is_asked_for_later_begins_when_its_moment_comes(
-    place: Place, asked: str
+    scene: Scene, asked: str
 ) -> None:
-    await place.create()
+    await scene.create()
     moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4)
     patch = {
         "rollout": {"spec": {"rollout": {"after": moment.isoformat()}}},
         "renewal": {"metadata": {"annotations": {RENEW_ANNOTATION: moment.isoformat()}}},
     }[asked]
-    await place.client.patch(CapelinControlPlane, "one", place.namespace, patch)
-    async with place.managed():
+    await scene.client.patch(CapelinControlPlane, "one", scene.namespace, patch)
+    async with scene.managed():
 
         async def has_begun() -> bool:
-            return any(moment in due for due in place.backend.due)
+            return any(moment in due for due in scene.backend.due)
 
         await until(has_begun)
-    assert place.backend.due[0] == {None}
+    assert scene.backend.due[0] == {None}
 
 
-async def test_one_that_went_without_us_is_let_go_and_what_runs_goes_on(place: Place) -> None:
-    await place.create()
-    await place.create_worker()
-    async with place.managed():
-        await until(lambda: place.says("Paused", "False", "NotPaused"))
-        await place.client.delete(CapelinControlPlane, "one", place.namespace)
-        await until(lambda: place.says("Deleting", "True", "WaitingForWorkersDeletion"))
+async def test_one_that_went_without_us_is_let_go_and_what_runs_goes_on(scene: Scene) -> None:
+    await scene.create()
+    await scene.create_worker()
+    async with scene.managed():
+        await until(lambda: scene.says("Paused", "False", "NotPaused"))
+        await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+        await until(lambda: scene.says("Deleting", "True", "WaitingForWorkersDeletion"))
         # By hand, as somebody does who waits in vain.
-        await place.client.patch(
-            CapelinControlPlane, "one", place.namespace, {"metadata": {"finalizers": None}}
+        await scene.client.patch(
+            CapelinControlPlane, "one", scene.namespace, {"metadata": {"finalizers": None}}
         )
 
         async def is_let_go() -> bool:
-            return "release one" in place.backend.told
+            return "release one" in scene.backend.calls
 
         await until(is_let_go)
-    assert "remove" not in " ".join(place.backend.told)
+    assert "delete" not in " ".join(scene.backend.calls)
 
 
 async def test_another_one_of_the_same_name_does_not_meet_what_was_the_first_ones(
-    place: Place,
+    scene: Scene,
 ) -> None:
-    recorder = Recorder(place.client, "test", "test", now=lambda: datetime.now(UTC))
-    at = Context(place.client, logging.getLogger(__name__), recorder)
-    reconciler = ControlPlanes(place.backend)
-    await place.create()
-    await reconciler.reconcile(at, await place.mine())
-    await reconciler.reconcile(at, await place.mine())
-    assert place.backend.told == ["claim", "move", "claim again", "move"]
-    first = await place.mine()
-    await place.client.patch(
-        CapelinControlPlane, "one", place.namespace, {"metadata": {"finalizers": None}}
+    recorder = Recorder(scene.client, "test", "test", now=lambda: datetime.now(UTC))
+    at = Context(scene.client, logging.getLogger(__name__), recorder)
+    reconciler = ControlPlaneReconciler(scene.backend)
+    await scene.create()
+    await reconciler.reconcile(at, await scene.mine())
+    await reconciler.reconcile(at, await scene.mine())
+    assert scene.backend.calls == ["allocate", "observe", "allocate again", "observe"]
+    first = await scene.mine()
+    await scene.client.patch(
+        CapelinControlPlane, "one", scene.namespace, {"metadata": {"finalizers": None}}
     )
-    await place.client.delete(CapelinControlPlane, "one", place.namespace)
-    second = CapelinControlPlane.of("one", place.namespace, spec=first.spec)
+    await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+    second = CapelinControlPlane.of("one", scene.namespace, spec=first.spec)
     second.metadata.labels = first.metadata.labels
-    await reconciler.reconcile(at, await place.client.create(second))
-    assert place.backend.told[4:] == ["release one", "claim", "move"]
+    await reconciler.reconcile(at, await scene.client.create(second))
+    assert scene.backend.calls[4:] == ["release one", "allocate", "observe"]
 
 
 @pytest.fixture
-async def copied(place: Place) -> Place:
+async def copied(scene: Scene) -> Scene:
     """A control plane that is paused, and a copy of it in its namespace."""
-    await place.create()
-    await place.annotate(**{PAUSED_ANNOTATION: "", ADDRESS_ANNOTATION: ADDRESS})
-    original = await place.mine()
-    copy = CapelinControlPlane.of("two", place.namespace, spec=original.spec)
+    await scene.create()
+    await scene.annotate(**{PAUSED_ANNOTATION: "", ADDRESS_ANNOTATION: ADDRESS})
+    original = await scene.mine()
+    copy = CapelinControlPlane.of("two", scene.namespace, spec=original.spec)
     copy.metadata.labels = original.metadata.labels
     copy.metadata.annotations = {ADDRESS_ANNOTATION: ADDRESS}
     copy.metadata.finalizers = [FINALIZER]
-    await place.client.create(copy)
-    return place
+    await scene.client.create(copy)
+    return scene
 
 
-async def test_a_copy_moves_nothing_of_its_original(copied: Place) -> None:
+async def test_a_copy_moves_nothing_of_its_original(copied: Scene) -> None:
     async def says_whose_it_is() -> bool:
         copy = await copied.client.get(CapelinControlPlane, "two", copied.namespace)
         said = copy.status.conditions if copy.status else []
@@ -402,10 +394,10 @@ async def test_a_copy_moves_nothing_of_its_original(copied: Place) -> None:
 
     async with copied.managed():
         await until(says_whose_it_is)
-    assert {"claim", "claim again", "move"}.isdisjoint(copied.backend.told)
+    assert {"allocate", "allocate again", "observe"}.isdisjoint(copied.backend.calls)
 
 
-async def test_a_copy_goes_without_its_original(copied: Place) -> None:
+async def test_a_copy_goes_without_its_original(copied: Scene) -> None:
     await copied.create_worker()
     await copied.client.delete(CapelinControlPlane, "two", copied.namespace)
 
@@ -414,15 +406,15 @@ async def test_a_copy_goes_without_its_original(copied: Place) -> None:
 
     async with copied.managed():
         await until(is_gone)
-    assert "remove" not in " ".join(copied.backend.told)
+    assert "delete" not in " ".join(copied.backend.calls)
 
 
-async def test_what_another_one_was_to_replace_that_never_came_is_stopped(place: Place) -> None:
-    await place.create()
-    async with place.managed():
-        await until(lambda: "move" in place.backend.told)
+async def test_what_another_one_was_to_replace_that_never_came_is_stopped(scene: Scene) -> None:
+    await scene.create()
+    async with scene.managed():
+        await until(lambda: "observe" in scene.backend.calls)
         reference = {"spec": {"controlPlaneRef": {"name": "two"}}}
-        await place.client.patch(Cluster, "one", place.namespace, reference)
-        await place.client.delete(CapelinControlPlane, "one", place.namespace)
-        await until(place.gone)
-    assert "remove" in " ".join(place.backend.told)
+        await scene.client.patch(Cluster, "one", scene.namespace, reference)
+        await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+        await until(scene.gone)
+    assert "delete" in " ".join(scene.backend.calls)

@@ -9,16 +9,17 @@ from capelin.client import Client
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import controller_of, is_controlled_by
 from capelin.pki import KeyPair, client_certificate_of, new_ca, read_kubeconfig, validity_of
+from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, Spec
-from capelin_control_plane.backends import Problem, Site
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.secrets import authorities, ensure_kubeconfig
+from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
 
-from .making import wanted
+from .factories import desired_control_plane
 
 NEW = "v1.34.4"
 NOW = datetime.now(UTC)
-SITE = Site("127.64.0.9", "127.64.0.9", 6443)
+ENDPOINT = Endpoint("127.64.0.9", "127.64.0.9", 6443)
 PURPOSES = ("ca", "etcd", "proxy", "sa")
 
 pytestmark = pytest.mark.usefixtures("provider_crds")
@@ -31,18 +32,11 @@ async def owner(client: Client, namespace: str) -> CapelinControlPlane:
     )
 
 
-async def made(client: Client, owner: CapelinControlPlane) -> Authorities:
-    found = await found_or_made(client, owner, may_make=True)
-    assert isinstance(found, Authorities), found
-    return found
-
-
-async def found_or_made(
-    client: Client, owner: CapelinControlPlane, *, may_make: bool
-) -> Authorities | Problem:
-    return await authorities(
-        client, owner, wanted(NEW, namespace=owner.namespace or ""), NOW, may_make=may_make
-    )
+async def made(
+    client: Client, owner: CapelinControlPlane, *, may_create: bool = True
+) -> Authorities:
+    desired = desired_control_plane(NEW, namespace=owner.namespace or "")
+    return await ensure_authorities(client, owner, desired, may_create=may_create)
 
 
 async def secret(client: Client, owner: CapelinControlPlane, purpose: str) -> Secret:
@@ -83,10 +77,9 @@ async def test_a_secret_that_core_would_not_see_is_named_with_what_it_lacks(
     client: Client, owner: CapelinControlPlane
 ) -> None:
     await client.create(brought(owner.namespace or "", new_ca("theirs", now=NOW), {}))
-    found = await found_or_made(client, owner, may_make=True)
-    assert isinstance(found, Problem)
-    assert found.reason == "CertificatesNotUsable"
-    assert "kubectl label --overwrite secret one-ca" in found.message
+    with pytest.raises(Blocked, match="kubectl label --overwrite secret one-ca") as blocked:
+        await made(client, owner)
+    assert blocked.value.reason == "CertificatesNotUsable"
 
 
 async def test_what_is_gone_after_it_was_used_is_not_made_anew(
@@ -95,10 +88,9 @@ async def test_what_is_gone_after_it_was_used_is_not_made_anew(
     await made(client, owner)
     for purpose in ("ca", "sa"):
         await client.delete(Secret, f"one-{purpose}", owner.namespace)
-    found = await found_or_made(client, owner, may_make=False)
-    assert isinstance(found, Problem)
-    assert found.reason == "CertificatesMissing"
-    assert "secret one-ca, one-sa" in found.message
+    with pytest.raises(Blocked, match="secret one-ca, one-sa") as blocked:
+        await made(client, owner, may_create=False)
+    assert blocked.value.reason == "CertificatesMissing"
     assert await client.find(Secret, "one-ca", owner.namespace) is None
     assert await client.find(Secret, "one-sa", owner.namespace) is None
 
@@ -117,10 +109,10 @@ async def keep_kubeconfig(
     owner: CapelinControlPlane,
     keys: Authorities,
     now: datetime,
-    site: Site = SITE,
+    endpoint: Endpoint = ENDPOINT,
 ) -> Secret:
-    of = wanted(NEW, namespace=owner.namespace or "")
-    await ensure_kubeconfig(client, owner, of, site=site, keys=keys, now=now)
+    of = desired_control_plane(NEW, namespace=owner.namespace or "")
+    await ensure_kubeconfig(client, owner, of, endpoint=endpoint, authorities=keys, now=now)
     return await secret(client, owner, "kubeconfig")
 
 
@@ -147,7 +139,7 @@ async def test_the_kubeconfig_leads_to_the_endpoint_of_either_family(
     client: Client, owner: CapelinControlPlane, host: str, server: str
 ) -> None:
     keys = await made(client, owner)
-    kept = await keep_kubeconfig(client, owner, keys, NOW, Site("127.64.0.9", host, 443))
+    kept = await keep_kubeconfig(client, owner, keys, NOW, Endpoint("127.64.0.9", host, 443))
     assert read_kubeconfig(kept.data["value"]).server == server
 
 
@@ -182,11 +174,12 @@ async def test_at_a_word_the_kubeconfig_is_made_anew(
     keys = await made(client, owner)
     first = await keep_kubeconfig(client, owner, keys, NOW)
     asked = replace(
-        wanted(NEW, namespace=owner.namespace or ""), renew_made_before=NOW + timedelta(minutes=1)
+        desired_control_plane(NEW, namespace=owner.namespace or ""),
+        renew_issued_before=NOW + timedelta(minutes=1),
     )
     now = NOW + timedelta(minutes=2)
-    await ensure_kubeconfig(client, owner, asked, site=SITE, keys=keys, now=now)
+    await ensure_kubeconfig(client, owner, asked, endpoint=ENDPOINT, authorities=keys, now=now)
     renewed = await secret(client, owner, "kubeconfig")
     assert renewed.data != first.data
-    await ensure_kubeconfig(client, owner, asked, site=SITE, keys=keys, now=now)
+    await ensure_kubeconfig(client, owner, asked, endpoint=ENDPOINT, authorities=keys, now=now)
     assert (await secret(client, owner, "kubeconfig")).data == renewed.data

@@ -7,18 +7,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from capelin.api import Condition, ObjectMeta
 from capelin.contract.conditions import ConditionSpec
+from capelin.provider import Blocked
 from capelin_control_plane.api import (
     CapelinControlPlane,
     Initialization,
     Spec,
     Status,
 )
-from capelin_control_plane.backends import Observed, Part, Problem
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.plan import Component
-from capelin_control_plane.status import CERTIFICATES_AVAILABLE, status, waiting
+from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.instances import InstanceStatus, Observed
+from capelin_control_plane.status import CERTIFICATES_AVAILABLE, blocked_status, running_status
 
-from .making import wanted
+from .factories import desired_control_plane
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD, NEW = "v1.33.13", "v1.34.4"
@@ -40,9 +40,11 @@ def control_plane(
     )
 
 
-def part(component: Component, slot: int = 0, version: str = NEW, **state: object) -> Part:
+def part(
+    component: Component, slot: int = 0, version: str = NEW, **state: object
+) -> InstanceStatus:
     merged = {"ready": True, "current": version == NEW, "failure": ""} | state
-    return Part(
+    return InstanceStatus(
         name=f"{component}-{slot}",
         component=component,
         version=version,
@@ -52,7 +54,7 @@ def part(component: Component, slot: int = 0, version: str = NEW, **state: objec
     )
 
 
-def followers(version: str = NEW) -> list[Part]:
+def followers(version: str = NEW) -> list[InstanceStatus]:
     return [
         part("kube-controller-manager", version=version),
         part("kube-scheduler", version=version),
@@ -61,18 +63,20 @@ def followers(version: str = NEW) -> list[Part]:
 
 
 def observed(
-    *servers: Part, etcd: Iterable[Part] = (), others: Iterable[Part] | None = None
+    *servers: InstanceStatus,
+    etcd: Iterable[InstanceStatus] = (),
+    others: Iterable[InstanceStatus] | None = None,
 ) -> Observed:
     rest = followers() if others is None else others
-    return Observed(parts=(*(etcd or (part("etcd"),)), *servers, *rest), complete=True)
+    return Observed(statuses=(*(etcd or (part("etcd"),)), *servers, *rest), complete=True)
 
 
 def said(
     seen: Observed, *, want: ControlPlane | None = None, of: CapelinControlPlane | None = None
 ) -> Status:
-    return status(
+    return running_status(
         of or control_plane(),
-        want or wanted(NEW),
+        want or desired_control_plane(NEW),
         seen,
         paused=NOT_PAUSED,
         certificates=GOOD,
@@ -107,7 +111,9 @@ def test_versions_are_listed_oldest_first_with_their_replicas() -> None:
     seen = observed(
         part("kube-apiserver", 1), part("kube-apiserver", 0, OLD), others=followers(OLD)
     )
-    current = said(seen, want=wanted(NEW, replicas=2), of=control_plane(initialized=True))
+    current = said(
+        seen, want=desired_control_plane(NEW, replicas=2), of=control_plane(initialized=True)
+    )
     assert [(one.version, one.replicas) for one in current.versions] == [(OLD, 1), (NEW, 1)]
     assert current.version == OLD
 
@@ -121,8 +127,8 @@ def test_an_upgrade_is_not_over_before_the_controllers_are_upgraded() -> None:
 
 def test_a_new_version_that_cannot_be_had_is_said_where_people_look() -> None:
     seen = Observed(
-        parts=(part("etcd"), part("kube-apiserver", 0, OLD), *followers(OLD)),
-        problem=Problem("VersionNotAvailable", "spec.version: v1.34.99 is unknown"),
+        statuses=(part("etcd"), part("kube-apiserver", 0, OLD), *followers(OLD)),
+        blocked=Blocked("VersionNotAvailable", "spec.version: v1.34.99 is unknown"),
     )
     current = said(seen, of=control_plane(initialized=True))
     assert condition(current, "RollingOut") == (
@@ -135,7 +141,9 @@ def test_a_new_version_that_cannot_be_had_is_said_where_people_look() -> None:
 
 def test_a_second_api_server_that_starts_is_scaling_and_not_remediation() -> None:
     seen = observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False))
-    current = said(seen, want=wanted(NEW, replicas=2), of=control_plane(initialized=True))
+    current = said(
+        seen, want=desired_control_plane(NEW, replicas=2), of=control_plane(initialized=True)
+    )
     assert condition(current, "ScalingUp") == ("True", "ScalingUp", "from 1 to 2 API servers")
     assert condition(current, "Remediating")[0] == "False"
 
@@ -144,7 +152,7 @@ def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
     failing = part("kube-apiserver", 1, ready=False, failure="was killed by SIGKILL")
     current = said(
         observed(part("kube-apiserver"), failing),
-        want=wanted(NEW, replicas=2),
+        want=desired_control_plane(NEW, replicas=2),
         of=control_plane(initialized=True),
     )
     message = "kube-apiserver-1 was killed by SIGKILL"
@@ -152,7 +160,7 @@ def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
     assert condition(current, "ScalingUp")[0] == "False"
     again = said(
         observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False)),
-        want=wanted(NEW, replicas=2),
+        want=desired_control_plane(NEW, replicas=2),
         of=control_plane(initialized=True, conditions=current.conditions),
     )
     assert condition(again, "Remediating") == (
@@ -166,7 +174,7 @@ def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
     members = [part("etcd"), part("etcd", 1, ready=False), part("etcd", 2, ready=False)]
     current = said(
         observed(part("kube-apiserver"), etcd=members),
-        want=wanted(NEW, etcd_replicas=3),
+        want=desired_control_plane(NEW, etcd_replicas=3),
         of=control_plane(initialized=True),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
@@ -176,7 +184,8 @@ def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
 def test_one_lost_member_of_three_is_told_and_survived() -> None:
     members = [part("etcd"), part("etcd", 1), part("etcd", 2, ready=False)]
     current = said(
-        observed(part("kube-apiserver"), etcd=members), want=wanted(NEW, etcd_replicas=3)
+        observed(part("kube-apiserver"), etcd=members),
+        want=desired_control_plane(NEW, etcd_replicas=3),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("True", "EtcdClusterDegraded")
     assert condition(current, "Available")[0] == "True"
@@ -187,9 +196,9 @@ def test_the_same_again_changes_nothing() -> None:
     first = said(seen)
     later = control_plane()
     later.status = first
-    second = status(
+    second = running_status(
         later,
-        wanted(NEW),
+        desired_control_plane(NEW),
         seen,
         paused=NOT_PAUSED,
         certificates=GOOD,
@@ -203,8 +212,8 @@ def test_what_blocks_is_said_and_what_was_true_stays() -> None:
     running = said(observed(part("kube-apiserver")))
     later = control_plane()
     later.status = running
-    problem = Problem("CertificatesNotUsable", "Secret one-ca: it expired")
-    blocked = waiting(later, [NOT_PAUSED], problem, NOW)
+    problem = Blocked("CertificatesNotUsable", "Secret one-ca: it expired")
+    blocked = blocked_status(later, [NOT_PAUSED], problem, NOW)
     assert condition(blocked, "Available") == ("Unknown", problem.reason, problem.message)
     assert blocked.initialization.control_plane_initialized is True
     assert blocked.versions == running.versions
@@ -213,7 +222,9 @@ def test_what_blocks_is_said_and_what_was_true_stays() -> None:
 def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
     lost = part("etcd", 1, ready=False, failure="lost its data, and is being replaced")
     seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), lost, part("etcd", 2)))
-    current = said(seen, want=wanted(NEW, etcd_replicas=3), of=control_plane(initialized=True))
+    current = said(
+        seen, want=desired_control_plane(NEW, etcd_replicas=3), of=control_plane(initialized=True)
+    )
     assert condition(current, "EtcdClusterAvailable") == (
         "True",
         "EtcdClusterDegraded",
@@ -226,7 +237,9 @@ def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
 def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
     down = [part("etcd", slot, ready=False, failure="lost its data") for slot in (1, 2)]
     seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), *down))
-    current = said(seen, want=wanted(NEW, etcd_replicas=3), of=control_plane(initialized=True))
+    current = said(
+        seen, want=desired_control_plane(NEW, etcd_replicas=3), of=control_plane(initialized=True)
+    )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
     assert condition(current, "Available")[:2] == ("False", "NotAvailable")
     assert "etcd-2 lost its data" in condition(current, "Available")[2]
@@ -237,8 +250,8 @@ def test_while_programs_are_got_what_runs_their_version_is_up_to_date(
     version: str, up_to_date: int
 ) -> None:
     parts = (part("etcd"), part("kube-apiserver", version=version), *followers(version))
-    getting = Problem("GettingPrograms", f"getting the programs of Kubernetes {NEW}")
-    seen = Observed(parts=tuple(replace(one, current=None) for one in parts), problem=getting)
+    getting = Blocked("GettingPrograms", f"getting the programs of Kubernetes {NEW}")
+    seen = Observed(statuses=tuple(replace(one, current=None) for one in parts), blocked=getting)
     current = said(seen, of=control_plane(initialized=True))
     assert (current.replicas, current.ready_replicas) == (1, 1)
     assert (current.up_to_date_replicas, current.updated_replicas) == (up_to_date, up_to_date)

@@ -11,18 +11,19 @@ from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
-from capelin_control_plane.backends.processes import Processes
-from capelin_control_plane.reconciler import MANAGER, ControlPlanes
+from capelin_control_plane.backends.processes import ProcessesBackend
+from capelin_control_plane.reconciler import MANAGER, ControlPlaneReconciler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneOptions(Options):
-    """What the manager of the control plane provider can be told."""
+    """Options of the manager of the control plane provider."""
 
     state_folder: Path = flag(
         provider_folder("control-planes"),
         Path,
-        "Where control planes on processes live. Providers that share it can hand them over.",
+        "Where control planes on processes keep their state. Providers that share it can hand them"
+        " over.",
         shown="~/.local/state/capelin/.control-planes",
     )
 
@@ -31,11 +32,11 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
     """The reconcilers of the provider."""
 
     def wake(key: ObjectKey) -> None:
-        control_planes.wake(key)
+        reconciler.wake(key)
 
     binaries = Binaries(progress=PlainProgress())
-    control_planes = ControlPlanes(Processes(options.state_folder, binaries, wake))
-    return [control_planes]
+    reconciler = ControlPlaneReconciler(ProcessesBackend(options.state_folder, binaries, wake))
+    return [reconciler]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The kinds of the control plane provider."""
+"""API types of the control plane provider."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -38,7 +38,7 @@ VERSION = "v1alpha1"
 Image = Annotated[str, MinLen(1), MaxLen(512)]
 Text = Annotated[str, MaxLen(2048)]
 
-# Kubernetes takes secure_port for secure-port, and so past the rules about what Capelin sets.
+# Kubernetes reads secure_port as secure-port: it would evade the rules about owned flags.
 _FLAG_NAMES = rule(
     "self.all(flag, flag.matches('^[a-z0-9][a-z0-9-]*$'))",
     "the name of an argument has lower case letters, digits and dashes only, and no dashes in"
@@ -55,7 +55,7 @@ Variables = Annotated[dict[str, Text], MaxLen(64), _VARIABLE_NAMES]
 
 @dataclass(frozen=True, slots=True)
 class _NotOurs(Marker):
-    """The rules that users leave alone what Capelin sets: a rule a flag, so that each is named."""
+    """Rules against the flags that Capelin sets: one a flag, so that the message names it."""
 
     component: str
 
@@ -65,94 +65,98 @@ class _NotOurs(Marker):
 
 
 class Resources(Model):
-    """How much of the machine a component may take."""
+    """Resource limits of a component."""
 
     memory: Quantity | None = None
-    """The most memory, such as `512Mi`.
+    """Memory limit, such as `512Mi`.
 
-    Where the provider cannot make control groups, the component only tries to stay below.
+    If the provider cannot create control groups, it is only a goal of the component's garbage
+    collector.
     """
     cpu: Quantity | None = None
-    """The most processors, such as `500m`.
+    """CPU limit, such as `500m`.
 
-    Where the provider cannot make control groups, the component takes more if nobody else wants it.
+    If the provider cannot create control groups, the component may use more while others idle.
     """
 
 
-class Component(Model):
-    """How one component of the control plane runs."""
+class ComponentSpec(Model):
+    """Settings of one component of the control plane."""
 
     extra_args: Flags = {}
-    """Flags beyond those that Capelin sets, without dashes. A change rolls the component."""
+    """Additional flags, without dashes. A change rolls the component."""
     extra_env: Variables = {}
-    """Environment variables of the component."""
+    """Additional environment variables."""
     resources: Resources = Resources()
+    """Resource limits."""
 
 
-class ApiServer(Component):
-    """How kube-apiserver runs."""
+class ApiServer(ComponentSpec):
+    """Settings of kube-apiserver."""
 
     extra_args: Annotated[Flags, _NotOurs("kube-apiserver")] = {}
-    """Flags beyond those that Capelin sets, without dashes. A change rolls the servers."""
+    """Additional flags, without dashes. A change rolls the API servers."""
     cert_sans: Annotated[list[Host], MaxLen(32), set_list()] = []
-    """Names and addresses that the serving certificate is also good for."""
+    """Additional subject alternative names of the serving certificate."""
 
 
-class ControllerManager(Component):
-    """How kube-controller-manager runs."""
+class ControllerManager(ComponentSpec):
+    """Settings of kube-controller-manager."""
 
     extra_args: Annotated[Flags, _NotOurs("kube-controller-manager")] = {}
-    """Flags beyond those that Capelin sets, without dashes."""
+    """Additional flags, without dashes. A change restarts the component."""
 
 
-class Scheduler(Component):
-    """How kube-scheduler runs."""
+class Scheduler(ComponentSpec):
+    """Settings of kube-scheduler."""
 
     extra_args: Annotated[Flags, _NotOurs("kube-scheduler")] = {}
-    """Flags beyond those that Capelin sets, without dashes."""
+    """Additional flags, without dashes. A change restarts the component."""
 
 
-class Etcd(Component):
-    """The control plane's own etcd."""
+class Etcd(ComponentSpec):
+    """Settings of the control plane's own etcd cluster."""
 
     extra_args: Annotated[Flags, _NotOurs("etcd")] = {}
-    """Flags beyond those that Capelin sets, without dashes."""
+    """Additional flags, without dashes. A change restarts the component."""
     replicas: Annotated[
         Literal[1, 3, 5], immutable("the number of etcd members cannot be changed yet")
     ] = 1
-    """How many members: 1, 3 or 5. An even number would survive no more failures."""
+    """Number of members: 1, 3 or 5."""
 
 
-class Endpoint(Model):
-    """Where the API of the workload cluster answers."""
+class ControlPlaneEndpoint(Model):
+    """Endpoint of the workload cluster's API."""
 
     host: (
         Annotated[Host, immutable("the endpoint's host is in every machine's kubeconfig")] | None
     ) = None
+    """Host name or IP address."""
     port: (
         Annotated[Port, immutable("the endpoint's port is in every machine's kubeconfig")] | None
     ) = None
+    """TCP port."""
 
 
 class Certificates(Model):
-    """How certificates are made."""
+    """Settings of the control plane's certificates."""
 
     key_algorithm: Annotated[
         Literal["ECDSA-P256", "RSA-2048"],
         immutable("the key algorithm is that of the certificate authorities, which are kept"),
     ] = "ECDSA-P256"
-    """The algorithm of new keys. Some in-memory test providers understand RSA only."""
+    """Algorithm of new keys. Some in-memory test providers understand RSA only."""
     validity_days: Annotated[int, Ge(1), Le(3650)] = 365
-    """How long a certificate is good. Authorities are good for ten years."""
+    """Validity of a certificate. That of certificate authorities is ten years."""
     renew_before_days: Annotated[int, Ge(0), Le(3649)] = 90
-    """How long before its end a certificate is renewed; the kubeconfig is at half its life.
+    """How long before its expiry a certificate is renewed. The kubeconfig is at half its validity.
 
-    It is a day at least, or a third of its life where that is less.
+    At least a day, or a third of the validity if that is less.
     """
 
     rules = (
         rule(
-            # The API server tries the rule on the default, an empty object, before it fills it in.
+            # The API server evaluates the rule on the default, an empty object, before it fills it.
             "!has(self.renewBeforeDays) || self.renewBeforeDays < self.validityDays",
             "a certificate is renewed before it ends: renewBeforeDays must be less than"
             " validityDays",
@@ -162,53 +166,63 @@ class Certificates(Model):
 
 
 class Addon(Model):
-    """Something that Capelin installs in the workload cluster and keeps there."""
+    """An add-on that Capelin installs in the workload cluster and keeps up to date."""
 
     enabled: bool = True
+    """Whether it is installed. Disabling it later does not uninstall it."""
     image: Image | None = None
-    """The image, where it is not the one that the Kubernetes version came with."""
+    """Image to use instead of that of the Kubernetes version."""
 
 
 class Addons(Model):
-    """What Capelin installs in the workload cluster."""
+    """Add-ons of the workload cluster."""
 
     core_dns: Addon = Addon()
+    """CoreDNS, as kubeadm installs it."""
     kube_proxy: Addon = Addon()
+    """kube-proxy, as kubeadm installs it."""
 
 
 class Rollout(Model):
-    """When components are replaced although nothing about them changed."""
+    """Rollout of components whose settings did not change."""
 
     after: Time | None = None
-    """Once this moment has passed, what was made before it is replaced, one by one; etcd is not."""
+    """Components started before this moment are replaced once it has passed; etcd is not."""
 
 
-class Making(Model):
-    """How a control plane is made, whatever its version and size."""
+class ControlPlaneTemplateSpec(Model):
+    """Settings shared by CapelinControlPlane and CapelinControlPlaneTemplate."""
 
     backend: Annotated[
-        Literal["Processes", "Pods"],
+        Literal["Processes"],
         immutable("a control plane cannot move from one backend to another"),
     ] = "Processes"
-    """What it is made of: processes on the machine where the provider runs."""
+    """How the control plane runs: as processes on the machine of the provider."""
     api_server: ApiServer = ApiServer()
+    """Settings of kube-apiserver."""
     controller_manager: ControllerManager = ControllerManager()
+    """Settings of kube-controller-manager."""
     scheduler: Scheduler = Scheduler()
+    """Settings of kube-scheduler."""
     etcd: Etcd = Etcd()
+    """Settings of etcd."""
     certificates: Certificates = Certificates()
+    """Settings of certificates."""
     addons: Addons = Addons()
+    """Add-ons of the workload cluster."""
     rollout: Rollout = Rollout()
+    """Rollout of components whose settings did not change."""
 
 
-class Spec(Making):
-    """What the control plane is to be."""
+class Spec(ControlPlaneTemplateSpec):
+    """Desired state of the control plane."""
 
     version: KubernetesVersion
-    """The Kubernetes version. It goes up, one minor version at a time."""
+    """Kubernetes version. Upgrades go one minor version at a time."""
     replicas: Annotated[Replicas, Le(9)] = 1
-    """How many API servers."""
-    control_plane_endpoint: Endpoint | None = None
-    """Where the API answers. Left out, Capelin chooses an address and writes it here."""
+    """Number of API servers."""
+    control_plane_endpoint: ControlPlaneEndpoint | None = None
+    """Endpoint of the API. If unset, Capelin chooses an address and sets it."""
 
     rules = (
         kept("controlPlaneEndpoint", "the endpoint is in every machine's kubeconfig"),
@@ -234,45 +248,54 @@ class Spec(Making):
 
 
 class Initialization(Model):
-    """What has happened once and stays so."""
+    """What has happened once in the initialization of the control plane. Never taken back."""
 
     control_plane_initialized: bool | None = None
-    """Whether the API has answered."""
+    """Whether the API has accepted requests."""
 
 
 class VersionCount(Model):
-    """How many API servers run a version."""
+    """Number of API servers that run a version."""
 
     version: KubernetesVersion
+    """Kubernetes version."""
     replicas: Replicas | None = None
+    """Number of API servers."""
 
 
 class Status(Model):
-    """What the control plane is."""
+    """Observed state of the control plane."""
 
     conditions: Conditions = []
+    """Current conditions."""
     initialization: Initialization = Initialization()
+    """Progress of the initialization."""
     observed_generation: Int64 | None = None
-    """The generation of the spec that this status is about."""
+    """Generation of the spec that this status describes."""
     external_managed_control_plane: bool | None = None
-    """Always true: the control plane has no machines among the nodes of its cluster."""
+    """Always true: the control plane has no machines in its own cluster."""
     selector: Annotated[str, MaxLen(2048)] | None = None
+    """Label selector of the scale subresource."""
     replicas: Replicas | None = None
+    """Number of API servers."""
     ready_replicas: Replicas | None = None
+    """Number of API servers that are ready."""
     available_replicas: Replicas | None = None
+    """Number of API servers that are available, which is as soon as they are ready."""
     up_to_date_replicas: Replicas | None = None
+    """Number of API servers that run as the spec says."""
     versions: Annotated[list[VersionCount], MaxLen(100), map_list("version")] = []
-    """The versions that API servers run now, the oldest first."""
+    """Versions that API servers run now, the oldest first."""
     version: KubernetesVersion | None = None
-    """The oldest of these."""
+    """The oldest version that runs."""
     initialized: bool | None = None
-    """As `initialization.controlPlaneInitialized`, for contract v1beta1."""
+    """Equals `initialization.controlPlaneInitialized`, for contract v1beta1."""
     ready: bool | None = None
-    """Whether the API answers, for contract v1beta1."""
+    """Whether the API accepts requests, for contract v1beta1."""
     updated_replicas: Replicas | None = None
-    """As `upToDateReplicas`, for contract v1beta1."""
+    """Equals `upToDateReplicas`, for contract v1beta1."""
     unavailable_replicas: Replicas | None = None
-    """Those wanted and not available, for contract v1beta1."""
+    """Number of missing replicas, for contract v1beta1."""
 
 
 def _condition(type_: str) -> str:
@@ -308,5 +331,5 @@ class CapelinControlPlane(Object[Spec, Status]):
     version=VERSION,
     definition=Definition(contracts=("v1beta1", "v1beta2"), categories=("cluster-api",)),
 )
-class CapelinControlPlaneTemplate(Template[Making]):
-    """What control planes are made from, by a ClusterClass."""
+class CapelinControlPlaneTemplate(Template[ControlPlaneTemplateSpec]):
+    """Template of the control planes of a ClusterClass."""

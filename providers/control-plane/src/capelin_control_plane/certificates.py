@@ -1,6 +1,6 @@
-"""The certificates of a control plane: which there are, and when each is made anew."""
+"""The certificates of a control plane, and when each is renewed. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
@@ -22,7 +22,7 @@ Authority = Literal["ca", "etcd", "proxy"]
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """What everything else is signed with. Made once, kept in the management cluster."""
+    """The CAs and service account keys. Created once, kept in secrets of the management cluster."""
 
     ca: KeyPair
     etcd: KeyPair
@@ -30,79 +30,84 @@ class Authorities:
     service_account: ServiceAccountKeys
 
     def of(self, name: Authority) -> KeyPair:
-        """A certificate authority by name."""
+        """The CA of a name."""
         return {"ca": self.ca, "etcd": self.etcd, "proxy": self.proxy}[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signed(Leaf):
-    """A certificate to be had, its name among the others, and who signs it."""
+class Certificate(Leaf):
+    """A desired certificate, and the CA that signs it."""
 
     name: str
     authority: Authority
 
 
-def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Signed, ...]:
+def desired_certificates(
+    desired: ControlPlane, host: str, internal: Iterable[str]
+) -> tuple[Certificate, ...]:
     """Every certificate that a control plane needs.
 
-    `host` is where the API answers; its parts find each other at the `internal` addresses.
+    Args:
+        desired: The control plane.
+        host: The host of its endpoint.
+        internal: The addresses at which its components find each other.
     """
-    names, addresses = _names([host, *wanted.cert_sans])
-    parts = ("127.0.0.1", *dict.fromkeys(internal))
+    names, addresses = _names_and_addresses([host, *desired.cert_sans])
+    components = ("127.0.0.1", *dict.fromkeys(internal))
     return (
-        Signed(
+        Certificate(
             name="apiserver",
             authority="ca",
             common_name="kube-apiserver",
             usages=("server",),
-            dns_names=(*own_names(wanted.service_domain), *names),
-            addresses=(wanted.first_service_address, *parts, *addresses),
+            dns_names=(*own_names(desired.service_domain), *names),
+            addresses=(desired.first_service_address, *components, *addresses),
         ),
-        Signed(
+        Certificate(
             name="apiserver-kubelet-client",
             authority="ca",
             common_name="kube-apiserver-kubelet-client",
             organizations=("system:masters",),
             usages=("client",),
         ),
-        Signed(
+        Certificate(
             name="controller-manager",
             authority="ca",
             common_name="system:kube-controller-manager",
             usages=("server", "client"),
             dns_names=("localhost",),
-            addresses=parts,
+            addresses=components,
         ),
-        Signed(
+        Certificate(
             name="scheduler",
             authority="ca",
             common_name="system:kube-scheduler",
             usages=("server", "client"),
             dns_names=("localhost",),
-            addresses=parts,
+            addresses=components,
         ),
-        Signed(
+        Certificate(
             name="admin",
             authority="ca",
             common_name="capelin-control-plane",
             organizations=("system:masters",),
             usages=("client",),
         ),
-        Signed(
+        Certificate(
             name="front-proxy-client",
             authority="proxy",
             common_name="front-proxy-client",
             usages=("client",),
         ),
-        Signed(
+        Certificate(
             name="etcd",
             authority="etcd",
             common_name="etcd",
             usages=("server", "client"),
             dns_names=("localhost",),
-            addresses=parts,
+            addresses=components,
         ),
-        Signed(
+        Certificate(
             name="apiserver-etcd-client",
             authority="etcd",
             common_name="kube-apiserver-etcd-client",
@@ -111,54 +116,52 @@ def leaves(wanted: ControlPlane, host: str, internal: Iterable[str]) -> tuple[Si
     )
 
 
-def reissued(
-    wanted: ControlPlane,
-    leaf: Signed,
+def renewed(
+    desired: ControlPlane,
+    certificate: Certificate,
     authority: KeyPair,
     present: KeyPair | None,
     now: datetime,
 ) -> KeyPair | None:
-    """The certificate anew where it is missing, due or not as wanted; nothing where it is good."""
-    asked_for = present is not None and made_before(
-        present.certificate_pem, wanted.renew_made_before
+    """A new certificate if the present one is missing, due or not as desired, else None."""
+    is_requested = present is not None and issued_before(
+        present.certificate_pem, desired.renew_issued_before
     )
-    reason = leaf.reissue_reason(
+    reason = certificate.reissue_reason(
         present.certificate_pem if present else None,
         authority.certificate_pem,
         now=now,
-        share=wanted.renewal_share,
+        share=desired.renewal_share,
     )
-    if reason is None and not asked_for:
+    if reason is None and not is_requested:
         return None
-    return leaf.issue(authority, now=now, validity=wanted.validity, algorithm=wanted.algorithm)
+    return certificate.issue(
+        authority, now=now, validity=desired.validity, algorithm=desired.algorithm
+    )
 
 
-def made_before(certificate_pem: bytes, moment: datetime | None) -> bool:
-    """Whether a certificate of ours was made before a moment."""
+def issued_before(certificate_pem: bytes, moment: datetime | None) -> bool:
+    """Whether a certificate of ours was issued before a moment."""
     if moment is None:
         return False
-    # Certificates begin a little before they are made, for clocks that are behind.
+    # Certificates are valid from a little before they are issued, for clocks that are behind.
     return validity_of(certificate_pem).not_before + CLOCK_SKEW < moment.replace(microsecond=0)
 
 
-def next_renewal(wanted: ControlPlane, present: Mapping[str, KeyPair]) -> datetime | None:
-    """When the first certificate will be due."""
+def next_renewal(desired: ControlPlane, present: Iterable[KeyPair]) -> datetime | None:
+    """When the first certificate is due."""
     return min(
-        (
-            validity_of(pair.certificate_pem).after(wanted.renewal_share)
-            for pair in present.values()
-        ),
+        (validity_of(pair.certificate_pem).after(desired.renewal_share) for pair in present),
         default=None,
     )
 
 
-def _names(said: Iterable[str]) -> tuple[list[str], list[str]]:
-    """DNS names and IP addresses apart."""
+def _names_and_addresses(hosts: Iterable[str]) -> tuple[list[str], list[str]]:
     names: list[str] = []
     addresses: list[str] = []
-    for one in said:
+    for host in hosts:
         try:
-            addresses.append(str(ip_address(one)))
+            addresses.append(str(ip_address(host)))
         except ValueError:
-            names.append(one)
+            names.append(host)
     return names, addresses

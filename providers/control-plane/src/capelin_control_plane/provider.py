@@ -1,4 +1,4 @@
-"""The provider as Cluster API installs it: its kinds, its permissions, its manager."""
+"""The provider as Cluster API installs it: kinds, permissions, manager."""
 
 from importlib.metadata import version
 
@@ -8,13 +8,13 @@ from capelin.provider import Provider
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 from capelin_control_plane.desired import PROGRAMS
-from capelin_control_plane.reconciler import ControlPlanes
+from capelin_control_plane.reconciler import ControlPlaneReconciler
 
 LABEL = "control-plane-capelin"
 
 
 def provider() -> Provider:
-    """What an environment needs to know to run this provider."""
+    """The provider, for environments that install it."""
     return Provider(
         name="capelin",
         type="ControlPlaneProvider",
@@ -24,16 +24,17 @@ def provider() -> Provider:
             crd(CapelinControlPlane, provider=LABEL),
             crd(CapelinControlPlaneTemplate, provider=LABEL),
         ],
-        rules=rbac([ControlPlanes]),
+        rules=rbac([ControlPlaneReconciler]),
         programs=PROGRAMS,
         objects=read_by_bootstrap_provider(),
     )
 
 
 def read_by_bootstrap_provider() -> list[Unstructured]:
-    """The kubeadm bootstrap provider's right to read which version a control plane has.
+    """The kubeadm bootstrap provider's permission to read the version of a control plane.
 
-    It needs that of every control plane kind, has it for its own only, and nothing to add to.
+    It reads every control plane kind, but its own role covers only KubeadmControlPlane, and it does
+    not aggregate others.
     """
     name = f"{LABEL}-read-by-kubeadm-bootstrap"
     group = "rbac.authorization.k8s.io"

@@ -1,17 +1,14 @@
-"""Moves control planes towards their specs: reads, decides, acts, tells."""
+"""Reconciles hosted control planes: reads, decides, acts, reports."""
 
-import hashlib
-import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from capelin.api import Unstructured, resource_of
-from capelin.api.views.capi import Cluster
+from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import Secret
-from capelin.client import Client, ClientError, needs_apply
-from capelin.contract.clusters import cluster_name_of, cluster_of
+from capelin.client import ClientError
+from capelin.contract.clusters import cluster_of, named_by
 from capelin.contract.conditions import ConditionSpec, is_true
-from capelin.contract.labels import CLUSTER_NAME_LABEL
+from capelin.contract.labels import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
 from capelin.contract.pausing import paused
 from capelin.controller import (
     After,
@@ -25,52 +22,44 @@ from capelin.controller import (
     Result,
     Watches,
 )
+from capelin.provider import Blocked
 
-from capelin_control_plane import status as say
+from capelin_control_plane import status as conditions
 from capelin_control_plane.api import CapelinControlPlane, Status
-from capelin_control_plane.backends import Backend, Observed, Problem, Site
-from capelin_control_plane.belonging import (
-    its_control_plane,
-    original_of,
-    why_nobodys,
-    workers_of,
-)
+from capelin_control_plane.backends import Backend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ControlPlane,
-    RefusedSpecError,
-    desired,
-    renewal_asked_for,
+    InvalidSpecError,
+    desired_state,
+    requested_renewal,
 )
-from capelin_control_plane.remedies import unusable
-from capelin_control_plane.secrets import authorities, ca_certificate, ensure_kubeconfig
-from capelin_control_plane.workload import Facts, addons, join_objects, service_objects
+from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.plan import next_step
+from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
+from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
 FINALIZER = "controlplane.cluster.x-k8s.io/capelin"
 ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
-"""What the backend knows the control plane by. It outlives a move to another management cluster."""
+"""The address that the backend allocated. It outlives a move to another management cluster."""
 MANAGER = "capelin-control-plane"
 
-_LOOK_AGAIN = timedelta(minutes=2)
-"""How soon something that was deleted from the workload cluster is put back."""
-_RETRY = 5.0
+_RETRY_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What was last seen to be in a workload cluster, and when."""
-
-    digest: str
-    at: datetime
+def control_plane_of(cluster: Cluster) -> list[ObjectKey]:
+    """The control plane that a Cluster names."""
+    name = named_by(cluster.spec.control_plane_ref, CapelinControlPlane)
+    return [] if name is None else [ObjectKey(cluster.namespace or "", name)]
 
 
-class ControlPlanes(Reconciler[CapelinControlPlane]):
-    """Moves a hosted control plane one step towards its spec."""
+class ControlPlaneReconciler(Reconciler[CapelinControlPlane]):
+    """Reconciles hosted control planes."""
 
     watches = (
         For(CapelinControlPlane),
         Owns(Secret, labels={CLUSTER_NAME_LABEL: None}),
-        Watches(Cluster, to=its_control_plane),
+        Watches(Cluster, to=control_plane_of),
     )
     permissions = (
         Permission("", ("secrets",), ("get", "create", "patch")),
@@ -79,256 +68,273 @@ class ControlPlanes(Reconciler[CapelinControlPlane]):
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._kept: dict[ObjectKey, _Kept] = {}
+        self._workload = WorkloadSync(MANAGER)
         self._uids: dict[ObjectKey, str | None] = {}
-        """Whose the backend looks after: another one of the same name may come in its place."""
+        """The objects whose control planes the backend supervises. A new object of the same name
+        may replace one."""
 
     async def reconcile(self, ctx: Context, control_plane: CapelinControlPlane) -> Result:
-        """Take one step."""
+        """Find the Cluster, stop when paused or deleted, then reconcile."""
         key = ObjectKey(control_plane.namespace or "", control_plane.name)
         if self._uids.get(key, control_plane.uid) != control_plane.uid:
-            await self._let_go(key)
+            await self._release(key)
         cluster = await cluster_of(ctx.client, control_plane)
         pause = paused(control_plane, cluster)
         if pause.status == "True":
-            await self._let_go(key)
-            await ctx.patch_status(
-                control_plane, say.paused_status(control_plane, pause, ctx.now())
-            )
+            await self._release(key)
+            status = conditions.paused_status(control_plane, pause, ctx.now())
+            await ctx.patch_status(control_plane, status)
             return Done()
-        original = original_of(control_plane, cluster)
-        if original is not None:
-            # What runs is the original's, which may be paused and so looked after by nobody.
-            await self._let_go(key)
+        replaced_by = _replaced_by(control_plane, cluster)
+        if replaced_by is not None:
+            # What runs belongs to the other one, which may be paused and so unsupervised.
+            await self._release(key)
         if control_plane.metadata.deletion_timestamp is not None:
-            is_copy = original is not None and await self._is_there(key.namespace, original, ctx)
-            return await self._delete(key, control_plane, ctx, is_copy=is_copy)
-        if cluster is None or original is not None:
-            problem = Problem(say.WAITING_FOR_OWNER, why_nobodys(cluster, original))
-            await ctx.patch_status(
-                control_plane, say.waiting(control_plane, [pause], problem, ctx.now())
+            return await self._reconcile_delete(ctx, key, control_plane, replaced_by)
+        if cluster is None or replaced_by is not None:
+            blocked = Blocked(
+                conditions.WAITING_FOR_OWNER, _why_without_cluster(cluster, replaced_by)
             )
+            status = conditions.blocked_status(control_plane, [pause], blocked, ctx.now())
+            await ctx.patch_status(control_plane, status)
             return Done()
         await ctx.add_finalizer(control_plane, FINALIZER)
-        return await self._keep(key, control_plane, cluster, pause, ctx)
+        try:
+            return await self._reconcile_normal(ctx, key, control_plane, cluster, pause)
+        except Blocked as blocked:
+            status = conditions.blocked_status(
+                control_plane, [*_about_certificates(blocked), pause], blocked, ctx.now()
+            )
+            await ctx.patch_status(control_plane, status)
+            return After(_RETRY_SECONDS)
 
     async def on_missing(self, _: Context, key: ObjectKey) -> None:
-        """Look no more after one that went without us. What it runs was not ours to stop."""
+        """Release a control plane whose finalizer somebody removed. It keeps running."""
         if key in self._uids:
-            await self._let_go(key)
+            await self._release(key)
 
-    async def _is_there(self, namespace: str, name: str, ctx: Context) -> bool:
-        """Whether there is a control plane of that name, which what runs may belong to."""
-        return await ctx.client.find(CapelinControlPlane, name, namespace) is not None
-
-    async def _let_go(self, key: ObjectKey) -> None:
-        self._kept.pop(key, None)
-        self._uids.pop(key, None)
-        await self._backend.release(key)
-
-    async def _keep(
+    async def _reconcile_normal(
         self,
+        ctx: Context,
         key: ObjectKey,
         control_plane: CapelinControlPlane,
         cluster: Cluster,
         pause: ConditionSpec,
-        ctx: Context,
     ) -> Result:
-        now = ctx.now()
-
-        async def blocked(problem: Problem, *aspects: ConditionSpec) -> Result:
-            wait = say.waiting(control_plane, [*aspects, pause], problem, now)
-            await ctx.patch_status(control_plane, wait)
-            return After(_RETRY)
-
-        try:
-            wanted = desired(control_plane, cluster, now)
-        except RefusedSpecError as error:
-            problem = await self._look_after(key, control_plane, cluster)
-            return await blocked(problem or Problem(say.INVALID_SPEC, str(error)))
         address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
-        keys = await authorities(ctx.client, control_plane, wanted, now, may_make=address is None)
-        if isinstance(keys, Problem):
-            refused = ConditionSpec(say.CERTIFICATES_AVAILABLE, "False", keys.reason, keys.message)
-            problem = await self._look_after(key, control_plane, cluster)
-            return await blocked(problem or keys, refused)
-        self._uids[key] = control_plane.uid
         try:
-            site = await self._backend.claim(wanted, keys, address)
-            if isinstance(site, Problem):
-                return await blocked(site)
-            # Before anything runs there: whoever deletes the control plane has to find it.
-            await ctx.apply_metadata(control_plane, annotations={ADDRESS_ANNOTATION: site.address})
-            seen = await self._backend.move(key, site, wanted, keys, now)
-        except OSError as error:
-            return await blocked(unusable(error))
-        if seen.problem is not None and not seen.parts:
-            return await blocked(seen.problem)
-        if seen.answers or control_plane.spec.control_plane_endpoint is not None:
-            # Cluster API connects as soon as it can, and has 30 s pass after it has failed.
-            await self._give_away(control_plane, wanted, site, keys, ctx)
-        certificates = ConditionSpec(say.CERTIFICATES_AVAILABLE, "True", say.CERTIFICATES_AVAILABLE)
-
-        async def tell(workload: ConditionSpec) -> None:
-            current = say.status(
+            desired = _desired_state(control_plane, cluster, ctx.now())
+            authorities = await ensure_authorities(
+                ctx.client, control_plane, desired, may_create=address is None
+            )
+        except Blocked:
+            if address is not None:
+                self._uids[key] = control_plane.uid
+                await self._backend.keep_running(key, address)
+            raise
+        self._uids[key] = control_plane.uid
+        endpoint = await self._backend.allocate(key, desired, authorities, address)
+        # Before anything runs there: whoever deletes the control plane has to find it.
+        await ctx.apply_metadata(control_plane, annotations={ADDRESS_ANNOTATION: endpoint.address})
+        observed = await reconcile_instances(self._backend, key, endpoint, desired)
+        if observed.blocked is not None and not observed.statuses:
+            raise observed.blocked
+        if observed.answers or control_plane.spec.control_plane_endpoint is not None:
+            # Not earlier: Cluster API connects at once, and waits 30 s after a failure.
+            await _apply_endpoint(ctx, control_plane, endpoint)
+            await ensure_kubeconfig(
+                ctx.client,
                 control_plane,
-                wanted,
-                seen,
+                desired,
+                endpoint=endpoint,
+                authorities=authorities,
+                now=ctx.now(),
+            )
+
+        async def report(workload: ConditionSpec) -> None:
+            status = conditions.running_status(
+                control_plane,
+                desired,
+                observed,
                 paused=pause,
-                certificates=certificates,
+                certificates=_certificates("True", conditions.CERTIFICATES_AVAILABLE),
                 workload=workload,
-                now=now,
+                now=desired.now,
             )
-            await ctx.patch_status(control_plane, current)
+            await ctx.patch_status(control_plane, status)
 
-        await tell(_workload_before(control_plane, seen))
-        if seen.answers:
-            await tell(await self._keep_workload(key, site, wanted, keys, now))
-        asked_for = control_plane.spec.rollout.after, renewal_asked_for(control_plane)
-        return _next_look(seen, now, *asked_for)
+        await report(_workload_before(control_plane, observed))
+        if observed.answers:
+            await report(await self._sync_workload(key, endpoint, desired, authorities))
+        return _requeue(control_plane, observed, desired.now)
 
-    async def _look_after(
-        self, key: ObjectKey, control_plane: CapelinControlPlane, cluster: Cluster
-    ) -> Problem | None:
-        """Have what dies started again, though nobody can say what is wanted."""
-        address = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
-        if address is None:
-            return None
-        self._uids[key] = control_plane.uid
-        try:
-            await self._backend.look_after(key, cluster.name, address)
-        except OSError as error:
-            return unusable(error)
-        return None
-
-    async def _give_away(
+    async def _reconcile_delete(
         self,
-        control_plane: CapelinControlPlane,
-        wanted: ControlPlane,
-        site: Site,
-        keys: Authorities,
         ctx: Context,
-    ) -> None:
-        """Say where the control plane answers, and who may come in."""
-        endpoint = control_plane.spec.control_plane_endpoint
-        if endpoint is None or (endpoint.host, endpoint.port) != (site.host, site.port):
-            resource = CapelinControlPlane.resource
-            await ctx.client.apply(
-                {
-                    "apiVersion": resource.api_version,
-                    "kind": resource.kind,
-                    "metadata": {
-                        "name": control_plane.name,
-                        "namespace": control_plane.namespace,
-                        "uid": control_plane.uid,
-                    },
-                    "spec": {"controlPlaneEndpoint": {"host": site.host, "port": site.port}},
-                },
-                resource=resource,
-                manager=f"{MANAGER}-endpoint",
-            )
-        await ensure_kubeconfig(
-            ctx.client, control_plane, wanted, site=site, keys=keys, now=ctx.now()
-        )
-
-    async def _keep_workload(
-        self, key: ObjectKey, site: Site, wanted: ControlPlane, keys: Authorities, now: datetime
-    ) -> ConditionSpec:
-        """Have in the workload cluster what belongs there, looking now and then."""
-        type_ = say.WORKLOAD_OBJECTS_AVAILABLE
-        facts = Facts(
-            cluster_name=wanted.cluster,
-            version=wanted.version,
-            host=site.host,
-            port=site.port,
-            ca_pem=keys.ca.certificate_pem,
-            service_cidrs=wanted.service_cidrs,
-            pod_cidrs=wanted.pod_cidrs,
-            service_domain=wanted.service_domain,
-            encryption_algorithm=wanted.algorithm.upper(),
-            coredns=wanted.coredns,
-            kube_proxy=wanted.kube_proxy,
-        )
-        objects = [*join_objects(facts), *service_objects(facts), *addons(facts)]
-        digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()
-        kept = self._kept.get(key)
-        if kept is not None and kept.digest == digest and now - kept.at < _LOOK_AGAIN:
-            return ConditionSpec(type_, "True", type_)
-        try:
-            async with Client(self._backend.workload(site), manager=MANAGER) as workload:
-                for one in objects:
-                    await _ensure_object(workload, one)
-        except ClientError as error:
-            self._kept.pop(key, None)
-            return ConditionSpec(type_, "False", say.NOT_APPLIED, f"cannot apply them: {error}")
-        self._kept[key] = _Kept(digest, now)
-        return ConditionSpec(type_, "True", type_)
-
-    async def _address(self, control_plane: CapelinControlPlane, ctx: Context) -> str | None:
-        """Where the control plane is, if it is anywhere."""
-        known = control_plane.metadata.annotations.get(ADDRESS_ANNOTATION)
-        cluster = cluster_name_of(control_plane)
-        if known is not None or cluster is None:
-            return known
-        namespace = control_plane.namespace or ""
-        ca = await ca_certificate(ctx.client, cluster, namespace)
-        return None if ca is None else await self._backend.find(namespace, cluster, ca)
-
-    async def _delete(
-        self, key: ObjectKey, control_plane: CapelinControlPlane, ctx: Context, *, is_copy: bool
+        key: ObjectKey,
+        control_plane: CapelinControlPlane,
+        replaced_by: str | None,
     ) -> Result:
-        if is_copy:
-            await ctx.remove_finalizer(control_plane, FINALIZER)
-            return Done()
-        workers = await workers_of(control_plane, ctx)
-        if workers:
-            message = f"{', '.join(workers)} still need the API; they're deleted first"
+        is_copy = replaced_by is not None and (
+            await ctx.client.find(CapelinControlPlane, replaced_by, key.namespace) is not None
+        )
+        if not is_copy:
+            workers = await _workers_of(ctx, control_plane)
+            if workers:
+                message = f"{', '.join(workers)} still need the API; they are deleted first"
+                await ctx.patch_status(
+                    control_plane,
+                    conditions.deleting_status(
+                        control_plane, conditions.WORKERS_REMAIN, message, ctx.now()
+                    ),
+                )
+                return After(_RETRY_SECONDS)
             await ctx.patch_status(
                 control_plane,
-                say.deleting(control_plane, say.WORKERS_REMAIN, message, ctx.now()),
+                conditions.deleting_status(
+                    control_plane, "Deleting", "stopping and deleting it", ctx.now()
+                ),
             )
-            return After(_RETRY)
-        await ctx.patch_status(
-            control_plane,
-            say.deleting(control_plane, "Deleting", "being stopped and removed", ctx.now()),
-        )
-        cluster, address = cluster_name_of(control_plane), await self._address(control_plane, ctx)
-        if cluster is not None and address is not None:
-            await self._backend.remove(key, cluster, address)
-        self._kept.pop(key, None)
+            await self._backend.delete(key)
+        self._workload.forget(key)
         self._uids.pop(key, None)
         await ctx.remove_finalizer(control_plane, FINALIZER)
         return Done()
 
+    async def _release(self, key: ObjectKey) -> None:
+        self._workload.forget(key)
+        self._uids.pop(key, None)
+        await self._backend.release(key)
 
-def _workload_before(control_plane: CapelinControlPlane, seen: Observed) -> ConditionSpec:
-    """What is known of the objects in the workload cluster before anybody has looked."""
-    type_ = say.WORKLOAD_OBJECTS_AVAILABLE
-    if not seen.answers:
+    async def _sync_workload(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, authorities: Authorities
+    ) -> ConditionSpec:
+        type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
+        objects = workload_objects(desired, endpoint, authorities.ca.certificate_pem)
+        try:
+            config = self._backend.client_config(endpoint)
+            await self._workload.apply(key, config, objects, desired.now)
+        except ClientError as error:
+            return ConditionSpec(
+                type_, "False", conditions.NOT_APPLIED, f"cannot apply them: {error}"
+            )
+        return ConditionSpec(type_, "True", type_)
+
+
+async def reconcile_instances(
+    backend: Backend, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
+) -> Observed:
+    """Take the next step towards the desired instances."""
+    observed = await backend.observe(key, endpoint, desired)
+    if observed.desired is None:
+        return observed
+    step = next_step(observed.desired, observed)
+    try:
+        await backend.apply(key, step)
+    except Blocked as blocked:
+        return replace(observed, blocked=blocked)
+    if step.plan == observed.plan and step.replacement is None:
+        return observed
+    return await backend.observe(key, endpoint, desired)
+
+
+def _desired_state(
+    control_plane: CapelinControlPlane, cluster: Cluster, now: datetime
+) -> ControlPlane:
+    try:
+        return desired_state(control_plane, cluster, now)
+    except InvalidSpecError as error:
+        raise Blocked(conditions.INVALID_CONFIGURATION, str(error)) from error
+
+
+def _replaced_by(control_plane: CapelinControlPlane, cluster: Cluster | None) -> str | None:
+    """The control plane that the Cluster names instead of this one."""
+    if cluster is None:
+        return None
+    name = named_by(cluster.spec.control_plane_ref, CapelinControlPlane)
+    return None if name == control_plane.name else name
+
+
+def _why_without_cluster(cluster: Cluster | None, replaced_by: str | None) -> str:
+    if cluster is None or replaced_by is None:
+        return "no Cluster owns this control plane yet; name it in a Cluster's spec.controlPlaneRef"
+    return (
+        f"the spec.controlPlaneRef of Cluster {cluster.name} names {replaced_by}, and this control"
+        " plane would be a second one; delete it, or name it in another Cluster"
+    )
+
+
+async def _workers_of(ctx: Context, control_plane: CapelinControlPlane) -> list[str]:
+    """What still needs the API, for a message: `3 machines`."""
+    cluster = control_plane.metadata.labels.get(CLUSTER_NAME_LABEL)
+    if cluster is None:
+        return []
+    labels = {CLUSTER_NAME_LABEL: cluster}
+    machines = await ctx.client.list(Machine, control_plane.namespace, labels=labels)
+    pools = await ctx.client.list(MachinePool, control_plane.namespace, labels=labels)
+    counts = {
+        "machines": sum(
+            CONTROL_PLANE_LABEL not in machine.metadata.labels for machine in machines.items
+        ),
+        "machine pools": len(pools.items),
+    }
+    return [f"{count} {kind}" for kind, count in counts.items() if count]
+
+
+async def _apply_endpoint(
+    ctx: Context, control_plane: CapelinControlPlane, endpoint: Endpoint
+) -> None:
+    present = control_plane.spec.control_plane_endpoint
+    if present is not None and (present.host, present.port) == (endpoint.host, endpoint.port):
+        return
+    resource = CapelinControlPlane.resource
+    await ctx.client.apply(
+        {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {
+                "name": control_plane.name,
+                "namespace": control_plane.namespace,
+                "uid": control_plane.uid,
+            },
+            "spec": {"controlPlaneEndpoint": {"host": endpoint.host, "port": endpoint.port}},
+        },
+        resource=resource,
+        manager=f"{MANAGER}-endpoint",
+    )
+
+
+def _certificates(status: str, reason: str, message: str = "") -> ConditionSpec:
+    type_ = conditions.CERTIFICATES_AVAILABLE
+    return ConditionSpec(type_, "True" if status == "True" else "False", reason, message)
+
+
+def _about_certificates(blocked: Blocked) -> list[ConditionSpec]:
+    if not blocked.reason.startswith("Certificates"):
+        return []
+    return [_certificates("False", blocked.reason, str(blocked))]
+
+
+def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> ConditionSpec:
+    """What is known of the objects in the workload cluster before a look at it."""
+    type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
+    if not observed.answers:
         return ConditionSpec(
-            type_, "False", say.WAITING_FOR_API_SERVER, "no API server is ready yet"
+            type_, "False", conditions.WAITING_FOR_API_SERVER, "no API server is ready yet"
         )
     if is_true((control_plane.status or Status()).conditions, type_):
         return ConditionSpec(type_, "True", type_)
-    return ConditionSpec(type_, "Unknown", say.STARTING, "being applied")
+    return ConditionSpec(type_, "Unknown", conditions.STARTING, "being applied")
 
 
-async def _ensure_object(workload: Client, wanted: Unstructured) -> None:
-    metadata = wanted["metadata"]
-    resource = replace(resource_of(wanted), namespaced="namespace" in metadata)
-    live = await workload.find(resource, metadata["name"], metadata.get("namespace"))
-    if live is None or needs_apply(live, wanted, MANAGER):
-        await workload.apply(wanted, resource=resource)
-
-
-def _next_look(seen: Observed, now: datetime, *asked_for: datetime | None) -> Result:
-    """The backend tells of what happens to processes; what time brings has to be looked for."""
-    if seen.problem is not None:
-        return After(_RETRY)
-    wait = _LOOK_AGAIN
-    if seen.renew_at is not None:
-        wait = min(wait, max(seen.renew_at - now, timedelta(seconds=1)))
-    for moment in asked_for:
+def _requeue(control_plane: CapelinControlPlane, observed: Observed, now: datetime) -> Result:
+    """When to look again. The backend reports changes of processes, but not the passing of time."""
+    if observed.blocked is not None:
+        return After(_RETRY_SECONDS)
+    wait = RESYNC
+    if observed.renew_at is not None:
+        wait = min(wait, max(observed.renew_at - now, timedelta(seconds=1)))
+    for moment in (control_plane.spec.rollout.after, requested_renewal(control_plane)):
         if moment is not None and moment > now:
             wait = min(wait, moment - now)
     return After(wait.total_seconds())

@@ -1,15 +1,24 @@
-"""The secrets of a control plane in the management cluster: found or made, never made anew."""
+"""The secrets of a control plane in the management cluster: CAs, keys and the kubeconfig."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
 from capelin.api.views.core import Secret
 from capelin.client import AlreadyExists, Client
-from capelin.contract import secrets
 from capelin.contract.labels import SECRET_TYPE
 from capelin.contract.owners import controller_of, ensure, reference_to
+from capelin.contract.secrets import (
+    CERTIFICATE,
+    KUBECONFIG,
+    PRIVATE_KEY,
+    certificate_secret,
+    is_ours,
+    kubeconfig_secret,
+    problem,
+    secret_name,
+    service_account_secret,
+)
 from capelin.pki import (
     KeyPair,
     RefusedError,
@@ -23,203 +32,187 @@ from capelin.pki import (
     read_ca,
     read_service_account_keys,
 )
+from capelin.provider import Blocked
 
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backends import Problem, Site
-from capelin_control_plane.certificates import Authorities, Authority, made_before
+from capelin_control_plane.certificates import Authorities, Authority, issued_before
 from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.instances import Endpoint
 
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
 _PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
 
 _ADMINISTRATOR = "kubernetes-admin"
 _ADMINISTRATORS = "system:masters"
-_NAMES: dict[Authority, str] = {"ca": "kubernetes", "etcd": "etcd-ca", "proxy": "front-proxy-ca"}
+_CA_NAMES: dict[Authority, str] = {"ca": "kubernetes", "etcd": "etcd-ca", "proxy": "front-proxy-ca"}
 
 
-async def authorities(
+async def ensure_authorities(
     client: Client,
     control_plane: CapelinControlPlane,
-    wanted: ControlPlane,
-    now: datetime,
+    desired: ControlPlane,
     *,
-    may_make: bool,
-) -> Authorities | Problem:
-    """The authorities and keys that everything is signed with, made where there are none.
+    may_create: bool,
+) -> Authorities:
+    """The CAs and service account keys. Those that are missing are created if they may be.
 
-    They may be made as long as nothing was signed with others.
+    They may be created as long as nothing was signed with others.
+
+    Raises:
+        Blocked: a secret is missing or cannot be used.
     """
 
-    async def have(purpose: Purpose) -> Secret | None:
-        found = await _find(client, control_plane, wanted, purpose)
-        if found is None and may_make:
-            return await _made(client, control_plane, wanted, purpose, now)
-        return found
+    async def ensure(purpose: Purpose) -> Secret | None:
+        secret = await _find(client, control_plane, desired, purpose)
+        if secret is None and may_create:
+            return await _create(client, control_plane, desired, purpose)
+        return secret
 
-    ca, etcd, proxy, sa = found = await asyncio.gather(*map(have, _PURPOSES))
+    ca, etcd, proxy, sa = secrets = await asyncio.gather(*map(ensure, _PURPOSES))
     if ca is None or etcd is None or proxy is None or sa is None:
-        there = zip(_PURPOSES, found, strict=True)
-        return _missing(wanted, [purpose for purpose, secret in there if secret is None])
-    try:
-        return Authorities(
-            ca=_read_ca("ca", wanted, ca, now),
-            etcd=_read_ca("etcd", wanted, etcd, now),
-            proxy=_read_ca("proxy", wanted, proxy, now),
-            service_account=_read_keys(wanted, sa),
+        missing = [
+            secret_name(desired.cluster, purpose)
+            for purpose, secret in zip(_PURPOSES, secrets, strict=True)
+            if secret is None
+        ]
+        raise Blocked(
+            "CertificatesMissing",
+            f"missing in namespace {desired.namespace}: secret {', '.join(missing)}. Nothing that"
+            " they signed would be trusted with new ones",
+            "restore them from a backup",
         )
-    except _UnusableError as error:
-        return Problem("CertificatesNotUsable", str(error))
-
-
-async def ca_certificate(client: Client, cluster: str, namespace: str) -> bytes | None:
-    """The certificate of a cluster's authority, if there is one."""
-    secret = await client.find(Secret, secrets.secret_name(cluster, "ca"), namespace)
-    return None if secret is None else secret.data.get(secrets.CERTIFICATE)
+    return Authorities(
+        ca=_read_ca("ca", desired, ca),
+        etcd=_read_ca("etcd", desired, etcd),
+        proxy=_read_ca("proxy", desired, proxy),
+        service_account=_read_keys(desired, sa),
+    )
 
 
 async def ensure_kubeconfig(
     client: Client,
     control_plane: CapelinControlPlane,
-    wanted: ControlPlane,
+    desired: ControlPlane,
     *,
-    site: Site,
-    keys: Authorities,
+    endpoint: Endpoint,
+    authorities: Authorities,
     now: datetime,
 ) -> None:
-    """Keep the kubeconfig through which core and administrators reach the workload cluster."""
-    name = secrets.secret_name(wanted.cluster, "kubeconfig")
-    present = await client.find(Secret, name, wanted.namespace)
+    """Create, mend or renew the kubeconfig secret; one that a user brought is left alone."""
+    name = secret_name(desired.cluster, "kubeconfig")
+    present = await client.find(Secret, name, desired.namespace)
     if present is not None and not _may_change(present, control_plane):
         return
-    data = present.data.get(secrets.KUBECONFIG) if present else None
+    data = present.data.get(KUBECONFIG) if present else None
     reason = kubeconfig_reason(
         data,
-        site.server,
-        keys.ca.certificate_pem,
-        signer_pem=keys.ca.certificate_pem,
+        endpoint.url,
+        authorities.ca.certificate_pem,
+        signer_pem=authorities.ca.certificate_pem,
         common_name=_ADMINISTRATOR,
         organizations=(_ADMINISTRATORS,),
         now=now,
     )
-    if data is None or reason is not None or _made_before(data, wanted):
-        data = _new_kubeconfig(wanted, site.server, keys, now)
-    secret = secrets.kubeconfig_secret(data, cluster=wanted.cluster, owner=control_plane)
+    if data is None or reason is not None or _is_issued_before(data, desired.renew_issued_before):
+        data = _new_kubeconfig(desired, endpoint, authorities, now)
+    secret = kubeconfig_secret(data, cluster=desired.cluster, owner=control_plane)
     if present is None or _differs(present, secret):
         await client.apply(secret)
 
 
-def _differs(present: Secret, wanted: Secret) -> bool:
+def _differs(present: Secret, desired: Secret) -> bool:
     return (
-        present.data != wanted.data
-        or present.type != wanted.type
-        or not wanted.metadata.labels.items() <= present.metadata.labels.items()
-        or wanted.metadata.owner_references != present.metadata.owner_references
+        present.data != desired.data
+        or present.type != desired.type
+        or not desired.metadata.labels.items() <= present.metadata.labels.items()
+        or desired.metadata.owner_references != present.metadata.owner_references
     )
 
 
-def _new_kubeconfig(wanted: ControlPlane, server: str, keys: Authorities, now: datetime) -> bytes:
+def _new_kubeconfig(
+    desired: ControlPlane, endpoint: Endpoint, authorities: Authorities, now: datetime
+) -> bytes:
     pair = issue(
-        keys.ca,
+        authorities.ca,
         common_name=_ADMINISTRATOR,
         organizations=(_ADMINISTRATORS,),
         usages=("client",),
         now=now,
-        validity=wanted.validity,
-        algorithm=wanted.algorithm,
+        validity=desired.validity,
+        algorithm=desired.algorithm,
     )
-    return kubeconfig(server, keys.ca.certificate_pem, _ADMINISTRATOR, pair, cluster=wanted.cluster)
-
-
-class _UnusableError(ValueError):
-    """A secret that is there cannot be used."""
+    ca = authorities.ca.certificate_pem
+    return kubeconfig(endpoint.url, ca, _ADMINISTRATOR, pair, cluster=desired.cluster)
 
 
 async def _find(
-    client: Client, control_plane: CapelinControlPlane, wanted: ControlPlane, purpose: Purpose
+    client: Client, control_plane: CapelinControlPlane, desired: ControlPlane, purpose: Purpose
 ) -> Secret | None:
-    name = secrets.secret_name(wanted.cluster, purpose)
-    found = await client.find(Secret, name, wanted.namespace)
-    if found is None or found.type != SECRET_TYPE:
-        return found
-    if controller_of(found.metadata.owner_references) is not None:
-        return found
-    # Made by us or for us, and somebody took its owner away: it would be lost in a move.
-    owners = ensure(found.metadata.owner_references, reference_to(control_plane, controller=True))
+    name = secret_name(desired.cluster, purpose)
+    secret = await client.find(Secret, name, desired.namespace)
+    if secret is None or secret.type != SECRET_TYPE:
+        return secret
+    if controller_of(secret.metadata.owner_references) is not None:
+        return secret
+    # Ours, but somebody removed its owner: without one, clusterctl move would leave it behind.
+    owners = ensure(secret.metadata.owner_references, reference_to(control_plane, controller=True))
     patch = {
         "metadata": {
-            "resourceVersion": found.metadata.resource_version,
+            "resourceVersion": secret.metadata.resource_version,
             "ownerReferences": [owner.dump() for owner in owners],
         }
     }
-    return await client.patch(Secret, name, wanted.namespace, patch)
+    return await client.patch(Secret, name, desired.namespace, patch)
 
 
-async def _made(
-    client: Client,
-    control_plane: CapelinControlPlane,
-    wanted: ControlPlane,
-    purpose: Purpose,
-    now: datetime,
+async def _create(
+    client: Client, control_plane: CapelinControlPlane, desired: ControlPlane, purpose: Purpose
 ) -> Secret:
-    made = await asyncio.to_thread(_new, control_plane, wanted, purpose, now)
+    secret = await asyncio.to_thread(_new_secret, control_plane, desired, purpose)
     try:
-        return await client.create(made)
+        return await client.create(secret)
     except AlreadyExists:
-        return await client.get(Secret, made.name, wanted.namespace)
+        return await client.get(Secret, secret.name, desired.namespace)
 
 
-def _missing(wanted: ControlPlane, purposes: Sequence[Purpose]) -> Problem:
-    names = ", ".join(secrets.secret_name(wanted.cluster, purpose) for purpose in purposes)
-    return Problem(
-        "CertificatesMissing",
-        f"gone from namespace {wanted.namespace}: secret {names}. What it signed would not be"
-        " trusted with a new one; bring it back from a backup",
-    )
-
-
-def _new(
-    control_plane: CapelinControlPlane, wanted: ControlPlane, purpose: Purpose, now: datetime
+def _new_secret(
+    control_plane: CapelinControlPlane, desired: ControlPlane, purpose: Purpose
 ) -> Secret:
+    cluster = desired.cluster
     if purpose == "sa":
-        keys = new_service_account_keys(wanted.algorithm)
-        return secrets.service_account_secret(keys, cluster=wanted.cluster, owner=control_plane)
-    pair = new_ca(_NAMES[purpose], now=now, algorithm=wanted.algorithm)
-    return secrets.certificate_secret(purpose, pair, cluster=wanted.cluster, owner=control_plane)
+        keys = new_service_account_keys(desired.algorithm)
+        return service_account_secret(keys, cluster=cluster, owner=control_plane)
+    pair = new_ca(_CA_NAMES[purpose], now=desired.now, algorithm=desired.algorithm)
+    return certificate_secret(purpose, pair, cluster=cluster, owner=control_plane)
 
 
-def _read_ca(purpose: Authority, wanted: ControlPlane, secret: Secret, now: datetime) -> KeyPair:
-    _check(purpose, wanted, secret)
+def _read_ca(purpose: Authority, desired: ControlPlane, secret: Secret) -> KeyPair:
+    _check(purpose, desired, secret)
     try:
-        return read_ca(
-            secret.data.get(secrets.CERTIFICATE), secret.data.get(secrets.PRIVATE_KEY), now
-        )
+        return read_ca(secret.data.get(CERTIFICATE), secret.data.get(PRIVATE_KEY), desired.now)
     except RefusedError as error:
-        raise _UnusableError(f"Secret {secret.name}: {error}") from error
+        raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
 
 
-def _read_keys(wanted: ControlPlane, secret: Secret) -> ServiceAccountKeys:
-    _check("sa", wanted, secret)
+def _read_keys(desired: ControlPlane, secret: Secret) -> ServiceAccountKeys:
+    _check("sa", desired, secret)
     try:
-        return read_service_account_keys(
-            secret.data.get(secrets.CERTIFICATE), secret.data.get(secrets.PRIVATE_KEY)
-        )
+        return read_service_account_keys(secret.data.get(CERTIFICATE), secret.data.get(PRIVATE_KEY))
     except RefusedError as error:
-        raise _UnusableError(f"Secret {secret.name}: {error}") from error
+        raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
 
 
-def _check(purpose: Purpose, wanted: ControlPlane, secret: Secret) -> None:
-    problem = secrets.problem(secret, purpose, cluster=wanted.cluster)
-    if problem is not None:
-        raise _UnusableError(problem)
+def _check(purpose: Purpose, desired: ControlPlane, secret: Secret) -> None:
+    message = problem(secret, purpose, cluster=desired.cluster)
+    if message is not None:
+        raise Blocked("CertificatesNotUsable", message)
 
 
 def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:
     controller = controller_of(secret.metadata.owner_references)
-    return secrets.is_ours(secret, control_plane) or (
-        controller is None and secret.type == SECRET_TYPE
-    )
+    return is_ours(secret, control_plane) or (controller is None and secret.type == SECRET_TYPE)
 
 
-def _made_before(data: bytes, wanted: ControlPlane) -> bool:
+def _is_issued_before(data: bytes, moment: datetime | None) -> bool:
     certificate = client_certificate_of(data)
-    return certificate is not None and made_before(certificate, wanted.renew_made_before)
+    return certificate is not None and issued_before(certificate, moment)

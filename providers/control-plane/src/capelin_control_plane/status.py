@@ -1,4 +1,4 @@
-"""What to say of a control plane: status and conditions from what is wanted and what was seen."""
+"""Status and conditions of a control plane, from its desired and its observed state. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,15 +7,15 @@ from datetime import datetime
 from capelin.api import Condition
 from capelin.contract.conditions import AVAILABLE, DELETING, ConditionSpec, is_true, update
 from capelin.contract.labels import CLUSTER_NAME_LABEL
+from capelin.provider import Blocked
 from capelin.versions import Version
 
 from capelin_control_plane.api import CapelinControlPlane, Initialization, Status, VersionCount
-from capelin_control_plane.backends import Observed, Part, Problem
-from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.plan import Component
+from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.instances import InstanceStatus, Observed
 
 CERTIFICATES_AVAILABLE = "CertificatesAvailable"
-"""Whether every authority, key and certificate is there and good."""
+"""Whether every CA, key and certificate exists and is valid."""
 ETCD_CLUSTER_AVAILABLE = "EtcdClusterAvailable"
 """Whether etcd has a quorum."""
 API_SERVERS_AVAILABLE = "APIServersAvailable"
@@ -28,7 +28,7 @@ SCALING_UP = "ScalingUp"
 SCALING_DOWN = "ScalingDown"
 REMEDIATING = "Remediating"
 
-# Reasons, besides X, NotX and the problems that backends report.
+# Reasons, besides X, NotX and those of Blocked.
 WAITING_FOR_OWNER = "WaitingForOwnerCluster"
 WAITING_FOR_API_SERVER = "WaitingForAPIServer"
 NOT_INITIALIZED = "NotInitialized"
@@ -38,7 +38,7 @@ ETCD_CLUSTER_DEGRADED = "EtcdClusterDegraded"
 API_SERVERS_DEGRADED = "APIServersDegraded"
 NOT_APPLIED = "NotApplied"
 NO_REPLICAS = "NoReplicas"
-INVALID_SPEC = "InvalidSpec"
+INVALID_CONFIGURATION = "InvalidConfiguration"
 WORKERS_REMAIN = "WaitingForWorkersDeletion"
 
 _COMPONENTS: dict[str, Component] = {
@@ -47,45 +47,45 @@ _COMPONENTS: dict[str, Component] = {
 }
 
 
-def status(
+def running_status(
     control_plane: CapelinControlPlane,
-    wanted: ControlPlane,
-    seen: Observed,
+    desired: ControlPlane,
+    observed: Observed,
     *,
     paused: ConditionSpec,
     certificates: ConditionSpec,
     workload: ConditionSpec,
     now: datetime,
 ) -> Status:
-    """The status of a control plane that is there or coming."""
+    """The status of a control plane that runs or starts."""
     before = control_plane.status or Status()
-    seen = _told_by_version(seen, wanted)
-    initialized = bool(before.initialization.control_plane_initialized) or seen.answers
-    servers = seen.of("kube-apiserver")
-    ready = sum(part.ready for part in servers)
-    current = sum(bool(part.current) for part in servers)
-    ill = ailing(control_plane, seen) if initialized else ()
-    versions = running_versions(seen) if initialized else []
-    aspects = [
-        available(wanted, seen, initialized=initialized),
+    observed = _compared_by_version(observed, desired)
+    initialized = bool(before.initialization.control_plane_initialized) or observed.answers
+    servers = observed.of("kube-apiserver")
+    ready = sum(instance.ready for instance in servers)
+    current = sum(bool(instance.current) for instance in servers)
+    unhealthy = unhealthy_instances(control_plane, observed) if initialized else ()
+    versions = running_versions(observed) if initialized else []
+    conditions = [
+        available(desired, observed, initialized=initialized),
         certificates,
-        etcd_available(wanted, seen),
-        api_servers_available(wanted, seen),
-        *(component_available(type_, seen) for type_ in _COMPONENTS),
+        etcd_available(desired, observed),
+        api_servers_available(desired, observed),
+        *(component_available(type_, observed) for type_ in _COMPONENTS),
         workload,
-        rolling_out(wanted, seen, initialized=initialized),
-        scaling_up(wanted, seen, ill),
-        scaling_down(wanted, seen),
-        remediating(ill),
+        rolling_out(desired, observed, initialized=initialized),
+        scaling_up(desired, observed, unhealthy),
+        scaling_down(desired, observed),
+        remediating(unhealthy),
         ConditionSpec(DELETING, "False", "NotDeleting"),
         paused,
     ]
     return Status(
-        conditions=_conditions(control_plane, aspects, now),
+        conditions=_conditions(control_plane, conditions, now),
         initialization=Initialization(control_plane_initialized=initialized),
         observed_generation=control_plane.metadata.generation,
         external_managed_control_plane=True,
-        selector=f"{CLUSTER_NAME_LABEL}={wanted.cluster}",
+        selector=f"{CLUSTER_NAME_LABEL}={desired.cluster}",
         replicas=len(servers),
         ready_replicas=ready,
         available_replicas=ready,
@@ -93,28 +93,27 @@ def status(
         versions=versions,
         version=versions[0].version if versions else None,
         initialized=initialized,
-        ready=seen.answers,
+        ready=observed.answers,
         updated_replicas=current,
-        unavailable_replicas=max(0, wanted.replicas - ready),
+        unavailable_replicas=max(0, desired.replicas - ready),
     )
 
 
-def waiting(
+def blocked_status(
     control_plane: CapelinControlPlane,
-    aspects: list[ConditionSpec],
-    problem: Problem,
+    conditions: list[ConditionSpec],
+    blocked: Blocked,
     now: datetime,
 ) -> Status:
-    """The status of a control plane about which nothing can be done now; what was true stays."""
+    """The status of a control plane that cannot be reconciled. What was known of it stays."""
     before = control_plane.status or Status()
-    blocked = ConditionSpec(AVAILABLE, "Unknown", problem.reason, problem.message)
-    if not before.initialization.control_plane_initialized:
-        blocked = ConditionSpec(AVAILABLE, "False", problem.reason, problem.message)
-    kept = [ConditionSpec.of(condition) for condition in before.conditions]
-    said = {aspect.type: aspect for aspect in [*kept, blocked, *aspects]}
+    known = before.initialization.control_plane_initialized
+    available = ConditionSpec(
+        AVAILABLE, "Unknown" if known else "False", blocked.reason, str(blocked)
+    )
     return before.model_copy(
         update={
-            "conditions": _conditions(control_plane, list(said.values()), now),
+            "conditions": _merged(control_plane, [available, *conditions], now),
             "observed_generation": control_plane.metadata.generation,
             "external_managed_control_plane": True,
         }
@@ -124,189 +123,205 @@ def waiting(
 def paused_status(
     control_plane: CapelinControlPlane, paused: ConditionSpec, now: datetime
 ) -> Status:
-    """The status of a control plane that is left alone: only that it is."""
+    """The status of a paused control plane: what it was, and that it is paused."""
     before = control_plane.status or Status()
-    kept = [
-        ConditionSpec.of(condition) for condition in before.conditions if condition.type != "Paused"
-    ]
-    return before.model_copy(
-        update={"conditions": _conditions(control_plane, [*kept, paused], now)}
-    )
+    return before.model_copy(update={"conditions": _merged(control_plane, [paused], now)})
 
 
-def deleting(
+def deleting_status(
     control_plane: CapelinControlPlane, reason: str, message: str, now: datetime
 ) -> Status:
-    """The status of a control plane that is going."""
+    """The status of a control plane that is being deleted."""
     before = control_plane.status or Status()
-    kept = [ConditionSpec.of(one) for one in before.conditions if one.type != DELETING]
-    going = ConditionSpec(DELETING, "True", reason, message)
-    return before.model_copy(update={"conditions": _conditions(control_plane, [*kept, going], now)})
+    condition = ConditionSpec(DELETING, "True", reason, message)
+    return before.model_copy(update={"conditions": _merged(control_plane, [condition], now)})
 
 
-def available(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> ConditionSpec:
-    """Whether the API can be used, even if something about it is being changed or mended."""
-    if wanted.replicas == 0:
+def available(desired: ControlPlane, observed: Observed, *, initialized: bool) -> ConditionSpec:
+    """Whether the API can be used, even while something is changed or restarted."""
+    if desired.replicas == 0:
         return ConditionSpec(
             AVAILABLE, "False", NO_REPLICAS, "spec.replicas is 0: no API server runs"
         )
-    etcd = etcd_available(wanted, seen)
+    etcd = etcd_available(desired, observed)
     if initialized and etcd.status != "True":
         return ConditionSpec(AVAILABLE, "False", "NotAvailable", etcd.message)
-    if seen.answers:
+    if observed.answers:
         return ConditionSpec(AVAILABLE, "True", "Available")
     reason = "NotAvailable" if initialized else NOT_INITIALIZED
-    problem = seen.problem.message if seen.problem else _troubles(seen.of("kube-apiserver"))
-    return ConditionSpec(AVAILABLE, "False", reason, problem or "no API server is ready yet")
+    message = (
+        str(observed.blocked) if observed.blocked else _failures(observed.of("kube-apiserver"))
+    )
+    return ConditionSpec(AVAILABLE, "False", reason, message or "no API server is ready yet")
 
 
-def etcd_available(wanted: ControlPlane, seen: Observed) -> ConditionSpec:
-    """Whether more than half of the members are up."""
-    members = seen.of("etcd")
+def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
+    """Whether more than half of the members are ready."""
+    members = observed.of("etcd")
     up = sum(member.ready for member in members)
-    needed = wanted.etcd_replicas // 2 + 1
-    if up == wanted.etcd_replicas:
+    needed = desired.etcd_replicas // 2 + 1
+    if up == desired.etcd_replicas:
         return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_AVAILABLE)
-    troubles = _troubles(members)
+    failures = _failures(members)
     if up >= needed:
         return ConditionSpec(
-            ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {troubles}"
+            ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {failures}"
         )
     reason = QUORUM_LOST if any(member.ready for member in members) else STARTING
-    missing = troubles or f"{wanted.etcd_replicas} members are to be started"
+    missing = failures or f"{desired.etcd_replicas} members are to be started"
     return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "False", reason, missing)
 
 
-def api_servers_available(wanted: ControlPlane, seen: Observed) -> ConditionSpec:
-    """Whether every API server that is wanted is ready."""
-    servers = [*seen.of("kube-apiserver"), *seen.of("relay")]
-    troubles = _troubles(servers)
-    ready = sum(part.ready for part in seen.of("kube-apiserver"))
-    if wanted.replicas and ready >= wanted.replicas and not troubles:
+def api_servers_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
+    """Whether the desired number of API servers is ready."""
+    servers = [*observed.of("kube-apiserver"), *observed.of("relay")]
+    failures = _failures(servers)
+    ready = sum(instance.ready for instance in observed.of("kube-apiserver"))
+    if desired.replicas and ready >= desired.replicas and not failures:
         return ConditionSpec(API_SERVERS_AVAILABLE, "True", API_SERVERS_AVAILABLE)
-    if seen.answers:
-        return ConditionSpec(API_SERVERS_AVAILABLE, "True", API_SERVERS_DEGRADED, troubles)
-    missing = troubles or "no API server runs yet"
+    if observed.answers:
+        return ConditionSpec(API_SERVERS_AVAILABLE, "True", API_SERVERS_DEGRADED, failures)
+    missing = failures or "no API server runs yet"
     return ConditionSpec(API_SERVERS_AVAILABLE, "False", STARTING, missing)
 
 
-def component_available(type_: str, seen: Observed) -> ConditionSpec:
-    """Whether a component of which there is one is up."""
-    parts = seen.of(_COMPONENTS[type_])
-    if not parts:
+def component_available(type_: str, observed: Observed) -> ConditionSpec:
+    """Whether a component with one instance is ready."""
+    instances = observed.of(_COMPONENTS[type_])
+    if not instances:
         return ConditionSpec(
             type_, "False", WAITING_FOR_API_SERVER, "it starts after the API server"
         )
-    if all(part.ready for part in parts):
+    if all(instance.ready for instance in instances):
         return ConditionSpec(type_, "True", type_)
-    return ConditionSpec(type_, "False", STARTING, _troubles(parts))
+    return ConditionSpec(type_, "False", STARTING, _failures(instances))
 
 
-def rolling_out(wanted: ControlPlane, seen: Observed, *, initialized: bool) -> ConditionSpec:
-    """Whether something runs that is to be replaced, and what keeps it from being replaced."""
-    outdated = [part for part in seen.parts if not part.current]
-    if not initialized or (seen.problem is None and not outdated):
+def rolling_out(desired: ControlPlane, observed: Observed, *, initialized: bool) -> ConditionSpec:
+    """Whether an outdated instance runs, and what keeps it from being replaced."""
+    outdated = [instance for instance in observed.statuses if not instance.current]
+    if not initialized or (observed.blocked is None and not outdated):
         return ConditionSpec(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
-    if seen.problem is not None:
-        if _versions(seen) == {wanted.version}:
+    if observed.blocked is not None:
+        if _versions(observed) == {desired.version}:
             return ConditionSpec(ROLLING_OUT, "False", f"Not{ROLLING_OUT}")
-        return ConditionSpec(ROLLING_OUT, "True", seen.problem.reason, seen.problem.message)
-    names = ", ".join(part.name for part in outdated)
-    coming = _troubles([part for part in seen.parts if part.current])
-    message = f"to be replaced, one by one: {names}" + (f"; {coming}" if coming else "")
+        return ConditionSpec(ROLLING_OUT, "True", observed.blocked.reason, str(observed.blocked))
+    names = ", ".join(instance.name for instance in outdated)
+    failures = _failures([instance for instance in observed.statuses if instance.current])
+    message = f"to be replaced one by one: {names}" + (f"; {failures}" if failures else "")
     return ConditionSpec(ROLLING_OUT, "True", ROLLING_OUT, message)
 
 
-def scaling_up(wanted: ControlPlane, seen: Observed, ill: Sequence[Part]) -> ConditionSpec:
-    """Whether API servers are coming that were not there before."""
-    servers = seen.of("kube-apiserver")
-    there = sum(part.ready or part in ill for part in servers)
-    # Those that come while others are outdated replace these: another condition's matter.
-    replacing = any(not part.current for part in servers)
-    if seen.problem is not None or replacing or there >= wanted.replicas:
+def scaling_up(
+    desired: ControlPlane, observed: Observed, unhealthy: Sequence[InstanceStatus]
+) -> ConditionSpec:
+    """Whether there are fewer API servers than desired."""
+    servers = observed.of("kube-apiserver")
+    count = sum(instance.ready or instance in unhealthy for instance in servers)
+    # The extra replicas of a rollout are reported by RollingOut, not by ScalingUp.
+    replacing = any(not instance.current for instance in servers)
+    if observed.blocked is not None or replacing or count >= desired.replicas:
         return ConditionSpec(SCALING_UP, "False", f"Not{SCALING_UP}")
     return ConditionSpec(
-        SCALING_UP, "True", SCALING_UP, f"from {there} to {wanted.replicas} API servers"
+        SCALING_UP, "True", SCALING_UP, f"from {count} to {desired.replicas} API servers"
     )
 
 
-def scaling_down(wanted: ControlPlane, seen: Observed) -> ConditionSpec:
-    """Whether there are more API servers than are wanted."""
-    there = sum(bool(part.current) for part in seen.of("kube-apiserver"))
-    if seen.problem is not None or there <= wanted.replicas:
+def scaling_down(desired: ControlPlane, observed: Observed) -> ConditionSpec:
+    """Whether there are more API servers than desired."""
+    count = sum(bool(instance.current) for instance in observed.of("kube-apiserver"))
+    if observed.blocked is not None or count <= desired.replicas:
         return ConditionSpec(SCALING_DOWN, "False", f"Not{SCALING_DOWN}")
-    message = f"from {there} to {wanted.replicas} API servers"
+    message = f"from {count} to {desired.replicas} API servers"
     return ConditionSpec(SCALING_DOWN, "True", SCALING_DOWN, message)
 
 
-def ailing(control_plane: CapelinControlPlane, seen: Observed) -> tuple[Part, ...]:
-    """What ran before and is being started again, until it is ready."""
-    mending = is_true((control_plane.status or Status()).conditions, REMEDIATING)
+def unhealthy_instances(
+    control_plane: CapelinControlPlane, observed: Observed
+) -> tuple[InstanceStatus, ...]:
+    """The instances that ran before and are being restarted, until they are ready."""
+    was_remediating = is_true((control_plane.status or Status()).conditions, REMEDIATING)
     return tuple(
-        part
-        for part in seen.parts
-        if part.current and not part.ready and (part.failure or (mending and seen.complete))
+        instance
+        for instance in observed.statuses
+        if instance.current
+        and not instance.ready
+        and (instance.failure or (was_remediating and observed.complete))
     )
 
 
-def remediating(ill: Sequence[Part]) -> ConditionSpec:
-    """Whether something that ran before is being started again."""
-    if not ill:
+def remediating(unhealthy: Sequence[InstanceStatus]) -> ConditionSpec:
+    """Whether an instance that ran before is being restarted."""
+    if not unhealthy:
         return ConditionSpec(REMEDIATING, "False", f"Not{REMEDIATING}")
-    return ConditionSpec(REMEDIATING, "True", REMEDIATING, _troubles(ill))
+    return ConditionSpec(REMEDIATING, "True", REMEDIATING, _failures(unhealthy))
 
 
-def running_versions(seen: Observed) -> list[VersionCount]:
+def running_versions(observed: Observed) -> list[VersionCount]:
     """The versions in use, the oldest first.
 
-    A version counts until nothing of it is left: a controller manager that is still to be replaced
-    keeps an upgrade from being over, without being a replica.
+    An upgrade is not over while a controller manager or scheduler of the old version runs, so that
+    version is listed too, without replicas.
     """
-    servers = seen.of("kube-apiserver")
-    counted = [part for part in servers if part.ready] or list(servers)
-    counts: dict[str, int] = {part.version: 0 for part in seen.parts if _is_versioned(part)}
-    for part in counted:
-        counts[part.version] = counts.get(part.version, 0) + 1
+    servers = observed.of("kube-apiserver")
+    counted = [instance for instance in servers if instance.ready] or list(servers)
+    counts: dict[str, int] = {
+        instance.version: 0 for instance in observed.statuses if _is_versioned(instance)
+    }
+    for instance in counted:
+        counts[instance.version] = counts.get(instance.version, 0) + 1
     return [
         VersionCount(version=version, replicas=counts[version])
         if counts[version]
         else VersionCount(version=version)
         for version in sorted(counts, key=Version.parse)
-        if counts[version] or version in {part.version for part in _followers(seen)}
+        if counts[version] or version in {instance.version for instance in _controllers(observed)}
     ]
 
 
-def _told_by_version(seen: Observed, wanted: ControlPlane) -> Observed:
-    """What was seen, with its version to tell what is current where nothing else is known of it."""
-    parts = (
-        replace(part, current=part.version == wanted.version) if part.current is None else part
-        for part in seen.parts
+def _compared_by_version(observed: Observed, desired: ControlPlane) -> Observed:
+    """Take the version to decide what is current, where nothing else is known."""
+    statuses = tuple(
+        replace(status, current=status.version == desired.version)
+        if status.current is None
+        else status
+        for status in observed.statuses
     )
-    return replace(seen, parts=tuple(parts))
+    return replace(observed, statuses=statuses)
 
 
-def _followers(seen: Observed) -> list[Part]:
-    return [*seen.of("kube-controller-manager"), *seen.of("kube-scheduler")]
+def _controllers(observed: Observed) -> list[InstanceStatus]:
+    return [*observed.of("kube-controller-manager"), *observed.of("kube-scheduler")]
 
 
-def _is_versioned(part: Part) -> bool:
-    return part.component in {"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+def _is_versioned(instance: InstanceStatus) -> bool:
+    return instance.component in {"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 
 
-def _versions(seen: Observed) -> set[str]:
-    return {part.version for part in seen.parts if _is_versioned(part)}
+def _versions(observed: Observed) -> set[str]:
+    return {status.version for status in observed.statuses if _is_versioned(status)}
 
 
-def _troubles(parts: Sequence[Part]) -> str:
-    return "; ".join(_trouble(part) for part in parts if not part.ready)
+def _failures(instances: Sequence[InstanceStatus]) -> str:
+    return "; ".join(
+        f"{instance.name} {instance.failure or 'is starting'}"
+        for instance in instances
+        if not instance.ready
+    )
 
 
-def _trouble(part: Part) -> str:
-    return f"{part.name} {part.failure}" if part.failure else f"{part.name} is starting"
+def _merged(
+    control_plane: CapelinControlPlane, conditions: list[ConditionSpec], now: datetime
+) -> list[Condition]:
+    """These conditions, and the present ones of other types."""
+    before = (control_plane.status or Status()).conditions
+    merged = {condition.type: ConditionSpec.of(condition) for condition in before}
+    merged |= {condition.type: condition for condition in conditions}
+    return _conditions(control_plane, list(merged.values()), now)
 
 
 def _conditions(
-    control_plane: CapelinControlPlane, aspects: list[ConditionSpec], now: datetime
+    control_plane: CapelinControlPlane, conditions: list[ConditionSpec], now: datetime
 ) -> list[Condition]:
     before = (control_plane.status or Status()).conditions
-    return update(before, aspects, now=now, generation=control_plane.metadata.generation)
+    return update(before, conditions, now=now, generation=control_plane.metadata.generation)

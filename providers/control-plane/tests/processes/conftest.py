@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from .rig import CLUSTER, KEY, Rig
+from .rig import KEY, Rig
 
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     rig = Rig.on(tmp_path / "control-planes")
     yield rig
-    if rig.site is not None:
-        await rig.backend.remove(KEY, CLUSTER, rig.site.address)
+    if rig.endpoint is not None:
+        await rig.backend.delete(KEY)
     assert list(rig.state.iterdir()) == []

@@ -15,14 +15,15 @@ from capelin.embedded.processes import Probe
 from capelin.embedded.processes.kernel import marked
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.testing.load import Load
-from capelin_control_plane.backends import Observed, Problem, Site
-from capelin_control_plane.backends.processes import Processes, backend
+from capelin_control_plane.backends.processes import ProcessesBackend, backend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.reconciler import reconcile_instances
 
-from ..making import wanted  # noqa: TID252 - a folder of tests has no name to import it by
+from ..factories import desired_control_plane  # noqa: TID252 - a folder without a name
 
-KEY, CLUSTER = ObjectKey("default", "one"), "one"
+KEY = ObjectKey("default", "one")
 OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
 _PAUSE_SECONDS = 0.02
 
@@ -37,7 +38,7 @@ def authorities(now: datetime) -> Authorities:
 
 
 def control_plane(version: str = OLD, replicas: int = 1) -> ControlPlane:
-    return wanted(version, replicas=replicas)
+    return desired_control_plane(version, replicas=replicas)
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ class Rig:
 
     state: Path
     keys: Authorities
-    backend: Processes
+    backend: ProcessesBackend
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    site: Site | None = None
+    endpoint: Endpoint | None = None
 
     @classmethod
     def on(cls, state: Path, programs: Binaries | None = None) -> "Rig":
@@ -99,29 +100,36 @@ class Rig:
         def wake(_: ObjectKey) -> None:
             woken.set()
 
-        backend = Processes(state, programs or Binaries(), wake)
+        backend = ProcessesBackend(state, programs or Binaries(), wake)
         return cls(state, authorities(datetime.now(UTC)), backend, woken)
 
-    async def until(self, wanted: ControlPlane, happened: Callable[[Observed], bool]) -> Observed:
+    async def allocate(self, desired: ControlPlane) -> Endpoint:
+        """Have the backend find or choose where the control plane runs."""
+        address = self.endpoint and self.endpoint.address
+        self.endpoint = await self.backend.allocate(KEY, desired, self.keys, address)
+        return self.endpoint
+
+    async def reconcile(self, desired: ControlPlane) -> Observed:
+        """Take a step."""
+        desired = replace(desired, now=datetime.now(UTC))
+        endpoint = await self.allocate(desired)
+        return await reconcile_instances(self.backend, KEY, endpoint, desired)
+
+    async def until(self, desired: ControlPlane, happened: Callable[[Observed], bool]) -> Observed:
         """Reconcile whenever something changes, until something is so."""
         while True:
             self.woken.clear()
-            now = datetime.now(UTC)
-            wanted = replace(wanted, as_of=now)
-            site = await self.backend.claim(wanted, self.keys, self.site and self.site.address)
-            assert not isinstance(site, Problem), site
-            self.site = site
-            seen = await self.backend.move(KEY, site, wanted, self.keys, now)
+            seen = await self.reconcile(desired)
             if happened(seen):
                 return seen
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if seen.problem is None else 1):
+                async with asyncio.timeout(None if seen.blocked is None else 1):
                     await self.woken.wait()
 
     @property
     def folder(self) -> Path:
-        assert self.site is not None
-        return self.state / self.site.address
+        assert self.endpoint is not None
+        return self.state / self.endpoint.address
 
     def pids(self) -> dict[str, int]:
         """Everything that runs of the control plane."""
@@ -130,8 +138,8 @@ class Rig:
     @asynccontextmanager
     async def under_load(self) -> "AsyncGenerator[Callers]":
         """Somebody connects to the endpoint for each request, and somebody keeps a connection."""
-        assert self.site is not None
-        config = self.backend.workload(self.site)
+        assert self.endpoint is not None
+        config = self.backend.client_config(self.endpoint)
         callers = Callers(
             anew=Load(config, pause=_PAUSE_SECONDS),
             kept=Load(config, pause=_PAUSE_SECONDS, keeps=True),
@@ -147,12 +155,12 @@ class Rig:
         assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
 
     def client(self) -> Client:
-        assert self.site is not None
-        return Client(self.backend.workload(self.site), manager="test")
+        assert self.endpoint is not None
+        return Client(self.backend.client_config(self.endpoint), manager="test")
 
 
 def settled(seen: Observed) -> bool:
-    return seen.complete and seen.answers and all(part.ready for part in seen.parts)
+    return seen.complete and seen.answers and all(part.ready for part in seen.statuses)
 
 
 @dataclass

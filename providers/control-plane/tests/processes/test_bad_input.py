@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from capelin.api.views.core import Namespace
-from capelin_control_plane.backends import Observed, Problem
-from capelin_control_plane.desired import ControlPlane, Tuning
+from capelin.provider import Blocked
+from capelin_control_plane.desired import ComponentSettings, ControlPlane
+from capelin_control_plane.instances import Observed
 
 from .rig import NEW, Rig, control_plane, settled
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def told(seen: Observed) -> str:
-    return "; ".join(part.failure for part in seen.parts)
+    return "; ".join(part.failure for part in seen.statuses)
 
 
 async def assert_serves(rig: Rig) -> None:
@@ -27,9 +28,9 @@ async def test_a_flag_that_nobody_knows_and_back_again(rig: Rig) -> None:
     good = control_plane(NEW)
     await rig.until(good, settled)
     before = rig.pids()
-    flags = {"kube-apiserver": Tuning(arguments={"shoal": "x"})}
-    bad = replace(good, tuning={**good.tuning, **flags})
-    seen = await rig.until(bad, lambda seen: "mend spec.apiServer.extraArgs[shoal]" in told(seen))
+    flags = {"kube-apiserver": ComponentSettings(arguments={"shoal": "x"})}
+    bad = replace(good, settings={**good.settings, **flags})
+    seen = await rig.until(bad, lambda seen: "fix spec.apiServer.extraArgs[shoal]" in told(seen))
     assert "unknown flag: --shoal" in told(seen)
     assert seen.answers
     await assert_serves(rig)
@@ -39,10 +40,10 @@ async def test_a_flag_that_nobody_knows_and_back_again(rig: Rig) -> None:
 async def test_a_version_that_cannot_be_had(rig: Rig) -> None:
     await rig.until(control_plane(NEW), settled)
     before = rig.pids()
-    seen = await rig.until(control_plane("v1.34.99"), lambda seen: seen.problem is not None)
-    assert seen.problem is not None
-    assert seen.problem.reason == "VersionNotAvailable"
-    assert seen.problem.message.startswith("spec.version: v1.34.99 is not a Kubernetes version")
+    seen = await rig.until(control_plane("v1.34.99"), lambda seen: seen.blocked is not None)
+    assert seen.blocked is not None
+    assert seen.blocked.reason == "VersionNotAvailable"
+    assert str(seen.blocked).startswith("spec.version: v1.34.99 is not a Kubernetes version")
     assert seen.answers
     assert rig.pids() == before
 
@@ -57,8 +58,7 @@ def taken_everywhere() -> Generator[int]:
 
 async def test_a_port_that_somebody_has_everywhere(rig: Rig, taken_everywhere: int) -> None:
     wanted: ControlPlane = replace(control_plane(NEW), port=taken_everywhere)
-    site = await rig.backend.claim(wanted, rig.keys, None)
-    assert isinstance(site, Problem)
-    assert site.reason == "AddressNotAvailable"
-    assert f"port {taken_everywhere}" in site.message
-    assert "spec.clusterNetwork.apiServerPort" in site.message
+    with pytest.raises(Blocked, match=f"port {taken_everywhere}") as blocked:
+        await rig.allocate(wanted)
+    assert blocked.value.reason == "AddressNotAvailable"
+    assert "spec.clusterNetwork.apiServerPort" in str(blocked.value)

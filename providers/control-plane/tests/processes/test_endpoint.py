@@ -7,7 +7,7 @@ import pytest
 from capelin.api.resource import Resource
 from capelin.api.views.core import Namespace
 from capelin.embedded.addresses import free_port
-from capelin_control_plane.workload import Facts, service_objects
+from capelin_control_plane.workload import workload_objects
 
 from .rig import NEW, Rig, control_plane, settled
 
@@ -31,27 +31,17 @@ async def test_it_answers_where_it_was_told_to_and_pods_are_told_so(rig: Rig) ->
     host = outward()
     if host is None:
         pytest.skip("this machine has no address but loopback ones")
-    wanted = replace(control_plane(NEW), host=host, port=free_port(host))
-    await rig.until(wanted, settled)
-    assert rig.site is not None
-    assert rig.backend.workload(rig.site).server.address == f"https://{host}:{wanted.port}"
-    facts = Facts(
-        cluster_name="one",
-        version=NEW,
-        host=host,
-        port=wanted.port,
-        ca_pem=b"",
-        service_cidrs=wanted.service_cidrs,
-        pod_cidrs=(),
-        service_domain=wanted.service_domain,
-        encryption_algorithm="ECDSA-P256",
-        coredns=None,
-        kube_proxy=None,
+    desired = replace(control_plane(NEW), host=host, port=free_port(host))
+    await rig.until(desired, settled)
+    assert rig.endpoint is not None
+    assert (
+        rig.backend.client_config(rig.endpoint).server.address == f"https://{host}:{desired.port}"
     )
     async with rig.client() as client:
         assert (await client.get(Namespace, "default")).name == "default"
-        for one in service_objects(facts):
-            await client.apply(one)
+        for manifest in workload_objects(desired, rig.endpoint, b""):
+            if manifest["kind"] == "EndpointSlice":
+                await client.apply(manifest)
         found = await client.get(SLICES, "kubernetes", "default")
     assert found["endpoints"][0]["addresses"] == [host]
-    assert found["ports"][0]["port"] == wanted.port
+    assert found["ports"][0]["port"] == desired.port

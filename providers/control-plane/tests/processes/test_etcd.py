@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from capelin.api.views.core import ConfigMap
 from capelin.embedded.processes import Process
-from capelin_control_plane.backends import Observed
-from capelin_control_plane.desired import ControlPlane, Tuning
+from capelin_control_plane.desired import ComponentSettings, ControlPlane
+from capelin_control_plane.instances import Observed
 
 from .rig import KEY, NEW, Rig, Roll, control_plane, settled
 
@@ -29,7 +29,7 @@ async def lose(rig: Rig, name: str) -> None:
 
 
 def failure(seen: Observed, name: str) -> str:
-    return next(part.failure for part in seen.parts if part.name == name)
+    return next(part.failure for part in seen.statuses if part.name == name)
 
 
 async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig) -> None:
@@ -53,10 +53,10 @@ async def test_other_arguments_of_etcd_fail_no_request(rig: Rig) -> None:
     wanted = three_members()
     await rig.until(wanted, settled)
     before = rig.pids()
-    told = {"etcd": Tuning(arguments={"snapshot-count": "5000"})}
+    told = {"etcd": ComponentSettings(arguments={"snapshot-count": "5000"})}
     roll = Roll()
     async with rig.under_load() as callers:
-        await rig.until(replace(wanted, tuning={**wanted.tuning, **told}), roll.is_over)
+        await rig.until(replace(wanted, settings={**wanted.settings, **told}), roll.is_over)
         await callers.go_on()
     assert callers.failed == []
     after = rig.pids()

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from capelin.api.views.core import Namespace
-from capelin_control_plane.backends import Observed
-from capelin_control_plane.desired import Tuning
-from capelin_control_plane.remedies import unusable
+from capelin_control_plane.desired import ComponentSettings
+from capelin_control_plane.instances import Observed
 
-from .rig import CLUSTER, KEY, NEW, Rig, control_plane, settled
+from .rig import KEY, NEW, Rig, control_plane, settled
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -31,8 +30,8 @@ async def small(tmp_path: Path) -> AsyncIterator[Rig]:
     try:
         rig = Rig.on(disk / "control-planes")
         yield rig
-        if rig.site is not None:
-            await rig.backend.remove(KEY, CLUSTER, rig.site.address)
+        if rig.endpoint is not None:
+            await rig.backend.delete(KEY)
     finally:
         await asyncio.to_thread(subprocess.run, ("umount", str(disk)), check=True)
 
@@ -62,12 +61,13 @@ async def test_a_full_disk_is_told_and_what_runs_goes_on(small: Rig) -> None:
     before = small.pids()
     filler = fill(small.state.parent)
 
-    flags = {"kube-scheduler": Tuning(arguments={"v": "1"})}
-    other = replace(good, tuning={**good.tuning, **flags})
+    flags = {"kube-scheduler": ComponentSettings(arguments={"v": "1"})}
+    other = replace(good, settings={**good.settings, **flags})
     try:
-        with pytest.raises(OSError, match="No space left") as raised:
-            await small.until(other, settled)
-        assert unusable(raised.value).reason == "DiskFull"
+        seen = await small.until(other, lambda seen: seen.blocked is not None)
+        assert seen.blocked is not None
+        assert seen.blocked.reason == "DiskFull"
+        assert "No space left" in str(seen.blocked)
         assert small.pids() == before
         async with small.client() as client:
             await client.get(Namespace, "default")
@@ -90,7 +90,7 @@ async def test_what_dies_on_a_full_disk_comes_back_when_there_is_room(small: Rig
         os.kill(before["kube-scheduler-0"], signal.SIGKILL)
 
         def away(seen: Observed) -> bool:
-            return any(part.failure for part in seen.parts if part.component == "kube-scheduler")
+            return any(part.failure for part in seen.statuses if part.component == "kube-scheduler")
 
         await small.until(good, away)
     finally:

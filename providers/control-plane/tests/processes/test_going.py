@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.processes import records
 
-from .rig import CLUSTER, KEY, Idle, Rig, all_ready_at_once, control_plane
+from .rig import KEY, Idle, Rig, all_ready_at_once, control_plane
 
 
 async def test_an_api_server_may_take_longer_by_what_it_serves_on(
@@ -19,4 +19,4 @@ async def test_an_api_server_may_take_longer_by_what_it_serves_on(
         etcd = records.read(rig.folder / "run", "etcd-0")
         assert (server and server.grace, etcd and etcd.grace) == (12, 10)
     finally:
-        await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
+        await rig.backend.delete(KEY)

@@ -9,7 +9,7 @@ from capelin.api.views.core import ConfigMap, Secret
 from capelin.client import Client
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
-from capelin_control_plane.workload import Facts, join_objects
+from capelin_control_plane.workload import workload_objects
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -60,31 +60,19 @@ async def kubeadm(*arguments: str) -> tuple[int, str]:
 @pytest.mark.timeout(300)
 @pytest.mark.needs_programs(f"kubeadm@{NEW}")
 async def test_the_real_kubeadm_passes_discovery_and_preflight(rig: Rig) -> None:
-    wanted = control_plane(NEW)
-    await rig.until(wanted, settled)
-    site = rig.site
-    assert site is not None
-    facts = Facts(
-        cluster_name="one",
-        version=NEW,
-        host=site.host,
-        port=site.port,
-        ca_pem=rig.keys.ca.certificate_pem,
-        service_cidrs=wanted.service_cidrs,
-        pod_cidrs=wanted.pod_cidrs,
-        service_domain=wanted.service_domain,
-        encryption_algorithm="ECDSA-P256",
-        coredns=None,
-        kube_proxy=None,
-    )
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
+    endpoint = rig.endpoint
+    assert endpoint is not None
     async with rig.client() as client:
-        for one in join_objects(facts):
-            await client.apply(one)
+        ca = rig.keys.ca.certificate_pem
+        for manifest in workload_objects(desired, endpoint, ca):
+            await client.apply(manifest)
         await client.apply(bootstrap_token())
         await until(lambda: is_signed(client))
 
     join = (
-        *("join", "phase", "preflight", f"{site.host}:{site.port}"),
+        *("join", "phase", "preflight", f"{endpoint.host}:{endpoint.port}"),
         f"--token={TOKEN_ID}.{TOKEN_SECRET}",
         "--node-name=shoal-1",
         "--cri-socket=unix:///run/none.sock",

@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from capelin_control_plane.backends.processes import files
+from capelin.provider import Blocked
+from capelin_control_plane.backends.processes.state_dir import StateDir
 
-from .rig import CLUSTER, KEY, Idle, Rig, control_plane
+from .rig import KEY, Idle, Rig, control_plane
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ async def test_what_must_not_be_found_half_written_is_on_the_disk_before_it_has_
 
     monkeypatch.setattr(os, "fsync", is_on_disk)
     await idle.until(control_plane(), lambda _: True)
-    await idle.backend.remove(KEY, CLUSTER, idle.folder.name)
+    await idle.backend.delete(KEY)
     assert kept == {"owner", "plan"}
 
 
@@ -39,7 +40,7 @@ async def test_a_plan_that_was_cut_short_is_made_anew(idle: Rig) -> None:
         await idle.until(control_plane(), lambda _: True)
         assert json.loads(plan.read_bytes()) != []
         await idle.backend.release(KEY)
-    await idle.backend.remove(KEY, CLUSTER, idle.folder.name)
+    await idle.backend.delete(KEY)
 
 
 async def test_a_failure_to_read_a_plan_keeps_nobody_from_looking_after_its_control_plane(
@@ -49,9 +50,9 @@ async def test_a_failure_to_read_a_plan_keeps_nobody_from_looking_after_its_cont
         raise OSError("the disk is away")
 
     with monkeypatch.context() as away:
-        away.setattr(files, "read_plan", fails)
-        with pytest.raises(OSError, match="the disk is away"):
+        away.setattr(StateDir, "read_plan", fails)
+        with pytest.raises(Blocked, match="the disk is away"):
             await idle.until(control_plane(), lambda _: True)
     seen = await idle.until(control_plane(), lambda _: True)
-    assert seen.problem is None
-    await idle.backend.remove(KEY, CLUSTER, idle.folder.name)
+    assert seen.blocked is None
+    await idle.backend.delete(KEY)

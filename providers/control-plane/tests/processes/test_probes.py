@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.addresses import free_address
-from capelin.embedded.processes import Command, Probe
-from capelin_control_plane.backends.processes.composition import etcd_metrics_port, etcd_port
-from capelin_control_plane.backends.processes.places import Place
+from capelin.embedded.processes import Probe
+from capelin_control_plane.backends.processes.components import etcd_metrics_port, etcd_port
 from capelin_control_plane.backends.processes.probes import reachability, readiness
-from capelin_control_plane.plan import Instance
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.instances import Instance
 
-MEMBER = Instance("etcd", 1, "v1.34.4", Command(("etcd",)))
+MEMBER = Instance("etcd", 1, "v1.34.4", ("etcd",))
 NO_LEADER = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
 WELL = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    ports = (etcd_port(MEMBER.slot), etcd_metrics_port(MEMBER.slot))
-    return Place(tmp_path, free_address(str(tmp_path), ports=ports))
+def place(tmp_path: Path) -> StateDir:
+    ports = (etcd_port(MEMBER.index), etcd_metrics_port(MEMBER.index))
+    return StateDir(tmp_path, free_address(str(tmp_path), ports=ports))
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ async def said(probe: Probe | None) -> str:
         await answers.aclose()
 
 
-async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(place: Place) -> None:
+async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(place: StateDir) -> None:
     with socket.create_server((place.address, etcd_port(1))):
         async with answering(place.address, etcd_metrics_port(1), NO_LEADER):
             assert await said(reachability(place, MEMBER)) == ""
@@ -57,7 +57,7 @@ async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(place:
 
 
 async def test_an_etcd_member_is_ready_when_it_is_well_whether_or_not_it_has_room(
-    place: Place,
+    place: StateDir,
 ) -> None:
     async with answering(place.address, etcd_metrics_port(1), WELL) as asked:
         assert await said(readiness(place, MEMBER)) == ""

@@ -13,12 +13,13 @@ import pytest
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import Process
 from capelin.pki import validity_of
+from capelin.provider import Blocked
 from capelin.testing.load import trust
 from capelin.testing.waiting import until
-from capelin_control_plane.backends import Observed, Problem
-from capelin_control_plane.backends.processes import Processes, probes
-from capelin_control_plane.backends.processes.composition import api_server_port
-from capelin_control_plane.desired import Tuning
+from capelin_control_plane.backends.processes import ProcessesBackend, probes
+from capelin_control_plane.backends.processes.components import api_server_port
+from capelin_control_plane.desired import ComponentSettings
+from capelin_control_plane.instances import Observed
 
 from .rig import KEY, NEW, OLD, Rig, control_plane, settled
 
@@ -57,13 +58,15 @@ async def test_an_upgrade_under_load_fails_no_request(rig: Rig) -> None:
 @pytest.mark.timeout(300)
 async def test_who_has_only_connected_when_a_server_is_to_go_is_still_answered(rig: Rig) -> None:
     # For longer than it is by itself: looking takes its time on a machine that is busy.
-    patient = {"kube-apiserver": Tuning(arguments={"shutdown-delay-duration": "2m"})}
+    patient = {"kube-apiserver": ComponentSettings(arguments={"shutdown-delay-duration": "2m"})}
     wanted = control_plane(NEW)
-    wanted = replace(wanted, tuning={**wanted.tuning, **patient})
+    wanted = replace(wanted, settings={**wanted.settings, **patient})
     await rig.until(wanted, settled)
-    assert rig.site is not None
-    config = rig.backend.workload(rig.site)
-    connected = await asyncio.open_connection(rig.site.host, rig.site.port, ssl=trust(config))
+    assert rig.endpoint is not None
+    config = rig.backend.client_config(rig.endpoint)
+    connected = await asyncio.open_connection(
+        rig.endpoint.host, rig.endpoint.port, ssl=trust(config)
+    )
     later = replace(wanted, rollout_after=datetime.now(UTC))
     replaced = asyncio.create_task(rig.until(later, settled))
 
@@ -106,13 +109,15 @@ async def test_what_dies_is_replaced_and_what_runs_is_adopted(rig: Rig) -> None:
     assert second.pid != first.pid
 
     await rig.backend.release(KEY)
-    again = Rig(rig.state, rig.keys, Processes(rig.state, Binaries(), lambda _: rig.woken.set()))
+    again = Rig(
+        rig.state, rig.keys, ProcessesBackend(rig.state, Binaries(), lambda _: rig.woken.set())
+    )
     again.woken = rig.woken
     await again.until(wanted, settled)
     adopted = Process.adopt(rig.folder / "run", "kube-apiserver-0")
     assert adopted is not None
     assert adopted.pid == second.pid
-    rig.backend, rig.site = again.backend, again.site
+    rig.backend, rig.endpoint = again.backend, again.endpoint
 
 
 @pytest.mark.integration
@@ -120,8 +125,8 @@ async def test_what_dies_is_replaced_and_what_runs_is_adopted(rig: Rig) -> None:
 async def test_whatever_hangs_is_found_and_replaced(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "EVERY_SECONDS", 0.3)
-    monkeypatch.setattr(probes, "WITHIN_SECONDS", 0.5)
+    monkeypatch.setattr(probes, "PERIOD_SECONDS", 0.3)
+    monkeypatch.setattr(probes, "TIMEOUT_SECONDS", 0.5)
     wanted = control_plane(NEW)
     await rig.until(wanted, settled)
     before = rig.pids()
@@ -146,7 +151,7 @@ async def test_all_certificates_are_renewed_at_a_word_and_requests_go_on(rig: Ri
     async with rig.under_load() as callers:
         # A moment that is later than that of every certificate there is.
         asked = datetime.now(UTC) + timedelta(minutes=10)
-        await rig.until(replace(wanted, renew_made_before=asked), settled)
+        await rig.until(replace(wanted, renew_issued_before=asked), settled)
         await callers.go_on()
     assert leaf.read_bytes() != before
     assert validity_of(leaf.read_bytes()).not_before >= validity_of(before).not_before
@@ -169,7 +174,7 @@ async def test_nobody_else_can_read_what_a_control_plane_keeps(rig: Rig) -> None
 
 
 async def test_a_control_plane_whose_data_is_gone_is_not_made_anew(rig: Rig) -> None:
-    site = await rig.backend.claim(control_plane(), rig.keys, "127.64.0.77")
-    assert isinstance(site, Problem)
-    assert site.reason == "DataMissing"
+    with pytest.raises(Blocked) as blocked:
+        await rig.backend.allocate(KEY, control_plane(), rig.keys, "127.64.0.77")
+    assert blocked.value.reason == "DataMissing"
     rig.state.mkdir(exist_ok=True)

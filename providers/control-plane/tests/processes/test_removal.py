@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from capelin.controller import ObjectKey
 from capelin.embedded.processes import Declared, Process, kill_all
-from capelin_control_plane.backends import Problem
+from capelin.provider import Blocked
 
-from .rig import CLUSTER, KEY, Idle, Rig, control_plane
+from .rig import KEY, Idle, Rig, control_plane
 
 
 @pytest.fixture
@@ -16,43 +16,45 @@ def idle(tmp_path: Path) -> Rig:
     return Rig.on(tmp_path / "control-planes")
 
 
-async def claim(rig: Rig) -> None:
-    """Take a place, as before anything runs."""
-    site = await rig.backend.claim(control_plane(), rig.keys, None)
-    assert not isinstance(site, Problem)
-    rig.site = site
-
-
 async def test_a_control_plane_is_removed_with_all_that_there_is_of_it(idle: Rig) -> None:
-    await claim(idle)
-    assert idle.site is not None
-    await idle.backend.remove(KEY, CLUSTER, idle.site.address)
+    await idle.allocate(control_plane())
+    await idle.backend.delete(KEY)
     assert list(idle.state.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "cluster"), [(ObjectKey("elsewhere", "one"), CLUSTER), (KEY, "two")]
-)
-async def test_a_copy_goes_without_the_original(idle: Rig, key: ObjectKey, cluster: str) -> None:
-    await claim(idle)
-    assert idle.site is not None
+@pytest.mark.parametrize("key", [ObjectKey("elsewhere", "one"), ObjectKey("default", "two")])
+async def test_a_copy_goes_without_the_original(idle: Rig, key: ObjectKey) -> None:
+    await idle.allocate(control_plane())
     before = sorted(idle.state.rglob("*"))
-    await idle.backend.remove(key, cluster, idle.site.address)
+    await idle.backend.delete(key)
     assert sorted(idle.state.rglob("*")) == before
+    await idle.backend.delete(KEY)
+
+
+async def test_what_an_earlier_deletion_left_is_deleted(idle: Rig) -> None:
+    await idle.allocate(control_plane())
+    left = idle.state / ".127.64.0.9.deleted"
+    (left / "etcd-0").mkdir(parents=True)
+    await idle.backend.delete(KEY)
+    assert list(idle.state.iterdir()) == []
 
 
 @pytest.mark.parametrize("address", ["", ".", "..", "127.64.0.9/..", "shoal", "{state}"])
 async def test_what_is_no_address_names_no_folder(idle: Rig, address: str) -> None:
-    await claim(idle)
+    await idle.allocate(control_plane())
+    await idle.backend.release(KEY)
     owner = (idle.folder / "owner.json").read_bytes()
     # Even if what looks like the mark of its owner is there.
     for folder in (idle.state, idle.state.parent):
         (folder / "owner.json").write_bytes(owner)
     before = sorted(idle.state.parent.rglob("*"))
-    said = address.format(state=idle.state)
-    await idle.backend.remove(KEY, CLUSTER, said)
+    text = address.format(state=idle.state)
+    await idle.backend.keep_running(KEY, text)
+    with pytest.raises(Blocked):
+        await idle.backend.allocate(KEY, control_plane(), idle.keys, text)
     assert sorted(idle.state.parent.rglob("*")) == before
-    assert isinstance(await idle.backend.claim(control_plane(), idle.keys, said), Problem)
+    (idle.state / "owner.json").unlink()
+    await idle.backend.delete(KEY)
 
 
 async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
@@ -69,6 +71,6 @@ async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
         raise OSError("not now")
 
     monkeypatch.setattr(Process, "start", starts)
-    await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
+    await rig.backend.delete(KEY)
     assert started == []
     assert list(rig.state.iterdir()) == []

@@ -9,10 +9,10 @@ import pytest
 from capelin.controller import ObjectKey
 from capelin.embedded.processes import Probe, Supervisor, kill_all
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.processes import Processes, backend
-from capelin_control_plane.desired import ControlPlane, Tuning
+from capelin_control_plane.backends.processes import ProcessesBackend, backend
+from capelin_control_plane.desired import ComponentSettings, ControlPlane
 
-from .rig import CLUSTER, KEY, Idle, Rig, Roll, all_ready_at_once, control_plane, settled
+from .rig import KEY, Idle, Rig, Roll, all_ready_at_once, control_plane, settled
 
 THREE_MEMBERS = replace(control_plane(), etcd_replicas=3)
 
@@ -27,7 +27,9 @@ def never_says(*_: object) -> Probe:
 
 def told(wanted: ControlPlane, flag: str) -> ControlPlane:
     """The same with a flag for etcd."""
-    return replace(wanted, tuning={**wanted.tuning, "etcd": Tuning(arguments={flag: "1"})})
+    return replace(
+        wanted, settings={**wanted.settings, "etcd": ComponentSettings(arguments={flag: "1"})}
+    )
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ async def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(THREE_MEMBERS, settled)
     yield rig
-    await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
+    await rig.backend.delete(KEY)
 
 
 def etcd_pids(rig: Rig) -> set[int]:
@@ -78,32 +80,32 @@ async def test_what_a_reboot_ended_runs_again_where_nobody_can_say_what_is_wante
     await idle.backend.release(KEY)
     await kill_all(idle.folder / "run")
     assert not idle.pids()
-    await idle.backend.look_after(KEY, CLUSTER, idle.folder.name)
+    await idle.backend.keep_running(KEY, idle.folder.name)
     await until(lambda: idle.pids().keys() == before)
     await idle.until(THREE_MEMBERS, settled)
 
 
 @pytest.mark.parametrize(
-    ("key", "cluster", "address"),
+    ("key", "address"),
     [
-        (ObjectKey("elsewhere", "one"), CLUSTER, "{address}"),
-        (KEY, "two", "{address}"),
-        (KEY, CLUSTER, "{address}/"),
+        (ObjectKey("elsewhere", "one"), "{address}"),
+        (ObjectKey("default", "two"), "{address}"),
+        (KEY, "{address}/"),
     ],
 )
 async def test_what_is_another_ones_is_not_looked_after(
-    idle: Rig, key: ObjectKey, cluster: str, address: str
+    idle: Rig, key: ObjectKey, address: str
 ) -> None:
     await idle.backend.release(KEY)
-    await idle.backend.look_after(key, cluster, address.format(address=idle.folder.name))
+    await idle.backend.keep_running(key, address.format(address=idle.folder.name))
     async with Supervisor(idle.folder / "run"):
         """As long as somebody looks after it, nobody else can."""
 
 
 async def test_what_another_provider_looks_after_is_left_to_it(idle: Rig, tmp_path: Path) -> None:
     before = idle.pids()
-    other = Processes(idle.state, Idle(tmp_path), lambda _: None)
-    await other.look_after(KEY, CLUSTER, idle.folder.name)
+    other = ProcessesBackend(idle.state, Idle(tmp_path), lambda _: None)
+    await other.keep_running(KEY, idle.folder.name)
     await other.release(KEY)
     assert idle.pids() == before
     await idle.until(THREE_MEMBERS, settled)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from capelin_control_plane.backends.processes import backend
 
-from .rig import CLUSTER, KEY, Idle, Rig, control_plane
+from .rig import KEY, Idle, Rig, control_plane
 
 
 async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_stay(
@@ -26,7 +26,7 @@ async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_sta
     try:
         targets, plan = rig.folder / "targets", rig.folder / "plan.json"
         before, first = targets.read_bytes(), plan.read_bytes()
-        monkeypatch.setattr(backend, "tell_relay", told)
+        monkeypatch.setattr(backend, "notify_relay", told)
         await rig.until(wanted, lambda _: True)
         assert plans_when_told == []
         later = replace(wanted, rollout_after=datetime.now(UTC))
@@ -35,4 +35,4 @@ async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_sta
         assert targets.read_bytes() == before
         assert plans_when_told == [first]
     finally:
-        await rig.backend.remove(KEY, CLUSTER, rig.folder.name)
+        await rig.backend.delete(KEY)

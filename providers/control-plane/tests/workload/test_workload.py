@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,28 +13,27 @@ import pytest
 import yaml
 from capelin.api import Unstructured
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
-from capelin_control_plane.workload import Addon, Facts, addons, join_objects, service_objects
-from capelin_control_plane.workload.addons import coredns_image
+from capelin_control_plane.api import Addon, Addons
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.workload import workload_objects
+from capelin_control_plane.workload.objects import coredns_image
+
+from ..factories import desired_control_plane  # noqa: TID252 - a folder without a name
+
+ENDPOINT = Endpoint("127.64.0.5", "127.64.0.5", 6443)
+CA = b"-----BEGIN CERTIFICATE-----\n"
 
 
-def facts(version: str = "v1.34.4") -> Facts:
-    return Facts(
-        cluster_name="demo",
-        version=version,
-        host="127.64.0.5",
-        port=6443,
-        ca_pem=b"-----BEGIN CERTIFICATE-----\n",
-        service_cidrs=("10.96.0.0/12",),
-        pod_cidrs=("192.168.0.0/16",),
-        service_domain="cluster.local",
-        encryption_algorithm="ECDSA-P256",
-        coredns=Addon(),
-        kube_proxy=Addon(),
-    )
+def desired(version: str = "v1.34.4") -> ControlPlane:
+    return replace(desired_control_plane(version), pod_cidrs=("192.168.0.0/16",), addons=Addons())
 
 
-def by_name(objects: list[Unstructured]) -> dict[tuple[str, str], Unstructured]:
-    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+def objects(desired: ControlPlane, endpoint: Endpoint = ENDPOINT) -> dict[str, Unstructured]:
+    return {
+        f"{manifest['kind']}/{manifest['metadata']['name']}": manifest
+        for manifest in workload_objects(desired, endpoint, CA)
+    }
 
 
 def said(value: Any) -> Any:
@@ -93,9 +93,9 @@ async def kubeadm_addon(version: str, folder: Path, *arguments: str) -> list[Uns
 @pytest.mark.parametrize("version", KNOWN_KUBERNETES)
 @pytest.mark.parametrize("addon", ["coredns", "kube-proxy"])
 async def test_add_ons_are_those_of_kubeadm(version: str, addon: str, tmp_path: Path) -> None:
-    theirs = by_name(await kubeadm_addon(version, tmp_path, addon, "--print-manifest"))
-    ours = by_name(addons(facts(version)))
-    for key, manifest in theirs.items():
+    ours = objects(desired(version))
+    for manifest in await kubeadm_addon(version, tmp_path, addon, "--print-manifest"):
+        key = f"{manifest['kind']}/{manifest['metadata']['name']}"
         expected, found = said(without_names(manifest)), said(without_names(ours[key]))
         # An update by kubeadm needs it; server-side apply does without.
         expected["metadata"].pop("resourceVersion", None)
@@ -114,15 +114,32 @@ def meaning(text: str) -> dict[str, Any]:
     return said(yaml.safe_load(text))
 
 
-def test_an_add_on_that_is_not_wanted_is_not_there() -> None:
-    wanted = facts()
-    without = replace(wanted, coredns=None)
-    assert ("Deployment", "coredns") in by_name(addons(wanted))
-    assert ("Deployment", "coredns") not in by_name(addons(without))
+def test_an_add_on_that_is_disabled_is_left_out() -> None:
+    without = replace(desired(), addons=Addons(core_dns=Addon(enabled=False)))
+    assert "Deployment/coredns" in objects(desired())
+    assert "Deployment/coredns" not in objects(without)
+    configuration = objects(without)["ConfigMap/kubeadm-config"]["data"]["ClusterConfiguration"]
+    assert meaning(configuration)["dns"] == {"disabled": True}
+
+
+def test_an_add_on_has_the_image_of_its_user() -> None:
+    custom = replace(desired(), addons=Addons(kube_proxy=Addon(image="shoal/proxy:1")))
+    template = objects(custom)["DaemonSet/kube-proxy"]["spec"]["template"]
+    assert template["spec"]["containers"][0]["image"] == "shoal/proxy:1"
+
+
+def test_no_placeholder_is_left() -> None:
+    assert "${" not in json.dumps(objects(desired()))
+
+
+def test_a_value_that_looks_like_a_placeholder_stays_as_it_is() -> None:
+    odd = replace(desired(), cluster="${server}")
+    configuration = objects(odd)["ConfigMap/kubeadm-config"]["data"]["ClusterConfiguration"]
+    assert yaml.safe_load(configuration)["clusterName"] == "${server}"
 
 
 def test_discovery_tells_where_the_api_is_and_whom_to_trust() -> None:
-    info = by_name(join_objects(facts()))["ConfigMap", "cluster-info"]
+    info = objects(desired())["ConfigMap/cluster-info"]
     kubeconfig = yaml.safe_load(info["data"]["kubeconfig"])
     cluster = kubeconfig["clusters"][0]["cluster"]
     assert cluster["server"] == "https://127.64.0.5:6443"
@@ -130,7 +147,7 @@ def test_discovery_tells_where_the_api_is_and_whom_to_trust() -> None:
 
 
 def test_the_kubelet_is_told_the_tenth_service_address_for_dns() -> None:
-    configuration = by_name(join_objects(facts()))["ConfigMap", "kubelet-config"]
+    configuration = objects(desired())["ConfigMap/kubelet-config"]
     kubelet = yaml.safe_load(configuration["data"]["kubelet"])
     assert kubelet["clusterDNS"] == ["10.96.0.10"]
 
@@ -140,17 +157,20 @@ def test_a_version_from_the_future_gets_the_newest_known_dns() -> None:
 
 
 def test_an_ipv6_endpoint_is_in_brackets() -> None:
-    assert replace(facts(), host="fd00::1").server == "https://[fd00::1]:6443"
+    assert Endpoint("127.64.0.5", "fd00::1", 6443).url == "https://[fd00::1]:6443"
 
 
 def test_pods_find_the_api_where_it_answers_others_than_this_machine() -> None:
-    (one,) = service_objects(replace(facts(), host="192.0.2.7", port=443))
-    assert one["metadata"]["labels"] == {"kubernetes.io/service-name": "kubernetes"}
-    assert one["endpoints"][0]["addresses"] == ["192.0.2.7"]
-    assert one["ports"] == [{"name": "https", "port": 443, "protocol": "TCP"}]
-    assert service_objects(replace(facts(), host="fd00::1"))[0]["addressType"] == "IPv6"
+    reachable = Endpoint("127.64.0.5", "192.0.2.7", 443)
+    slice_ = objects(desired(), reachable)["EndpointSlice/kubernetes"]
+    assert slice_["metadata"]["labels"] == {"kubernetes.io/service-name": "kubernetes"}
+    assert slice_["endpoints"][0]["addresses"] == ["192.0.2.7"]
+    assert slice_["ports"] == [{"name": "https", "port": 443, "protocol": "TCP"}]
+    ipv6 = objects(desired(), Endpoint("127.64.0.5", "fd00::1", 443))
+    assert ipv6["EndpointSlice/kubernetes"]["addressType"] == "IPv6"
 
 
 @pytest.mark.parametrize("host", ["127.64.0.5", "api.example.com"])
 def test_an_endpoint_that_kubernetes_would_refuse_is_left_out(host: str) -> None:
-    assert service_objects(replace(facts(), host=host)) == []
+    endpoint = Endpoint("127.64.0.5", host, 6443)
+    assert "EndpointSlice/kubernetes" not in objects(desired(), endpoint)

@@ -1,8 +1,6 @@
-"""What a control plane is made of: one package a backend, behind one protocol."""
+"""How control planes run: one package a backend, behind one protocol."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
 from capelin.client import Config
@@ -10,116 +8,59 @@ from capelin.controller import ObjectKey
 
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.plan import Component
-from capelin_control_plane.workload.facts import server_url
+from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.plan import Step
 
+__all__ = ["Backend", "Wake"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One instance of a component, as it is now."""
-
-    name: str
-    component: Component
-    version: str
-    ready: bool
-    current: bool | None
-    """Whether it runs as it is wanted; nothing while the programs are not there to tell by."""
-    failure: str = ""
-    """Why it ended, when it has and is being started again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that keeps a control plane from what is wanted; what runs goes on."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """A control plane as it is now."""
-
-    parts: tuple[Part, ...] = ()
-    complete: bool = False
-    """Whether exactly the wanted instances are there, ready or not."""
-    problem: Problem | None = None
-    renew_at: datetime | None = None
-    """When the first certificate has to be made anew."""
-
-    def of(self, component: Component) -> tuple[Part, ...]:
-        """The instances of a component."""
-        return tuple(part for part in self.parts if part.component == component)
-
-    @property
-    def answers(self) -> bool:
-        """Whether an API server is ready, and what stands in front of it too."""
-        return any(part.ready for part in self.of("kube-apiserver")) and all(
-            part.ready for part in self.of("relay")
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where a control plane is."""
-
-    address: str
-    """What it is known by in its backend; it stays, whatever else changes."""
-    host: str
-    port: int
-
-    @property
-    def server(self) -> str:
-        """The URL at which the API answers."""
-        return server_url(self.host, self.port)
+Wake = Callable[[ObjectKey], None]
+"""Has the reconciler look at a control plane again."""
 
 
 class Backend(Protocol):
-    """Makes control planes real."""
+    """Runs control planes. A new backend implements these methods.
 
-    async def claim(
-        self, wanted: ControlPlane, authorities: Authorities, address: str | None
-    ) -> Site | Problem:
-        """Find the place of a control plane, or take one; `address` is from an earlier claim."""
-        ...
+    Each may raise `Blocked`: it becomes a condition, and what runs keeps running.
+    """
 
-    async def find(self, namespace: str, cluster: str, ca_certificate_pem: bytes) -> str | None:
-        """The address of a control plane that has a place, whether or not it was ever told."""
-        ...
-
-    async def move(
+    async def allocate(
         self,
         key: ObjectKey,
-        site: Site,
-        wanted: ControlPlane,
+        desired: ControlPlane,
         authorities: Authorities,
-        now: datetime,
-    ) -> Observed:
-        """Take the next step towards what is wanted, and tell what there is."""
-        ...
+        address: str | None,
+    ) -> Endpoint:
+        """Find or choose where a control plane runs, and renew its certificates. Starts nothing.
 
-    async def look_after(self, key: ObjectKey, cluster: str, address: str) -> None:
-        """Keep up what there is of a control plane, as it was planned last; never another one's.
-
-        For as long as nobody can say what is wanted.
+        Args:
+            key: The object's namespace and name.
+            desired: The desired state.
+            authorities: What its certificates are signed with.
+            address: The address of an earlier allocation. None if there was none, or the provider
+                ended before it could write it down.
         """
         ...
 
-    def workload(self, site: Site) -> Config:
-        """How the provider itself talks to the API of a control plane."""
+    async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
+        """Read the state of a control plane. From now on, what was planned is kept running."""
+        ...
+
+    async def apply(self, key: ObjectKey, step: Step) -> None:
+        """Take a step of `plan.next_step`."""
+        ...
+
+    async def keep_running(self, key: ObjectKey, address: str) -> None:
+        """Keep what was planned at an address running, while the desired state is unknown."""
         ...
 
     async def release(self, key: ObjectKey) -> None:
-        """Stop looking after a control plane; it runs on."""
+        """Stop supervising a control plane. It keeps running."""
         ...
 
-    async def remove(self, key: ObjectKey, cluster: str, address: str) -> None:
-        """Stop a control plane and remove all that there is of it; never that of another cluster.
-
-        `address` is what its object says, which may be a copy of another one's.
-        """
+    async def delete(self, key: ObjectKey) -> None:
+        """Stop a control plane, and delete everything that belongs to the object of this key."""
         ...
 
-
-Wake = Callable[[ObjectKey], None]
-"""Tells the reconciler that something happened outside the management cluster."""
+    def client_config(self, endpoint: Endpoint) -> Config:
+        """The provider's own access to the API of a control plane."""
+        ...

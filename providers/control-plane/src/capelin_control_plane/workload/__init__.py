@@ -1,8 +1,6 @@
 """What a control plane keeps in its workload cluster, so that kubeadm's machines can join it."""
 
-from capelin_control_plane.workload.addons import addons
-from capelin_control_plane.workload.facts import Addon, Facts
-from capelin_control_plane.workload.kubeadm import join_objects
-from capelin_control_plane.workload.service import service_objects
+from capelin_control_plane.workload.objects import workload_objects
+from capelin_control_plane.workload.sync import RESYNC, WorkloadSync
 
-__all__ = ["Addon", "Facts", "addons", "join_objects", "service_objects"]
+__all__ = ["RESYNC", "WorkloadSync", "workload_objects"]

@@ -1,5 +1,5 @@
 """Control planes as processes of the machine that the provider runs on."""
 
-from capelin_control_plane.backends.processes.backend import Processes
+from capelin_control_plane.backends.processes.backend import ProcessesBackend
 
-__all__ = ["Processes"]
+__all__ = ["ProcessesBackend"]

@@ -1,10 +1,10 @@
-"""Control planes as processes: started, looked after, adopted again, stopped."""
+"""Control planes as processes: started, supervised, adopted after a restart, stopped."""
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,316 +20,319 @@ from capelin.embedded.processes import (
     kill_all,
 )
 from capelin.pki import kubeconfig
+from capelin.provider import Blocked
 
-from capelin_control_plane.backends import Observed, Problem, Site, Wake
-from capelin_control_plane.backends.processes import files, members
-from capelin_control_plane.backends.processes.composition import (
+from capelin_control_plane.backends import Wake
+from capelin_control_plane.backends.processes import etcd
+from capelin_control_plane.backends.processes.components import (
     api_server_port,
-    composition,
-    seconds_to_go,
-)
-from capelin_control_plane.backends.processes.parts import parts
-from capelin_control_plane.backends.processes.places import (
-    Place,
-    belongs_to,
-    claim,
-    find,
-    is_address,
+    command_of,
+    desired_components,
+    grace_seconds,
     listen_host,
-    owner_of,
-    site_of,
+)
+from capelin_control_plane.backends.processes.instance_status import (
+    disk_errors_block,
+    instance_statuses,
+)
+from capelin_control_plane.backends.processes.pki_files import (
+    read_key_pair,
+    renew_certificates,
+    write_kubeconfigs,
 )
 from capelin_control_plane.backends.processes.probes import (
     liveness,
+    notify_relay,
     reachability,
     readiness,
-    tell_relay,
 )
-from capelin_control_plane.backends.processes.turns import Turns
+from capelin_control_plane.backends.processes.startup_throttle import StartupThrottle
+from capelin_control_plane.backends.processes.state_dir import (
+    Owner,
+    StateDir,
+    find_state_dir,
+    state_dirs_of,
+)
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS, ControlPlane, Program
-from capelin_control_plane.plan import (
-    Composition,
-    Plan,
-    is_complete,
-    next_plan,
-)
+from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.instances import DesiredComponents, Endpoint, Instance, Observed, Plan
+from capelin_control_plane.plan import MemberReplacement, Step, is_complete
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
+_DELETED = ".deleted"
 
 
 @dataclass(slots=True, eq=False)
-class _Care:
-    """A control plane that this provider looks after."""
+class _Supervised:
+    """A control plane that this provider supervises."""
 
-    place: Place
+    state_dir: StateDir
     supervisor: Supervisor
     watching: asyncio.Task[None]
-    plan: Plan = field(default_factory=Plan)
+    plan: Plan
+    declared: bool = False
+    """Whether the supervisor knows the plan."""
+    renew_at: datetime | None = None
+
+    @property
+    def ready(self) -> set[str]:
+        """The names of the processes that are ready."""
+        states = self.supervisor.states.items()
+        return {name for name, state in states if state.phase is Phase.RUNNING}
 
 
-class Processes:
-    """Control planes as processes of this machine. They outlive the provider."""
+class ProcessesBackend:
+    """Runs control planes as processes of this machine. They outlive the provider."""
 
     def __init__(self, state: Path, binaries: Binaries, wake: Wake) -> None:
         self._state = state
         self._binaries = binaries
         self._wake = wake
-        self._cared_for: dict[ObjectKey, _Care] = {}
-        self._getting: dict[str, asyncio.Task[Mapping[Program, Path]]] = {}
-        self._turns = Turns(wake)
+        self._supervised: dict[ObjectKey, _Supervised] = {}
+        self._fetching: dict[str, asyncio.Task[Mapping[Component, Path]]] = {}
+        self._throttle = StartupThrottle(wake)
 
-    async def claim(
-        self, wanted: ControlPlane, authorities: Authorities, address: str | None
-    ) -> Site | Problem:
-        """Find the place of a control plane, or take one."""
-        place = claim(self._state, wanted, authorities, address)
-        return place if isinstance(place, Problem) else site_of(place, wanted)
-
-    async def find(self, namespace: str, cluster: str, ca_certificate_pem: bytes) -> str | None:
-        """The address of a control plane that has a place, whether or not it was ever told."""
-        return find(self._state, owner_of(namespace, cluster, ca_certificate_pem))
-
-    async def move(
+    async def allocate(
         self,
         key: ObjectKey,
-        site: Site,
-        wanted: ControlPlane,
+        desired: ControlPlane,
         authorities: Authorities,
-        now: datetime,
-    ) -> Observed:
-        """Take the next step towards what is wanted, and tell what there is."""
+        address: str | None,
+    ) -> Endpoint:
+        """Find or create the state directory, take its lock, and renew its certificates."""
+        with disk_errors_block():
+            owner = Owner.of(key, desired.cluster, authorities.ca.certificate_pem)
+            state_dir = find_state_dir(self._state, owner, address, port=desired.port)
+            supervised = await self._supervise(key, state_dir)
+            host = desired.host or state_dir.address
+            supervised.renew_at = renew_certificates(state_dir, desired, authorities, host)
+            listen = listen_host(state_dir, host)
+            write_kubeconfigs(state_dir, Endpoint(listen, listen, desired.port).url)
+            return Endpoint(state_dir.address, host, desired.port)
+
+    async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
+        """Read plan, processes and etcd data. The first time, start what was planned."""
+        supervised = self._supervised[key]
+        state_dir, plan = supervised.state_dir, supervised.plan
+        await self._declare_once(supervised)
+        components = blocked = None
         try:
-            care = await self._care_for(key, site.address)
-        except AlreadySupervisedError:
-            return Observed(
-                problem=Problem(
-                    "LookedAfterElsewhere",
-                    f"another provider on this machine looks after the control plane at"
-                    f" {site.address}; it lets go when its object there is paused or gone",
-                )
-            )
-        renew_at = files.write_certificates(care.place, wanted, authorities, site.host, now)
-        programs = await self._programs(key, wanted.version)
-        if isinstance(programs, Problem):
-            return self._observed(care, wanted, None, programs, renew_at)
-        listen = listen_host(care.place, site.host)
-        files.write_kubeconfigs(care.place, f"https://{listen}:{site.port}")
-        compose = partial(composition, wanted, care.place, listen, programs)
-        problem = await self._mend_etcd(care, compose)
-        goal = compose(rejoined=_rejoined(care.plan))
-        await self._step(key, care, goal)
-        return self._observed(care, wanted, goal, problem, renew_at)
+            programs = await self._programs(key, desired.version)
+            components = _components(desired, endpoint, supervised, programs)
+        except Blocked as error:
+            blocked = error
+        states = supervised.supervisor.states
+        names = {instance.name for instance in plan.instances}
+        answers = any(server.name in supervised.ready for server in plan.of("kube-apiserver"))
+        return Observed(
+            plan=plan,
+            statuses=instance_statuses(plan, components, states, state_dir, desired),
+            desired=components,
+            complete=components is not None and is_complete(plan, components),
+            recovering=_recovering(supervised),
+            lost_members=frozenset(
+                index for index in range(desired.etcd_replicas) if etcd.is_lost(state_dir, index)
+            ),
+            stopping=frozenset(states.keys() - names),
+            controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
+            blocked=blocked,
+            renew_at=supervised.renew_at,
+        )
 
-    async def look_after(self, key: ObjectKey, cluster: str, address: str) -> None:
-        """Keep up what there is of a control plane, as it was planned last."""
-        if is_address(address) and belongs_to(self._state / address, key.namespace, cluster):
-            with suppress(AlreadySupervisedError):
-                await self._care_for(key, address)
+    async def apply(self, key: ObjectKey, step: Step) -> None:
+        """Declare the plan of a step, and replace an etcd member if it says so."""
+        supervised = self._supervised[key]
+        state_dir = supervised.state_dir
+        with disk_errors_block():
+            for member in supervised.plan.of("etcd"):
+                if member.name in supervised.ready:
+                    etcd.mark_joined(state_dir, member.index)
+            targets = [
+                f"{state_dir.address}:{api_server_port(server.index)}" for server in step.serving
+            ]
+            if state_dir.write_targets(targets) or step.plan != supervised.plan:
+                # The previous provider may have died before it notified the relay. Notify again
+                # before anything stops. A relay that is not up yet reads its targets at its start.
+                with suppress(OSError):
+                    await notify_relay(state_dir.relay_control)
+            if step.plan != supervised.plan:
+                _set_plan(supervised, step.plan)
+            if step.replacement is not None:
+                await _replace_member(supervised, step.replacement)
 
-    def workload(self, site: Site) -> Config:
-        """How the provider itself talks to the API of a control plane."""
-        place = Place(self._state / site.address, site.address)
-        admin = files.read_leaf(place.leaf("admin"))
-        if admin is None:
-            raise FileNotFoundError(place.leaf("admin"))
-        server = f"https://{listen_host(place, site.host)}:{site.port}"
-        authority = place.authority("ca").read_bytes()
-        return Config.from_kubeconfig(kubeconfig(server, authority, "capelin", admin))
+    async def keep_running(self, key: ObjectKey, address: str) -> None:
+        """Keep what was planned running, while the desired state is unknown."""
+        with disk_errors_block():
+            for state_dir in state_dirs_of(self._state, key):
+                # Another provider that has the lock keeps it running.
+                if state_dir.address == address:
+                    with suppress(Blocked):
+                        await self._declare_once(await self._supervise(key, state_dir))
 
     async def release(self, key: ObjectKey) -> None:
-        """Stop looking after a control plane; it runs on."""
-        self._turns.forget(key)
-        care = self._cared_for.pop(key, None)
-        if care is not None:
-            care.watching.cancel()
+        """Stop supervising a control plane. It keeps running."""
+        self._throttle.forget(key)
+        supervised = self._supervised.pop(key, None)
+        if supervised is not None:
+            supervised.watching.cancel()
             with suppress(asyncio.CancelledError):
-                await care.watching
-            await care.supervisor.__aexit__(None, None, None)
+                await supervised.watching
+            await supervised.supervisor.__aexit__(None, None, None)
 
-    async def remove(self, key: ObjectKey, cluster: str, address: str) -> None:
-        """Stop a control plane and remove all that there is of it; never that of another cluster.
+    async def delete(self, key: ObjectKey) -> None:
+        """Stop a control plane and delete its state directory."""
+        with disk_errors_block():
+            for state_dir in state_dirs_of(self._state, key):
+                supervised = await self._supervise(key, state_dir)
+                supervised.supervisor.declare()
+                # It serves nobody any more and keeps nothing: no time to end in order.
+                await kill_all(state_dir.run)
+                await supervised.supervisor.stop()
+                await self.release(key)
+                # Renamed in one step, so that half a control plane is never found.
+                deleted = self._state / f".{state_dir.address}{_DELETED}"
+                deleted = deleted / state_dir.address if deleted.exists() else deleted
+                state_dir.path.rename(deleted)
+            for deleted in self._state.glob(f".*{_DELETED}"):
+                # Also those that an earlier provider left, or that another one is deleting.
+                with suppress(FileNotFoundError):
+                    await asyncio.to_thread(shutil.rmtree, deleted)
 
-        `address` is what its object says, which may be a copy of another one's.
-        """
-        if not is_address(address):
-            return
-        folder, gone = self._state / address, self._state / f".{address}.gone"
-        if belongs_to(folder, key.namespace, cluster):
-            care = self._cared_for.get(key) or await self._take_on(key, address)
-            care.supervisor.declare()
-            # Nobody is to be served any more, and nothing of it is kept.
-            await kill_all(care.place.processes)
-            await care.supervisor.stop()
+    def client_config(self, endpoint: Endpoint) -> Config:
+        """The provider's own access to the API of a control plane."""
+        state_dir = StateDir(self._state / endpoint.address, endpoint.address)
+        admin = read_key_pair(state_dir.certificate("admin"))
+        if admin is None:
+            raise FileNotFoundError(state_dir.certificate("admin"))
+        listen = listen_host(state_dir, endpoint.host)
+        server = Endpoint(listen, listen, endpoint.port).url
+        ca = state_dir.ca("ca").read_bytes()
+        return Config.from_kubeconfig(kubeconfig(server, ca, "capelin", admin))
+
+    async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> _Supervised:
+        """Take the lock of a state directory. Nothing is started or stopped yet."""
+        present = self._supervised.get(key)
+        if present is not None:
+            if present.state_dir == state_dir:
+                return present
             await self.release(key)
-            # Out of sight in one step, so that half a control plane is never found.
-            folder.rename(gone / address if gone.exists() else gone)
-        if gone.exists():
-            await asyncio.to_thread(shutil.rmtree, gone)
-
-    async def _care_for(self, key: ObjectKey, address: str) -> _Care:
-        if key in self._cared_for:
-            return self._cared_for[key]
-        care = await self._take_on(key, address)
-        if care.plan.instances:
-            self._declare(care)
-            # What serves, and does not say so in time, would be taken for down.
-            await care.supervisor.acquainted(_SECONDS_TO_ANSWER)
-        return care
-
-    async def _take_on(self, key: ObjectKey, address: str) -> _Care:
-        """Become the one who looks after a control plane; nothing is started or stopped yet."""
-        place = Place((self._state / address).resolve(), address)
-        async with AsyncExitStack() as undone:
-            supervisor = await undone.enter_async_context(Supervisor(place.processes))
-            plan = files.read_plan(place)
-            undone.pop_all()
+        try:
+            async with AsyncExitStack() as stack:
+                supervisor = await stack.enter_async_context(Supervisor(state_dir.run))
+                plan = state_dir.read_plan()
+                stack.pop_all()
+        except AlreadySupervisedError as error:
+            raise Blocked(
+                "ManagedByAnotherProvider",
+                f"another provider on this machine manages the control plane at"
+                f" {state_dir.address}; it releases it when its object is paused or deleted",
+            ) from error
         watching = asyncio.create_task(self._watch(key, supervisor))
-        care = self._cared_for[key] = _Care(place, supervisor, watching, plan)
-        return care
+        supervised = _Supervised(state_dir, supervisor, watching, plan)
+        self._supervised[key] = supervised
+        return supervised
+
+    async def _declare_once(self, supervised: _Supervised) -> None:
+        if supervised.declared:
+            return
+        if supervised.plan.instances:
+            _declare(supervised)
+            # An API server that serves but has not said so yet would be taken for down.
+            await supervised.supervisor.acquainted(_SECONDS_TO_ANSWER)
+        supervised.declared = True
 
     async def _watch(self, key: ObjectKey, supervisor: Supervisor) -> None:
         async for _ in supervisor.changes():
             self._wake(key)
 
-    async def _programs(self, key: ObjectKey, version: str) -> Mapping[Program, Path] | Problem:
-        """The programs of a version; while they're being got, why there are none yet."""
-        task = self._getting.get(version)
+    async def _programs(self, key: ObjectKey, version: str) -> Mapping[Component, Path]:
+        task = self._fetching.get(version)
         if task is None:
-            task = self._getting[version] = asyncio.create_task(self._get(version))
+            task = self._fetching[version] = asyncio.create_task(self._fetch(version))
         await asyncio.wait({task}, timeout=_SECONDS_TO_FIND_PROGRAMS)
         if not task.done():
             task.add_done_callback(lambda _: self._wake(key))
-            return Problem("GettingPrograms", f"getting the programs of Kubernetes {version}")
+            raise Blocked("GettingPrograms", f"getting the programs of Kubernetes {version}")
         try:
             return task.result()
         except BinariesError as error:
-            # Tried again at the next reconcile: it may have been the network.
-            self._getting.pop(version, None)
-            return Problem("VersionNotAvailable", f"spec.version: {error}")
+            # The next reconcile tries again: the network may have failed.
+            self._fetching.pop(version, None)
+            raise Blocked("VersionNotAvailable", f"spec.version: {error}") from error
 
-    async def _get(self, version: str) -> Mapping[Program, Path]:
-        names: dict[Program, str] = {
+    async def _fetch(self, version: str) -> Mapping[Component, Path]:
+        names: dict[Component, str] = {
             program: program if program == "etcd" else f"{program}@{version}"
             for program in PROGRAMS
         }
-        found = await self._binaries.fetch(names.values())
-        return {program: found[name].path for program, name in names.items()}
-
-    async def _mend_etcd(self, care: _Care, compose: Callable[..., Composition]) -> Problem | None:
-        """Take the next step towards having an etcd member again that lost its data."""
-        slots = len(compose().etcd)
-        ready = {one.slot for one in care.plan.of("etcd") if one.name in _ready(care)}
-        for slot in ready:
-            members.remember(care.place, slot)
-        lost = members.to_replace(care.place, slots, ready)
-        if lost is None:
-            return None
-        there = next((one for one in care.plan.of("etcd") if one.slot == lost), None)
-        if there is not None:
-            self._go_on_with(care, care.plan.without(there))
-            return None
-        one = compose(rejoined={*_rejoined(care.plan), lost}).etcd[lost]
-        if one.name in care.supervisor.states:
-            # Still being stopped; the supervisor tells when it is.
-            return None
-        try:
-            await members.make_room(care.place, lost, through=min(ready))
-        except members.MemberError as error:
-            return Problem("EtcdMemberLost", f"{one.name} cannot be replaced yet: {error}")
-        await asyncio.to_thread(shutil.rmtree, care.place.etcd(lost), ignore_errors=True)
-        self._remember(care, care.plan.including(one))
-        members.forget(care.place, lost)
-        self._declare(care)
-        return None
-
-    def _go_on_with(self, care: _Care, plan: Plan) -> None:
-        self._remember(care, plan)
-        self._declare(care)
-
-    def _remember(self, care: _Care, plan: Plan) -> None:
-        # Written first: what a full disk does not take is planned anew at the next reconcile.
-        files.write_plan(care.place, plan)
-        care.plan = plan
-
-    async def _step(self, key: ObjectKey, care: _Care, goal: Composition) -> None:
-        plan, ready = care.plan, _ready(care)
-        answers = any(one.name in ready for one in plan.of("kube-apiserver"))
-        onward = partial(
-            next_plan,
-            wanted=goal,
-            coming=_coming(care),
-            controllers_may_start=self._turns.may_start_controllers(key, answers=answers),
-        )
-        while (following := onward(plan, ready=ready)) != plan:
-            # What is only planned is not up, even in place of one that is and has the same name.
-            ready = {one.name for one in following.instances if one in plan.instances} & ready
-            plan = following
-        targets = [
-            f"{care.place.address}:{api_server_port(one.slot)}"
-            for one in plan.of("kube-apiserver")
-            if one.name in ready and one in care.plan.instances
-        ]
-        if files.write_targets(care.place, targets) or plan != care.plan:
-            # Whoever wrote them may have been killed before it could tell, and what they no longer
-            # name may be stopped now. A relay that is not up yet reads them when it starts.
-            with suppress(OSError):
-                await tell_relay(care.place.relay)
-        if plan != care.plan:
-            self._go_on_with(care, plan)
-
-    def _declare(self, care: _Care) -> None:
-        etcd = tuple(one.name for one in care.plan.of("etcd"))
-        care.supervisor.declare(
-            *(
-                Declared(
-                    name=one.name,
-                    command=one.command,
-                    after=etcd if one.component == "kube-apiserver" else (),
-                    enough=len(etcd) // 2 + 1,
-                    grace=seconds_to_go(one),
-                    reachable=reachability(care.place, one),
-                    ready=readiness(care.place, one),
-                    alive=liveness(care.place, one),
-                    refusal=partial(members.why_not_start, care.place, one.slot)
-                    if one.component == "etcd"
-                    else None,
-                )
-                for one in care.plan.instances
-            )
-        )
-
-    def _observed(
-        self,
-        care: _Care,
-        wanted: ControlPlane,
-        goal: Composition | None,
-        problem: Problem | None,
-        renew_at: datetime | None,
-    ) -> Observed:
-        return Observed(
-            parts=parts(care.plan, goal, care.supervisor.states, care.place, wanted.tuning),
-            complete=goal is not None and is_complete(care.plan, goal),
-            problem=problem,
-            renew_at=renew_at,
-        )
+        binaries = await self._binaries.fetch(names.values())
+        return {program: binaries[name].path for program, name in names.items()}
 
 
-def _rejoined(plan: Plan) -> set[int]:
-    return {one.slot for one in plan.of("etcd") if one.rejoined}
+def _components(
+    desired: ControlPlane,
+    endpoint: Endpoint,
+    supervised: _Supervised,
+    programs: Mapping[Component, Path],
+) -> DesiredComponents:
+    return desired_components(
+        desired,
+        supervised.state_dir,
+        listen_host(supervised.state_dir, endpoint.host),
+        programs,
+        joining={member.index for member in supervised.plan.of("etcd") if member.joins_existing},
+    )
 
 
-def _ready(care: _Care) -> set[str]:
-    return {name for name, state in care.supervisor.states.items() if state.phase is Phase.RUNNING}
-
-
-def _coming(care: _Care) -> set[str]:
-    """The etcd members that were ready once, and that nothing says to have failed since."""
-    states = care.supervisor.states.items()
+def _recovering(supervised: _Supervised) -> frozenset[str]:
+    """The etcd members that were ready before, and have not failed since."""
+    states = supervised.supervisor.states.items()
     known = {name for name, state in states if state.phase in {Phase.RUNNING, Phase.FAILED}}
-    return {
-        one.name
-        for one in care.plan.of("etcd")
-        if one.name not in known and members.has_joined(care.place, one.slot)
-    }
+    return frozenset(
+        member.name
+        for member in supervised.plan.of("etcd")
+        if member.name not in known and etcd.has_joined(supervised.state_dir, member.index)
+    )
+
+
+def _set_plan(supervised: _Supervised, plan: Plan) -> None:
+    # Written first: what does not fit on a full disk is planned again in the next reconcile.
+    supervised.state_dir.write_plan(plan)
+    supervised.plan = plan
+    _declare(supervised)
+
+
+async def _replace_member(supervised: _Supervised, replacement: MemberReplacement) -> None:
+    state_dir, member = supervised.state_dir, replacement.member
+    await etcd.make_room(state_dir, member.index, through=replacement.through)
+    data = state_dir.etcd_data(member.index)
+    await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
+    plan = supervised.plan.including(member)
+    state_dir.write_plan(plan)
+    supervised.plan = plan
+    # Only now: a member that was lost and is not marked would begin an empty cluster.
+    etcd.unmark_joined(state_dir, member.index)
+    _declare(supervised)
+
+
+def _declare(supervised: _Supervised) -> None:
+    members = tuple(member.name for member in supervised.plan.of("etcd"))
+    supervised.supervisor.declare(
+        *(_declared(supervised.state_dir, each, members) for each in supervised.plan.instances)
+    )
+
+
+def _declared(state_dir: StateDir, instance: Instance, members: tuple[str, ...]) -> Declared:
+    is_member = instance.component == "etcd"
+    return Declared(
+        name=instance.name,
+        command=command_of(instance),
+        after=members if instance.component == "kube-apiserver" else (),
+        enough=len(members) // 2 + 1,
+        grace=grace_seconds(instance),
+        reachable=reachability(state_dir, instance),
+        ready=readiness(state_dir, instance),
+        alive=liveness(state_dir, instance),
+        refusal=partial(etcd.start_refusal, state_dir, instance.index) if is_member else None,
+    )

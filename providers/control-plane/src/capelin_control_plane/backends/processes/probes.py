@@ -1,4 +1,4 @@
-"""How the processes of a control plane are asked whether they are ready, and whether they hang."""
+"""How processes of a control plane are probed for readiness and liveness."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,62 +8,63 @@ from pathlib import Path
 from capelin.embedded.processes import Liveness, Probe, alive, answering, listening
 from capelin.embedded.relay import reachable
 
-from capelin_control_plane.backends.processes.composition import (
+from capelin_control_plane.backends.processes.components import (
     CONTROLLER_MANAGER_PORT,
     SCHEDULER_PORT,
     api_server_port,
     etcd_metrics_port,
     etcd_port,
-    relay_listens_at,
+    relay_target,
 )
-from capelin_control_plane.backends.processes.places import Place
-from capelin_control_plane.plan import Instance
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.instances import Instance
 
-EVERY_SECONDS = 10.0
-WITHIN_SECONDS = 5.0
+PERIOD_SECONDS = 10.0
+TIMEOUT_SECONDS = 5.0
 
 
-def reachability(place: Place, one: Instance) -> Probe | None:
-    """How an instance is asked whether those that start after it may, where it need not be ready.
+def reachability(state_dir: StateDir, instance: Instance) -> Probe | None:
+    """Whether the instances that depend on this one may start, if it need not be ready.
 
-    An API server waits itself until etcd answers; started only then, it would be ready later.
+    An API server itself waits until etcd answers. Started only then, it would be ready later.
     """
-    if one.component == "etcd":
-        return partial(listening, place.address, etcd_port(one.slot))
+    if instance.component == "etcd":
+        return partial(listening, state_dir.address, etcd_port(instance.index))
     return None
 
 
-def readiness(place: Place, one: Instance) -> Probe:
-    """How an instance is asked whether it is ready."""
-    match one.component:
+def readiness(state_dir: StateDir, instance: Instance) -> Probe:
+    """Whether an instance is ready."""
+    match instance.component:
         case "etcd":
-            # Only a member of a quorum that knows its leader says that it is well. One that may
-            # not grow any more is: it is read from, and there is a flag that mends it.
-            health = f"http://{place.address}:{etcd_metrics_port(one.slot)}/health?exclude=NOSPACE"
-            return partial(alive, health, within=WITHIN_SECONDS)
+            # A member is healthy if it knows the leader of a quorum. One that reached its space
+            # quota counts as healthy: it can be read, and a flag solves it.
+            port = etcd_metrics_port(instance.index)
+            url = f"http://{state_dir.address}:{port}/health?exclude=NOSPACE"
+            return partial(alive, url, within=TIMEOUT_SECONDS)
         case "kube-apiserver":
             return partial(
                 answering,
-                f"https://{place.address}:{api_server_port(one.slot)}/readyz",
-                ca=place.authority("ca"),
-                certificate=place.leaf("admin"),
-                key=place.leaf("admin"),
+                f"https://{state_dir.address}:{api_server_port(instance.index)}/readyz",
+                ca=state_dir.ca("ca"),
+                certificate=state_dir.certificate("admin"),
+                key=state_dir.certificate("admin"),
             )
         case "kube-controller-manager":
-            return partial(listening, place.address, CONTROLLER_MANAGER_PORT)
+            return partial(listening, state_dir.address, CONTROLLER_MANAGER_PORT)
         case "kube-scheduler":
-            return partial(listening, place.address, SCHEDULER_PORT)
+            return partial(listening, state_dir.address, SCHEDULER_PORT)
         case "relay":
-            return partial(listening, *relay_listens_at(one.command))
+            return partial(listening, *relay_target(instance))
 
 
-def liveness(place: Place, one: Instance) -> Liveness:
-    """How an instance is found to hang."""
-    return Liveness(probe=_alive(place, one), every=EVERY_SECONDS)
+def liveness(state_dir: StateDir, instance: Instance) -> Liveness:
+    """Whether an instance hangs."""
+    return Liveness(probe=_alive(state_dir, instance), every=PERIOD_SECONDS)
 
 
-async def tell_relay(control: Path) -> bytes:
-    """Have a relay read its targets; what it says of itself."""
+async def notify_relay(control: Path) -> bytes:
+    """Have a relay read its targets; its answer confirms that it did."""
     with reachable(control) as address:
         reader, writer = await asyncio.open_unix_connection(address)
     try:
@@ -73,32 +74,34 @@ async def tell_relay(control: Path) -> bytes:
         writer.close()
 
 
-def _alive(place: Place, one: Instance) -> Probe:
-    ask = partial(alive, ca=place.authority("ca"), within=WITHIN_SECONDS)
-    match one.component:
+def _alive(state_dir: StateDir, instance: Instance) -> Probe:
+    get = partial(alive, ca=state_dir.ca("ca"), within=TIMEOUT_SECONDS)
+    match instance.component:
         case "etcd":
-            port = etcd_metrics_port(one.slot)
-            return partial(alive, f"http://{place.address}:{port}/livez", within=WITHIN_SECONDS)
+            port = etcd_metrics_port(instance.index)
+            return partial(
+                alive, f"http://{state_dir.address}:{port}/livez", within=TIMEOUT_SECONDS
+            )
         case "kube-apiserver":
-            # Without etcd no API server is well, and another one would be no better.
-            port = api_server_port(one.slot)
-            return partial(ask, f"https://{place.address}:{port}/livez?exclude=etcd")
+            # Without etcd no API server is healthy, and a restart would not help.
+            port = api_server_port(instance.index)
+            return partial(get, f"https://{state_dir.address}:{port}/livez?exclude=etcd")
         case "kube-controller-manager":
-            return partial(ask, f"https://{place.address}:{CONTROLLER_MANAGER_PORT}/healthz")
+            return partial(get, f"https://{state_dir.address}:{CONTROLLER_MANAGER_PORT}/healthz")
         case "kube-scheduler":
-            return partial(ask, f"https://{place.address}:{SCHEDULER_PORT}/healthz")
+            return partial(get, f"https://{state_dir.address}:{SCHEDULER_PORT}/healthz")
         case "relay":
-            return partial(_relaying, place.relay)
+            return partial(_relay_alive, state_dir.relay_control)
 
 
-async def _relaying(control: Path) -> AsyncGenerator[str, None]:
+async def _relay_alive(control: Path) -> AsyncGenerator[str, None]:
     while True:
         try:
-            async with asyncio.timeout(WITHIN_SECONDS):
-                said = await tell_relay(control)
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                answer = await notify_relay(control)
         except TimeoutError:
-            yield f"it did not answer for {WITHIN_SECONDS:g} s"
+            yield f"it did not answer for {TIMEOUT_SECONDS:g} s"
         except OSError:
             yield "it does not answer"
         else:
-            yield "" if said else "it does not answer"
+            yield "" if answer else "it does not answer"

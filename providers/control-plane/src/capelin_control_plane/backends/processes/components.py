@@ -1,0 +1,261 @@
+"""The components of a control plane on processes: their ports and command lines."""
+
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from capelin.api.durations import parse_duration
+from capelin.embedded import relay
+from capelin.embedded.addresses import is_free
+from capelin.embedded.components import (
+    TIMER_SLACK,
+    Etcd,
+    KubeApiServer,
+    KubeControllerManager,
+    KubeScheduler,
+)
+from capelin.embedded.processes import Command, Limits
+
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.instances import DesiredComponents, Instance, Resources
+
+API_SERVER_PORT = 10443
+CONTROLLER_MANAGER_PORT = 10257
+SCHEDULER_PORT = 10259
+ETCD_PORT = 2379
+_PORTS_OF_A_MEMBER = 10
+
+PLANNED_AT = "CAPELIN_PLANNED_AT"
+"""The environment variable with the moment at which an instance was planned.
+
+It makes the command of a replacement differ, so that the supervisor restarts the process.
+"""
+
+# Replacing an etcd member costs its cluster a vote for a while, and gains nothing.
+_ROLLED_OUT: frozenset[Component] = frozenset(
+    {"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+)
+
+# Less memory for a little more processor time: many control planes share a machine.
+_GO_ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
+    "etcd": {},
+    "kube-apiserver": {"GOGC": "50"},
+    "kube-controller-manager": {"GOGC": "50"},
+    "kube-scheduler": {"GOGC": "50"},
+}
+
+# The relay sends no new connections to an API server that is told to stop. Clients that have just
+# connected are served for this long.
+_DELAY = "shutdown-delay-duration"
+_SHUTDOWN = {_DELAY: "2s"}
+_GRACE_SECONDS = 10.0
+
+
+def desired_components(
+    desired: ControlPlane,
+    state_dir: StateDir,
+    listen: str,
+    programs: Mapping[Component, Path],
+    *,
+    joining: Collection[int] = (),
+) -> DesiredComponents:
+    """The desired instances of a control plane.
+
+    Args:
+        desired: The desired state.
+        state_dir: Its state directory.
+        listen: The address at which the relay listens.
+        programs: The program of each component.
+        joining: The indexes of etcd members that replaced lost ones.
+    """
+
+    def instance(component: Component, index: int, arguments: tuple[str, ...]) -> Instance:
+        settings = desired.settings[component]
+        is_rolled_out = component in _ROLLED_OUT
+        return Instance(
+            component=component,
+            index=index,
+            version=desired.version,
+            arguments=(str(programs[component]), *arguments),
+            environment={**_GO_ENVIRONMENT[component], **settings.environment},
+            resources=Resources(memory_bytes=settings.memory_bytes, cpus=settings.cpus),
+            planned_at=desired.now if is_rolled_out else None,
+            rollout_after=desired.rollout_after if is_rolled_out else None,
+        )
+
+    def member(index: int, *, joins: bool) -> Instance:
+        arguments = _etcd(desired, state_dir, index, joins=joins).arguments
+        return replace(instance("etcd", index, arguments), joins_existing=joins)
+
+    def joining_member(index: int) -> Instance:
+        return member(index, joins=True)
+
+    def api_server(index: int) -> Instance:
+        return instance("kube-apiserver", index, _api_server(desired, state_dir, index).arguments)
+
+    return DesiredComponents(
+        etcd=tuple(member(index, joins=index in joining) for index in range(desired.etcd_replicas)),
+        joining_member=joining_member,
+        relay=_relay(desired, state_dir, listen),
+        replicas=desired.replicas,
+        api_server=api_server,
+        controllers=(
+            instance("kube-controller-manager", 0, _controller_manager(desired, state_dir)),
+            instance("kube-scheduler", 0, _scheduler(desired, state_dir)),
+        ),
+    )
+
+
+def command_of(instance: Instance) -> Command:
+    """The command of an instance."""
+    environment = dict(instance.environment)
+    if instance.planned_at is not None:
+        environment[PLANNED_AT] = instance.planned_at.isoformat()
+    # The relay wakes up only for connections; etcd members depend on each other's heartbeats.
+    has_slack = instance.component not in {"etcd", "relay"}
+    return Command(
+        instance.arguments,
+        environment,
+        limits=Limits(
+            memory_bytes=instance.resources.memory_bytes,
+            cpus=instance.resources.cpus,
+            timer_slack=TIMER_SLACK if has_slack else 0.0,
+        ),
+    )
+
+
+def grace_seconds(instance: Instance) -> float:
+    """How long an instance may take to end before it is killed."""
+    prefix = f"--{_DELAY}="
+    delays = [flag.removeprefix(prefix) for flag in instance.arguments if flag.startswith(prefix)]
+    try:
+        return sum(parse_duration(delay).total_seconds() for delay in delays) + _GRACE_SECONDS
+    except ValueError:
+        # An API server does not start with a delay that cannot be read.
+        return _GRACE_SECONDS
+
+
+def api_server_port(index: int) -> int:
+    """The port of an API server, at the control plane's address."""
+    return API_SERVER_PORT + index
+
+
+def etcd_port(index: int) -> int:
+    """The client port of an etcd member; its peer and metrics ports follow it."""
+    return ETCD_PORT + _PORTS_OF_A_MEMBER * index
+
+
+def etcd_metrics_port(index: int) -> int:
+    """The port at which an etcd member answers health checks without a certificate."""
+    return etcd_port(index) + 2
+
+
+def etcd_peer_url(state_dir: StateDir, index: int) -> str:
+    """The peer URL of an etcd member."""
+    return f"https://{state_dir.address}:{etcd_port(index) + 1}"
+
+
+def listen_host(state_dir: StateDir, host: str) -> str:
+    """The address at which the relay listens: the endpoint's if this machine has it."""
+    try:
+        address = str(ip_address(host))
+    except ValueError:
+        return state_dir.address
+    is_ours = address == state_dir.address or is_free(address, 0)
+    return address if is_ours else state_dir.address
+
+
+def relay_target(instance: Instance) -> relay.Target:
+    """Where a relay listens."""
+    arguments = instance.arguments
+    return relay.parse_target(arguments[arguments.index("--listen") + 1])
+
+
+def _etcd(desired: ControlPlane, state_dir: StateDir, index: int, *, joins: bool) -> Etcd:
+    peers = {
+        f"etcd-{peer}": etcd_peer_url(state_dir, peer) for peer in range(desired.etcd_replicas)
+    }
+    return Etcd(
+        name=f"etcd-{index}",
+        data=state_dir.etcd_data(index),
+        listen_address=state_dir.address,
+        advertise_host=state_dir.address,
+        client_port=etcd_port(index),
+        peer_port=etcd_port(index) + 1,
+        metrics_port=etcd_metrics_port(index),
+        members=peers,
+        token=state_dir.address,
+        state="existing" if joins else "new",
+        serving=state_dir.files("etcd"),
+        client_ca=state_dir.ca("etcd"),
+        peer=state_dir.files("etcd"),
+        peer_ca=state_dir.ca("etcd"),
+        extra=desired.settings["etcd"].arguments,
+    )
+
+
+def _api_server(desired: ControlPlane, state_dir: StateDir, index: int) -> KubeApiServer:
+    return KubeApiServer(
+        bind_address=state_dir.address,
+        advertise_address=state_dir.address,
+        port=api_server_port(index),
+        etcd_urls=tuple(
+            f"https://{state_dir.address}:{etcd_port(member)}"
+            for member in range(desired.etcd_replicas)
+        ),
+        etcd_client=state_dir.client_files("apiserver-etcd-client", "etcd"),
+        serving=state_dir.files("apiserver"),
+        client_ca=state_dir.ca("ca"),
+        front_proxy=state_dir.client_files("front-proxy-client", "proxy"),
+        kubelet_client=state_dir.files("apiserver-kubelet-client"),
+        service_account_issuer=f"https://kubernetes.default.svc.{desired.service_domain}",
+        service_account_public_keys=(state_dir.service_account_public_key,),
+        service_account_key=state_dir.service_account_key,
+        service_cidr=",".join(desired.service_cidrs),
+        # It would register a loopback address, which Kubernetes refuses.
+        registers_itself=False,
+        extra={**_SHUTDOWN, **desired.settings["kube-apiserver"].arguments},
+    )
+
+
+def _controller_manager(desired: ControlPlane, state_dir: StateDir) -> tuple[str, ...]:
+    return KubeControllerManager(
+        kubeconfig=state_dir.kubeconfig("controller-manager"),
+        bind_address=state_dir.address,
+        port=CONTROLLER_MANAGER_PORT,
+        serving=state_dir.files("controller-manager"),
+        client_ca=state_dir.ca("ca"),
+        signing=state_dir.files("ca-signing"),
+        root_ca=state_dir.ca("ca"),
+        service_account_key=state_dir.service_account_key,
+        service_cidr=",".join(desired.service_cidrs),
+        pod_cidr=",".join(desired.pod_cidrs) or None,
+        cluster_name=desired.cluster,
+        elects_leader=False,
+        extra=desired.settings["kube-controller-manager"].arguments,
+    ).arguments
+
+
+def _scheduler(desired: ControlPlane, state_dir: StateDir) -> tuple[str, ...]:
+    return KubeScheduler(
+        kubeconfig=state_dir.kubeconfig("scheduler"),
+        bind_address=state_dir.address,
+        port=SCHEDULER_PORT,
+        serving=state_dir.files("scheduler"),
+        client_ca=state_dir.ca("ca"),
+        elects_leader=False,
+        extra=desired.settings["kube-scheduler"].arguments,
+    ).arguments
+
+
+def _relay(desired: ControlPlane, state_dir: StateDir, listen: str) -> Instance:
+    arguments = (
+        *(sys.executable, "-I", "-S", relay.__file__),
+        *("--listen", f"{listen}:{desired.port}"),
+        *("--targets", str(state_dir.targets)),
+        *("--control", str(state_dir.relay_control)),
+    )
+    return Instance("relay", 0, desired.version, arguments)

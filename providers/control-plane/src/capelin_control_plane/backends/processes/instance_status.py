@@ -1,0 +1,122 @@
+"""What the instances of a control plane do, and hints on how to repair what failed."""
+
+import errno
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+
+from capelin.embedded.processes import Phase, State
+from capelin.provider import Blocked
+
+from capelin_control_plane.backends.processes import etcd
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.desired import FIELDS, Component, ComponentSettings, ControlPlane
+from capelin_control_plane.instances import (
+    DesiredComponents,
+    Instance,
+    InstanceStatus,
+    Plan,
+)
+from capelin_control_plane.plan import is_current
+
+_FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
+
+
+def instance_statuses(
+    plan: Plan,
+    components: DesiredComponents | None,
+    states: Mapping[str, State],
+    state_dir: StateDir,
+    desired: ControlPlane,
+) -> tuple[InstanceStatus, ...]:
+    """The status of each planned instance, and of etcd members that are being replaced."""
+    names = {instance.name for instance in plan.instances}
+    return (
+        *(
+            InstanceStatus(
+                name=instance.name,
+                component=instance.component,
+                version=instance.version,
+                ready=_phase(instance, states) is Phase.RUNNING,
+                current=None if components is None else _is_current(instance, components),
+                failure=_failure(instance, states.get(instance.name), plan, state_dir, desired),
+            )
+            for instance in plan.instances
+        ),
+        *(
+            InstanceStatus(
+                name=member.name,
+                component="etcd",
+                version=member.version,
+                ready=False,
+                current=True,
+                failure="lost its data, and is being replaced from the others",
+            )
+            for member in (components.etcd if components else ())
+            if member.name not in names
+        ),
+    )
+
+
+def hint_on(component: Component, failure: str, flags: Mapping[str, str]) -> str:
+    """What to do about a failure; empty if that is unknown. `flags` are those of the user."""
+    words = failure.replace("=", " ").replace('"', " ").replace(",", " ").split()
+    for flag in sorted(flags):
+        if {f"--{flag}", f"-{flag}"} & {word.rstrip(":") for word in words}:
+            return f"fix spec.{FIELDS[component]}.extraArgs[{flag}]"
+    if "address already in use" in failure.lower():
+        return "stop what else listens there"
+    if "no space left on device" in failure.lower():
+        return "free space on the disk of the provider's --state-folder"
+    return ""
+
+
+@contextmanager
+def disk_errors_block() -> Generator[None]:
+    """Raise `Blocked` for an error of the machine, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            hint = (
+                "free space on the disk of the provider's --state-folder. What runs keeps running"
+            )
+            raise Blocked("DiskFull", what, hint) from error
+        hint = "let the provider write to its --state-folder. What runs keeps running"
+        raise Blocked("StateFolderNotUsable", what, hint) from error
+
+
+def _phase(instance: Instance, states: Mapping[str, State]) -> Phase | None:
+    state = states.get(instance.name)
+    return None if state is None else state.phase
+
+
+def _is_current(instance: Instance, components: DesiredComponents) -> bool:
+    if instance.component == "kube-apiserver":
+        return is_current(instance, components.api_server(instance.index))
+    desired = {
+        other.name: other for other in (*components.etcd, components.relay, *components.controllers)
+    }
+    return instance.name in desired and is_current(instance, desired[instance.name])
+
+
+def _failure(
+    instance: Instance,
+    state: State | None,
+    plan: Plan,
+    state_dir: StateDir,
+    desired: ControlPlane,
+) -> str:
+    if state is None or state.phase not in _FAILING:
+        return ""
+    settings = desired.settings.get(instance.component, ComponentSettings())
+    hint = hint_on(instance.component, state.reason, settings.arguments)
+    is_replaceable = (
+        instance.component == "etcd"
+        and len(plan.of("etcd")) > 1
+        and etcd.has_data(state_dir, instance.index)
+    )
+    if not hint and state.phase is Phase.FAILED and is_replaceable:
+        folder = state_dir.etcd_data(instance.index)
+        hint = f"if its data is broken, remove {folder}: it is replaced from the others"
+    return f"{state.reason}; {hint}" if hint else state.reason

@@ -1,0 +1,272 @@
+"""The state directory of a control plane: whose it is, what it holds, and its address."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+from capelin.controller import ObjectKey
+from capelin.embedded.addresses import NETWORK, address_of, is_free
+from capelin.embedded.components import CertificateFiles, ClientFiles
+from capelin.embedded.processes import private_folder, write_private
+from capelin.provider import Blocked
+
+from capelin_control_plane.instances import Instance, Plan, Resources
+
+_ATTEMPTS = 64
+_OWNER = "owner.json"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a state directory is. The CA distinguishes two clusters of one name."""
+
+    namespace: str
+    cluster: str
+    authority: str
+    """SHA-256 of the CA's certificate."""
+    control_plane: str
+    """The name of the control plane object. It changes when another object takes over."""
+
+    @classmethod
+    def of(cls, key: ObjectKey, cluster: str, ca_certificate_pem: bytes) -> "Owner":
+        """The owner of a control plane's state directory."""
+        authority = hashlib.sha256(ca_certificate_pem).hexdigest()
+        return cls(key.namespace, cluster, authority, key.name)
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What makes it the same control plane, whatever its object is called."""
+        return self.namespace, self.cluster, self.authority
+
+    @property
+    def key(self) -> ObjectKey:
+        """The object that it belongs to."""
+        return ObjectKey(self.namespace, self.control_plane)
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """The private directory of a control plane, and where each of its files is."""
+
+    path: Path
+    address: str
+    """The loopback address of the control plane, which also names the directory."""
+
+    @property
+    def run(self) -> Path:
+        """The state directory of the supervisor, with the logs of the processes."""
+        return self.path / "run"
+
+    @property
+    def plan(self) -> Path:
+        """The plan, which outlives the provider."""
+        return self.path / "plan.json"
+
+    @property
+    def targets(self) -> Path:
+        """The API servers that the relay hands connections to."""
+        return self.path / "targets"
+
+    @property
+    def relay_control(self) -> Path:
+        """The relay's control socket."""
+        return self.path / "relay"
+
+    def etcd_data(self, index: int) -> Path:
+        """The data directory of an etcd member."""
+        return self.path / f"etcd-{index}"
+
+    def kubeconfig(self, certificate: str) -> Path:
+        """The kubeconfig of a component."""
+        return self.path / f"{certificate}.kubeconfig"
+
+    @property
+    def pki(self) -> Path:
+        """The directory of certificates and keys."""
+        return self.path / "pki"
+
+    def certificate(self, name: str) -> Path:
+        """A certificate and its key, in one file so that both change at once."""
+        return self.pki / f"{name}.pem"
+
+    def ca(self, name: str) -> Path:
+        """The certificate of a CA."""
+        return self.pki / f"{name}-ca.crt"
+
+    @property
+    def service_account_key(self) -> Path:
+        """The key that signs service account tokens."""
+        return self.pki / "service-account.key"
+
+    @property
+    def service_account_public_key(self) -> Path:
+        """The key that verifies service account tokens."""
+        return self.pki / "service-account.pub"
+
+    def files(self, certificate: str) -> CertificateFiles:
+        """A certificate and its key, for the command line of a component."""
+        path = self.certificate(certificate)
+        return CertificateFiles(path, path)
+
+    def client_files(self, certificate: str, ca: str) -> ClientFiles:
+        """A client certificate, its key and the server's CA, for a command line."""
+        path = self.certificate(certificate)
+        return ClientFiles(self.ca(ca), path, path)
+
+    def read_plan(self) -> Plan:
+        """The plan; an empty one if there is none, or if it is damaged."""
+        try:
+            stored = json.loads(self.plan.read_bytes())
+            return Plan(tuple(map(_read_instance, stored)))
+        except FileNotFoundError:
+            return Plan()
+        except (ValueError, KeyError, TypeError):
+            # The machine lost power while it was written. So nothing of it runs.
+            return Plan()
+
+    def write_plan(self, plan: Plan) -> None:
+        """Store the plan."""
+        stored = [asdict(instance) for instance in plan.instances]
+        write_private(self.plan, json.dumps(stored, default=_encode).encode(), lasting=True)
+
+    def write_targets(self, targets: Iterable[str]) -> bool:
+        """Store the API servers that the relay hands connections to; whether they changed."""
+        return write_if_changed(self.targets, "".join(f"{line}\n" for line in targets).encode())
+
+
+def find_state_dir(state: Path, owner: Owner, address: str | None, *, port: int) -> StateDir:
+    """The state directory of a control plane: the one that it has, else a new one.
+
+    Raises:
+        Blocked: it is not on this machine, it belongs to another control plane, or no address is
+            free.
+    """
+    private_folder(state)
+    state_dir = _known(state, address, owner) if address is not None else _found(state, owner)
+    if state_dir is None:
+        return _create(state, owner, port)
+    if read_owner(state_dir.path) != owner:
+        _write_owner(state_dir.path, owner)
+    return state_dir
+
+
+def state_dirs_of(state: Path, key: ObjectKey) -> list[StateDir]:
+    """The state directories that belong to an object."""
+    return [
+        StateDir(path.resolve(), path.name)
+        for path, owner in all_owners(state).items()
+        if owner is not None and owner.key == key
+    ]
+
+
+def all_owners(state: Path) -> dict[Path, Owner | None]:
+    """The owner of each state directory; None where it cannot be read."""
+    paths = sorted(state.glob("[0-9]*")) if state.exists() else []
+    return {path: read_owner(path) for path in paths if is_address(path.name)}
+
+
+def is_address(text: str) -> bool:
+    """Whether a text can be the address of a control plane, and so the name of a directory."""
+    try:
+        return str(IPv4Address(text)) == text
+    except ValueError:
+        return False
+
+
+def read_owner(path: Path) -> Owner | None:
+    """The owner of a state directory; None if there is none, or if it cannot be read."""
+    try:
+        return Owner(**json.loads((path / _OWNER).read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        _log.error("cannot read %s: %s", path / _OWNER, error)
+        return None
+
+
+def write_if_changed(path: Path, content: bytes) -> bool:
+    """Write a private file unless it has this content; whether it was written."""
+    try:
+        if path.read_bytes() == content:
+            return False
+    except FileNotFoundError:
+        pass
+    write_private(path, content)
+    return True
+
+
+def _found(state: Path, owner: Owner) -> StateDir | None:
+    for path, present in all_owners(state).items():
+        if present is not None and present.identity == owner.identity:
+            return StateDir(path.resolve(), path.name)
+    return None
+
+
+def _known(state: Path, address: str, owner: Owner) -> StateDir:
+    path = state / address
+    present = read_owner(path) if is_address(address) else None
+    if present is None:
+        raise Blocked(
+            "DataMissing",
+            f"the control plane at {address} is not on this machine, and a new etcd in its place"
+            " would be an empty cluster",
+            "start the provider where the data is, or restore the folder"
+            f" {address} in its state folder",
+        )
+    if present.identity == owner.identity:
+        return StateDir(path.resolve(), address)
+    if (present.namespace, present.cluster) == (owner.namespace, owner.cluster):
+        raise Blocked(
+            "AuthorityChanged",
+            f"secret {owner.cluster}-ca is not the certificate authority that the control plane"
+            " was created with",
+            "restore the old one",
+        )
+    raise Blocked("AddressTaken", f"the control plane at {address} belongs to another cluster")
+
+
+def _create(state: Path, owner: Owner, port: int) -> StateDir:
+    for attempt in range(_ATTEMPTS):
+        address = address_of("/".join(owner.identity), attempt)
+        path = state / address
+        if not path.exists() and is_free(address, port):
+            # Renamed when it is complete: a state directory without an owner never exists.
+            fresh = private_folder(state / f".{address}.new")
+            _write_owner(fresh, owner)
+            fresh.rename(path)
+            return StateDir(path.resolve(), address)
+    raise Blocked(
+        "AddressNotAvailable",
+        f"port {port} is not free at any of {_ATTEMPTS} loopback addresses in {NETWORK}",
+        "stop what listens on that port at all addresses, or set another port in the Cluster's"
+        " spec.clusterNetwork.apiServerPort",
+    )
+
+
+def _write_owner(path: Path, owner: Owner) -> None:
+    write_private(path / _OWNER, json.dumps(asdict(owner)).encode(), lasting=True)
+
+
+def _read_instance(stored: dict[str, Any]) -> Instance:
+    return replace(
+        Instance(**stored),
+        arguments=tuple(stored["arguments"]),
+        resources=Resources(**stored["resources"]),
+        planned_at=_moment(stored["planned_at"]),
+        rollout_after=_moment(stored["rollout_after"]),
+    )
+
+
+def _moment(stored: str | None) -> datetime | None:
+    return None if stored is None else datetime.fromisoformat(stored)
+
+
+def _encode(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

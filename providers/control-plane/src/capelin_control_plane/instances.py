@@ -1,0 +1,149 @@
+"""The instances of a control plane's components: desired, planned and observed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from capelin.provider import Blocked
+
+from capelin_control_plane.desired import Component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """How much of the machine an instance may use."""
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One desired instance of a component."""
+
+    component: Component
+    index: int
+    version: str
+    arguments: tuple[str, ...]
+    """The program and its arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    resources: Resources = Resources()
+    joins_existing: bool = False
+    """Whether this etcd member replaces one that was lost, and joins the others."""
+    planned_at: datetime | None = None
+    """When it was planned. A rollout replaces what was planned before its moment."""
+    rollout_after: datetime | None = None
+    """It replaces an instance that was planned before this moment, even one that runs the same."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the control plane. Names the process and its log."""
+        return f"{self.component}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The instances that should run now, old and new."""
+
+    instances: tuple[Instance, ...] = ()
+
+    def of(self, component: Component) -> tuple[Instance, ...]:
+        """The instances of a component."""
+        return tuple(instance for instance in self.instances if instance.component == component)
+
+    def without(self, removed: Instance) -> "Plan":
+        """The plan less one instance."""
+        return Plan(tuple(kept for kept in self.instances if kept.name != removed.name))
+
+    def including(self, *added: Instance) -> "Plan":
+        """The plan with these instances, which replace those of the same name."""
+        names = {instance.name for instance in added}
+        return Plan((*(kept for kept in self.instances if kept.name not in names), *added))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredComponents:
+    """The instances of a control plane once nothing is left to do."""
+
+    etcd: tuple[Instance, ...]
+    joining_member: Callable[[int], Instance]
+    """The etcd member of an index, joining the others with no data of its own."""
+    relay: Instance
+    replicas: int
+    api_server: Callable[[int], Instance]
+    """The API server of an index. There are more indexes than replicas, for rollouts."""
+    controllers: tuple[Instance, ...]
+    """Controller manager and scheduler: they need an API server, and are never newer than it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStatus:
+    """One observed instance of a component."""
+
+    name: str
+    component: Component
+    version: str
+    ready: bool
+    current: bool | None
+    """Whether it runs as desired. None while the programs to compare with are not available."""
+    failure: str = ""
+    """Why it ended, if it did and is being restarted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A control plane as it is now."""
+
+    plan: Plan = Plan()
+    statuses: tuple[InstanceStatus, ...] = ()
+    desired: DesiredComponents | None = None
+    """What it should consist of. None while the programs of its version are not available."""
+    complete: bool = False
+    """Whether exactly the desired instances are planned, ready or not."""
+    recovering: frozenset[str] = frozenset()
+    """The etcd members that were ready before and may become so again without a change."""
+    lost_members: frozenset[int] = frozenset()
+    """The indexes of etcd members that lost their data."""
+    stopping: frozenset[str] = frozenset()
+    """The instances that are not planned any more and have not ended yet."""
+    controllers_may_start: bool = True
+    """Whether API servers of other control planes no longer need the processors more."""
+    blocked: Blocked | None = None
+    renew_at: datetime | None = None
+    """When the first certificate is due for renewal."""
+
+    def of(self, component: Component) -> tuple[InstanceStatus, ...]:
+        """The instances of a component."""
+        return tuple(status for status in self.statuses if status.component == component)
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """The names of the instances that are ready."""
+        return frozenset(status.name for status in self.statuses if status.ready)
+
+    @property
+    def answers(self) -> bool:
+        """Whether clients reach the API: an API server and the relay are ready."""
+        return any(status.ready for status in self.of("kube-apiserver")) and all(
+            status.ready for status in self.of("relay")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the API of a control plane answers."""
+
+    address: str
+    """The address that its backend keeps for the control plane. It never changes."""
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """Host and port as they stand in a URL, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL of the API."""
+        return f"https://{self.authority}"

@@ -1,0 +1,59 @@
+"""Control planes for tests: the smallest, but for what a test sets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from capelin_control_plane.api import Addon, Addons
+from capelin_control_plane.backends.processes.components import desired_components
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.desired import (
+    PROGRAMS,
+    Component,
+    ComponentSettings,
+    ControlPlane,
+)
+from capelin_control_plane.instances import DesiredComponents
+
+STATE_DIR = StateDir(Path("/state/127.64.0.9"), "127.64.0.9")
+
+
+def desired_control_plane(
+    version: str, *, namespace: str = "default", replicas: int = 1, etcd_replicas: int = 1
+) -> ControlPlane:
+    return ControlPlane(
+        namespace=namespace,
+        cluster="one",
+        version=version,
+        replicas=replicas,
+        etcd_replicas=etcd_replicas,
+        host=None,
+        port=6443,
+        service_cidrs=("10.96.0.0/12",),
+        pod_cidrs=(),
+        service_domain="cluster.local",
+        cert_sans=(),
+        algorithm="ecdsa-p256",
+        validity=timedelta(days=365),
+        renew_before=timedelta(days=90),
+        renew_issued_before=None,
+        rollout_after=None,
+        now=datetime.now(UTC),
+        settings=dict.fromkeys(PROGRAMS, ComponentSettings()),
+        addons=Addons(core_dns=Addon(enabled=False), kube_proxy=Addon(enabled=False)),
+    )
+
+
+def with_arguments(
+    desired: ControlPlane, component: Component, arguments: Mapping[str, str]
+) -> ControlPlane:
+    """The same with flags of a user for a component."""
+    settings = {**desired.settings, component: ComponentSettings(arguments=arguments)}
+    return replace(desired, settings=settings)
+
+
+def components_of(desired: ControlPlane, **options: set[int]) -> DesiredComponents:
+    """Its components on processes, with programs that do not exist."""
+    programs: dict[Component, Path] = {program: Path("/bin") / program for program in PROGRAMS}
+    return desired_components(desired, STATE_DIR, STATE_DIR.address, programs, **options)

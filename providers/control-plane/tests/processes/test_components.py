@@ -1,0 +1,86 @@
+"""The command lines of a control plane on processes."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from capelin_control_plane.backends.processes.components import command_of, grace_seconds
+from capelin_control_plane.desired import PROGRAMS, ControlPlane
+from capelin_control_plane.instances import DesiredComponents
+from capelin_control_plane.plan import is_current
+
+from ..factories import components_of, with_arguments  # noqa: TID252 - a folder without a name
+from .rig import control_plane
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(hours: int, rollout_after: datetime | None = None) -> DesiredComponents:
+    """The components so many hours after the moment."""
+    now = MOMENT + timedelta(hours=hours)
+    return components_of(replace(control_plane(), now=now, rollout_after=rollout_after))
+
+
+def what_is_current(before: DesiredComponents, after: DesiredComponents) -> set[str]:
+    pairs = (
+        (before.api_server(0), after.api_server(0)),
+        *zip((*before.etcd, *before.controllers), (*after.etcd, *after.controllers), strict=True),
+    )
+    return {present.component for present, desired in pairs if is_current(present, desired)}
+
+
+def test_a_rollout_replaces_all_but_etcd_and_once() -> None:
+    assert what_is_current(at(-1), at(1, MOMENT)) == {"etcd"}
+    assert what_is_current(at(1, MOMENT), at(2, MOMENT)) == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("later", [None, MOMENT - timedelta(days=1)])
+def test_a_rollout_that_is_asked_for_no_more_or_for_earlier_replaces_nothing(
+    later: datetime | None,
+) -> None:
+    assert what_is_current(at(1, MOMENT), at(2, later)) == set(PROGRAMS)
+
+
+def test_what_was_planned_after_a_rollout_is_left_alone_even_if_it_was_not_asked_for_then() -> None:
+    assert what_is_current(at(1), at(2, MOMENT)) == set(PROGRAMS)
+
+
+def test_what_a_rollout_replaces_runs_another_command() -> None:
+    # The same would not be started again.
+    pairs = zip(at(-1).controllers, at(1, MOMENT).controllers, strict=True)
+    assert all(command_of(old).hash != command_of(new).hash for old, new in pairs)
+
+
+def test_a_member_that_rejoined_looks_for_its_cluster_and_the_others_stay_as_they_are() -> None:
+    desired = replace(control_plane(), etcd_replicas=3)
+    before, after = components_of(desired), components_of(desired, joining={1})
+    assert "--initial-cluster-state=existing" in after.etcd[1].arguments
+    assert after.etcd[1].joins_existing
+    assert after.etcd[1] == before.joining_member(1)
+    assert is_current(before.etcd[0], after.etcd[0])
+    assert is_current(before.api_server(0), after.api_server(0))
+
+
+def with_delay(delay: str | None) -> ControlPlane:
+    arguments = {} if delay is None else {"shutdown-delay-duration": delay}
+    return with_arguments(control_plane(), "kube-apiserver", arguments)
+
+
+@pytest.mark.parametrize(("delay", "flag"), [(None, "2s"), ("1m", "1m")])
+def test_an_api_server_serves_on_for_as_long_as_its_user_says_or_two_seconds(
+    delay: str | None, flag: str
+) -> None:
+    arguments = components_of(with_delay(delay)).api_server(0).arguments
+    prefix = "--shutdown-delay-duration="
+    assert [each for each in arguments if each.startswith(prefix)] == [f"{prefix}{flag}"]
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"), [(None, 12), ("0", 10), ("1m", 70), ("1m30s", 100), ("shoal", 10)]
+)
+def test_an_api_server_is_given_the_time_that_it_takes_to_go(
+    delay: str | None, seconds: float
+) -> None:
+    components = components_of(with_delay(delay))
+    assert grace_seconds(components.api_server(0)) == seconds
+    assert grace_seconds(components.etcd[0]) == 10
