@@ -1,6 +1,138 @@
-"""What Cluster API providers are built on."""
+"""The frame of Cluster API providers: reconcilers, what they say, and how a package brings them.
 
-from capelin.provider.blocked import Blocked
+What needs the controller room comes when it is asked for: the tools that install a provider do
+not need it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from capelin.provider.installation import ENTRY_POINTS, Provider
 
-__all__ = ["ENTRY_POINTS", "Blocked", "Provider"]
+if TYPE_CHECKING:
+    from capelin.provider.blocked import Blocked
+    from capelin.provider.context import (
+        ControlPlaneContext,
+        InfraClusterContext,
+        InfraMachineContext,
+        InfraMachinePoolContext,
+        ProviderContext,
+    )
+    from capelin.provider.control_plane import ControlPlaneReconciler
+    from capelin.provider.fields import (
+        CONTRACTS,
+        INFRA_CLUSTER,
+        INFRA_MACHINE,
+        TEMPLATE,
+        ControlPlaneInitialization,
+        ControlPlaneStatus,
+        Endpoint,
+        FailureDomain,
+        FailureDomains,
+        InfraClusterSpec,
+        InfraClusterStatus,
+        InfraMachinePoolSpec,
+        InfraMachinePoolStatus,
+        InfraMachineSpec,
+        InfraMachineStatus,
+        Initialization,
+        MachineAddress,
+        ProviderID,
+        VersionCount,
+        definition,
+        template_of,
+    )
+    from capelin.provider.infrastructure import (
+        InfraClusterReconciler,
+        InfraMachinePoolReconciler,
+        InfraMachineReconciler,
+    )
+    from capelin.provider.reconciler import RECONCILE_FAILED, WAITING_FOR_OWNER, ProviderReconciler
+
+_LAZY = {
+    "blocked": ("Blocked",),
+    "context": (
+        "ControlPlaneContext",
+        "InfraClusterContext",
+        "InfraMachineContext",
+        "InfraMachinePoolContext",
+        "ProviderContext",
+    ),
+    "control_plane": ("ControlPlaneReconciler",),
+    "fields": (
+        "CONTRACTS",
+        "INFRA_CLUSTER",
+        "INFRA_MACHINE",
+        "TEMPLATE",
+        "ControlPlaneInitialization",
+        "ControlPlaneStatus",
+        "Endpoint",
+        "FailureDomain",
+        "FailureDomains",
+        "InfraClusterSpec",
+        "InfraClusterStatus",
+        "InfraMachinePoolSpec",
+        "InfraMachinePoolStatus",
+        "InfraMachineSpec",
+        "InfraMachineStatus",
+        "Initialization",
+        "MachineAddress",
+        "ProviderID",
+        "VersionCount",
+        "definition",
+        "template_of",
+    ),
+    "infrastructure": (
+        "InfraClusterReconciler",
+        "InfraMachinePoolReconciler",
+        "InfraMachineReconciler",
+    ),
+    "reconciler": ("RECONCILE_FAILED", "WAITING_FOR_OWNER", "ProviderReconciler"),
+}
+_HOME = {name: module for module, names in _LAZY.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+__all__ = [
+    "CONTRACTS",
+    "ENTRY_POINTS",
+    "INFRA_CLUSTER",
+    "INFRA_MACHINE",
+    "RECONCILE_FAILED",
+    "TEMPLATE",
+    "WAITING_FOR_OWNER",
+    "Blocked",
+    "ControlPlaneContext",
+    "ControlPlaneInitialization",
+    "ControlPlaneReconciler",
+    "ControlPlaneStatus",
+    "Endpoint",
+    "FailureDomain",
+    "FailureDomains",
+    "InfraClusterContext",
+    "InfraClusterReconciler",
+    "InfraClusterSpec",
+    "InfraClusterStatus",
+    "InfraMachineContext",
+    "InfraMachinePoolContext",
+    "InfraMachinePoolReconciler",
+    "InfraMachinePoolSpec",
+    "InfraMachinePoolStatus",
+    "InfraMachineReconciler",
+    "InfraMachineSpec",
+    "InfraMachineStatus",
+    "Initialization",
+    "MachineAddress",
+    "Provider",
+    "ProviderContext",
+    "ProviderID",
+    "ProviderReconciler",
+    "VersionCount",
+    "definition",
+    "template_of",
+]

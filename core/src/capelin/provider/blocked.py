@@ -1,21 +1,67 @@
-"""The one way to say that a reconcile cannot go on now."""
+"""Why a reconcile cannot go on: `Blocked`, and what other exceptions say of themselves."""
+
+import re
+from collections.abc import Iterator
+from typing import cast
+
+from capelin.controller.logs import explained, hide
+
+_LONGEST = 1024
+# What differs each time although the situation is the same would make a condition change for ever.
+_CHANGING = re.compile(
+    r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"  # a uid
+    r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?"  # a time
+    r"|\b0x[0-9a-f]{6,}\b"  # where a Python object is in memory
+    r"|\b\d+\.\d+(?= ?(ms|s|seconds)\b)",  # how long it took
+    re.IGNORECASE,
+)
 
 
 class Blocked(Exception):  # noqa: N818 - a state of the object, not a fault of the program
-    """Raised by a provider that cannot go on now; the frame makes a condition of it and retries.
+    """A reconcile cannot go on now; the frame makes a condition of it and tries again.
 
     Args:
         reason: The condition's reason, in CamelCase.
         message: What is missing or wrong. The same situation gives the same message: no times,
             ids or counters, or the condition changes with every reconcile.
         hint: What a person can do about it.
+        retry_seconds: When to try again. None if something that is watched will change first.
     """
 
-    def __init__(self, reason: str, message: str, hint: str = "") -> None:
+    def __init__(
+        self, reason: str, message: str, hint: str = "", *, retry_seconds: float | None = 5.0
+    ) -> None:
         super().__init__(reason, message, hint)
         self.reason = reason
         self.message = message
         self.hint = hint
+        self.retry_seconds = retry_seconds
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Blocked) and vars(self) == vars(other)
+
+    __hash__ = Exception.__hash__
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The exception itself, or of a task group's the first one, `Blocked` before others."""
+    leaves = list(_leaves(error))
+    return next((leaf for leaf in leaves if isinstance(leaf, Blocked)), leaves[0])
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: without secrets, and the same words for the same situation."""
+    text = " ".join(explained(error).split())
+    name = type(error).__name__
+    return hide(_CHANGING.sub("...", f"{name}: {text}" if text else name))[:_LONGEST]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

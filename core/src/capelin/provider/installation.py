@@ -2,10 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from capelin.api import Unstructured
+from capelin.api import BaseObject, Unstructured, crd, immutable_templates
 from capelin.contract.names import ProviderType, provider_label
+
+if TYPE_CHECKING:
+    from capelin.controller import Reconciler
+
+    Reconcilers = Sequence[type[Reconciler[Any]]]
+
+Kinds = Sequence[type[BaseObject]]
 
 ENTRY_POINTS: Final = "capelin.providers"
 """The entry point group whose values are functions `() -> Provider`."""
@@ -35,6 +42,56 @@ class Provider:
 
     A `clientConfig.service` in them is replaced by the URL of the process.
     """
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        type_: ProviderType,
+        *,
+        version: str,
+        module: str,
+        reconcilers: "Reconcilers",
+        kinds: Kinds = (),
+        arguments: Sequence[str] = (),
+        programs: Sequence[str] = (),
+        objects: Sequence[Unstructured] = (),
+    ) -> Self:
+        """A provider that consists of these reconcilers.
+
+        Its CRDs and its permissions follow from them: the kinds that they are for, a template of
+        each one that a contract knows, and the policy that templates of machines do not change.
+
+        Args:
+            name: What clusterctl calls it, without what it is: `fish`.
+            type_: What it is, in clusterctl's words.
+            version: As in `v0.1.0`.
+            module: What `python -m` starts as its manager.
+            reconcilers: All that its manager runs.
+            kinds: Kinds beyond those of the reconcilers, such as templates with specs of their own.
+            arguments: Flags beyond those that every manager gets.
+            programs: What it runs on this machine, by the names of the binaries.
+            objects: What else it needs, such as admission policies.
+        """
+        # Whoever only installs providers does not need what their managers are made of.
+        from capelin.controller import rbac  # noqa: PLC0415
+        from capelin.provider.reconciler import kinds_of, machine_templates  # noqa: PLC0415
+
+        label = provider_label(type_, name)
+        all_kinds = kinds_of(reconcilers, kinds)
+        frozen = machine_templates(reconcilers, all_kinds)
+        policies = immutable_templates(f"{label}-templates", *frozen) if frozen else []
+        return cls(
+            name=name,
+            type=type_,
+            version=version,
+            module=module,
+            crds=[crd(kind, provider=label) for kind in all_kinds],
+            rules=rbac(reconcilers),
+            arguments=arguments,
+            programs=programs,
+            objects=[*policies, *objects],
+        )
 
     @property
     def label(self) -> str:

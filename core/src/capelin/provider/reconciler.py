@@ -1,0 +1,415 @@
+"""The frame of a provider's reconcile: the order that every kind of Cluster API keeps.
+
+read -> Cluster -> paused -> deletion -> owner -> waiting -> finalizer -> reconcile_normal -> status
+"""
+
+import asyncio
+import inspect
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+
+from capelin.api import BaseObject, Model, Object, Template
+from capelin.api.views.capi import Cluster, Machine
+from capelin.client import Client, Conflict, NotFound, WorkloadClients
+from capelin.contract.clusters import cluster_of, named_by, owner_of
+from capelin.contract.conditions import DELETING, READY, ConditionSpec
+from capelin.contract.pausing import paused
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    ObjectKey,
+    Permission,
+    Reconciler,
+    Result,
+    Watch,
+    Watches,
+)
+from capelin.provider.blocked import Blocked, describe, root_cause
+from capelin.provider.context import ProviderContext, StatusDraft
+from capelin.provider.fields import template_of
+
+KindT = TypeVar("KindT", bound=Object[Any, Any])
+
+RECONCILE_FAILED = "ReconcileFailed"
+WAITING_FOR_OWNER = "WaitingForOwner"
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Leave the object alone."""
+
+    condition: ConditionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove what was made for the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The object is being deleted, and nothing of ours holds it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """Work on the object."""
+
+
+Step = Paused | Delete | Released | Proceed
+
+
+def gate(obj: BaseObject, cluster: Cluster | None, finalizer: str | None) -> Step:
+    """What to do with an object: a pause comes before its deletion, that before everything else."""
+    pause = paused(obj, cluster)
+    if pause.status == "True":
+        return Paused(pause)
+    if obj.metadata.deletion_timestamp is None:
+        return Proceed()
+    return Delete() if finalizer in obj.metadata.finalizers else Released()
+
+
+class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
+    """Reconciles one kind of a Cluster API provider, in the order that all of them keep.
+
+    A subclass names its kind once, `class Disks(ProviderReconciler[Disk])`, and has
+    `reconcile_normal` and, if something has to be removed with the object, `reconcile_delete`;
+    either may be a plain function, which then runs in a thread. It is called when the object's
+    Cluster is there and not paused, its owner is there, nothing has to be waited for, and the
+    finalizer is on the object. The status is sent once at the end, whatever happened. `Blocked`
+    becomes a condition; so does any other exception, which is also logged and retried.
+    """
+
+    kind: ClassVar[type[Any]]
+    """From the generic argument."""
+    owner_kind: ClassVar[type[BaseObject]] = Cluster
+    """What an object is made for."""
+    finalizer: ClassVar[str | None]
+    """`GROUP/KIND` in lowercase if there is a `reconcile_delete`, and not said otherwise."""
+    watches: ClassVar[tuple[Watch, ...]]
+    """What it looks at besides its kind and its owner. A watch of the owner replaces the usual."""
+    permissions: ClassVar[tuple[Permission, ...]] = (
+        Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
+    )
+    """What it may do beyond what watches, and the classes that it inherits from, imply."""
+
+    context_type: ClassVar[type[ProviderContext[Any]]] = ProviderContext
+    status_base: ClassVar[type[Model]] = Model
+    ready_condition: ClassVar[str] = READY
+    has_template: ClassVar[bool] = False
+    """Whether its contract wants a kind `...Template`, which ClusterClasses refer to."""
+    paused_retry_seconds: ClassVar[float | None] = None
+    """When to look again at a paused object, if nothing watched tells that the pause is over."""
+
+    _workloads: WorkloadClients | None = None
+
+    # What providers write
+
+    @abstractmethod
+    def reconcile_normal(self, ctx: Any, obj: KindT, /) -> Result | Awaitable[Result]:
+        """Observe, decide, apply; say what came of it with `ctx.set_status` and the like.
+
+        Raises:
+            Blocked: it cannot go on now.
+        """
+
+    def reconcile_delete(self, ctx: Any, obj: KindT, /) -> Result | Awaitable[Result]:  # noqa: ARG002
+        """Remove what was made for the object: `Done` lets it go, `After` looks again."""
+        return Done()
+
+    # What providers may change
+
+    def ignores(self, obj: KindT) -> bool:  # noqa: ARG002
+        """Whether the object is somebody else's business."""
+        return False
+
+    async def find_cluster(self, client: Client, obj: KindT) -> Cluster | None:
+        """The Cluster that an object is part of."""
+        return await cluster_of(client, obj)
+
+    async def find_owner(
+        self, client: Client, obj: KindT, cluster: Cluster | None
+    ) -> BaseObject | None:
+        """What an object was made for. Not asked for while the object is deleted."""
+        if self.owner_kind is Cluster:
+            return cluster
+        return await owner_of(client, obj, self.owner_kind)
+
+    def waiting_for(self, obj: KindT, cluster: Cluster | None, owner: Any) -> Blocked | None:
+        """What has to be there first. Pure."""
+        if cluster is None or owner is None:
+            return self._no_owner(obj, owner)
+        return None
+
+    def base_status(self, obj: KindT) -> Model:
+        """The status to begin with: what was read, and what is always so."""
+        return obj.status or _status_type(type(obj))()
+
+    async def on_paused(self, ctx: Any, obj: KindT, /) -> None:
+        """Stop working on an object that is paused; by default there is nothing to stop."""
+
+    # The frame
+
+    async def reconcile(self, ctx: Context, obj: KindT, /) -> Result:
+        """Take one step. Providers have `reconcile_normal` instead."""
+        if self.ignores(obj):
+            return Done()
+        cluster = await self.find_cluster(ctx.client, obj)
+        draft = StatusDraft(obj, self.base_status(obj))
+        step = gate(obj, cluster, self.finalizer)
+        if isinstance(step, Paused):
+            return await self._pause(ctx, obj, cluster, step, draft)
+        pause = paused(obj, cluster)
+        draft.set_conditions(pause)
+        if hasattr(draft.status, "observed_generation"):
+            draft.set_fields(observed_generation=obj.metadata.generation)
+        try:
+            result = await self._take(step, ctx, obj, cluster, draft)
+        except Conflict:
+            # Somebody else wrote at the same time: the next try reads what they wrote.
+            raise
+        except Exception as error:
+            cause = root_cause(error)
+            self._explain(ctx, obj, draft, cause)
+            await self._send_after_failure(ctx, obj, draft)
+            if not isinstance(cause, Blocked):
+                raise
+            return Done() if cause.retry_seconds is None else After(cause.retry_seconds)
+        if step == Delete() and isinstance(result, Done):
+            await ctx.remove_finalizer(obj, cast("str", self.finalizer))
+        else:
+            await self._send(ctx, draft)
+        return result
+
+    async def _take(
+        self,
+        step: Delete | Released | Proceed,
+        ctx: Context,
+        obj: KindT,
+        cluster: Cluster | None,
+        draft: StatusDraft,
+    ) -> Result:
+        match step:
+            case Released():
+                holders = ", ".join(obj.metadata.finalizers)
+                message = f"nothing of it is left but others' finalizers: {holders}"
+                draft.set_conditions(ConditionSpec(DELETING, "True", DELETING, message))
+                return Done()
+            case Delete():
+                draft.set_conditions(ConditionSpec(DELETING, "True", DELETING))
+                work = self._context(ctx, cluster, None, draft)
+                return await _called(self.reconcile_delete, work, obj)
+            case Proceed():
+                return await self._proceed(ctx, obj, cluster, draft)
+
+    async def _pause(
+        self,
+        ctx: Context,
+        obj: KindT,
+        cluster: Cluster | None,
+        step: Paused,
+        draft: StatusDraft,
+    ) -> Result:
+        await self.on_paused(self._context(ctx, cluster, None, draft), obj)
+        draft.set_conditions(step.condition)
+        await self._send(ctx, draft)
+        return Done() if self.paused_retry_seconds is None else After(self.paused_retry_seconds)
+
+    async def _proceed(
+        self, ctx: Context, obj: KindT, cluster: Cluster | None, draft: StatusDraft
+    ) -> Result:
+        draft.set_conditions(ConditionSpec(DELETING, "False", "NotDeleting"))
+        owner = await self.find_owner(ctx.client, obj, cluster)
+        missing = self.waiting_for(obj, cluster, owner)
+        if missing is not None:
+            raise _Waiting(missing)
+        if self.finalizer is not None:
+            await ctx.add_finalizer(obj, self.finalizer)
+        work = self._context(ctx, cluster, owner, draft)
+        result = await _called(self.reconcile_normal, work, obj)
+        if not draft.says(self.ready_condition):
+            draft.set_conditions(self.readiness(draft.status))
+        return result
+
+    def readiness(self, status: Any) -> ConditionSpec:  # noqa: ARG002
+        """The condition that sums up an object about which `reconcile_normal` said nothing."""
+        return ConditionSpec(self.ready_condition, "True", self.ready_condition)
+
+    def _explain(self, ctx: Context, obj: KindT, draft: StatusDraft, cause: BaseException) -> None:
+        """Make a condition of what stopped the reconcile, and tell people once."""
+        waiting = isinstance(cause, _Waiting)
+        if isinstance(cause, Blocked):
+            reason, message = cause.reason, str(cause)
+        else:
+            reason, message = RECONCILE_FAILED, describe(cause)
+        if obj.metadata.deletion_timestamp is not None:
+            spec = ConditionSpec(DELETING, "True", reason, message)
+        else:
+            status = self.blocked_status(draft.status, failed=not isinstance(cause, Blocked))
+            spec = ConditionSpec(self.ready_condition, status, reason, message)
+        before = draft.before.get(spec.type)
+        if not waiting and (before is None or (before.reason, before.message) != (reason, message)):
+            ctx.event(obj, "Warning", reason, message)
+        draft.set_conditions(spec)
+
+    def blocked_status(self, status: Any, *, failed: bool) -> Literal["False", "Unknown"]:
+        """What the ready condition becomes when the reconcile was blocked, or has failed."""
+        return "Unknown" if failed and self.is_initialized(status) else "False"
+
+    def is_initialized(self, status: Any) -> bool:
+        """Whether the object has been ready before."""
+        initialization = getattr(status, "initialization", None)
+        return bool(getattr(initialization, "provisioned", None))
+
+    async def _send(self, ctx: Context, draft: StatusDraft) -> None:
+        try:
+            await draft.send(ctx.client, ctx.now())
+        except NotFound:
+            ctx.log.debug("The object is gone, and its status with it")
+
+    async def _send_after_failure(self, ctx: Context, obj: KindT, draft: StatusDraft) -> None:
+        try:
+            await self._send(ctx, draft)
+        except Exception as error:  # noqa: BLE001 - the failure that led here is the one to raise
+            ctx.log.warning("the status of %s cannot be written: %s", obj, describe(error))
+
+    def _context(
+        self, ctx: Context, cluster: Cluster | None, owner: Any, draft: StatusDraft
+    ) -> ProviderContext[Any]:
+        if self._workloads is None:
+            self._workloads = WorkloadClients(ctx.client)
+        return self.context_type.of(
+            ctx, cluster=cluster, owner=owner, draft=draft, workloads=self._workloads
+        )
+
+    def _no_owner(self, obj: KindT, owner: object) -> Blocked:
+        name = "Cluster" if owner is not None else self.owner_kind.resource.kind
+        message = f"no {name} owns it yet"
+        hint = f"refer to this {obj.resource.kind} in one"
+        return Blocked(WAITING_FOR_OWNER, message, hint, retry_seconds=None)
+
+    # The class
+
+    @classmethod
+    def keys_of(cls, owner: Any) -> Iterable[ObjectKey]:
+        """The objects that an event about an owner concerns."""
+        name = named_by(owner.spec.infrastructure_ref, cls.kind)
+        return [] if name is None else [ObjectKey(owner.namespace or "", name)]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        argument = _kind_argument(cls)
+        if not isinstance(argument, TypeVar):
+            if argument is not None:
+                cls.kind = _checked(cls, argument)
+            elif not hasattr(cls, "kind"):
+                base = cls.__bases__[0].__name__
+                raise TypeError(f"{cls.__name__} has to name its kind: {base}[...]")
+            cls._derive()
+        super().__init_subclass__(**keywords)
+
+    @classmethod
+    def _derive(cls) -> None:
+        resource = cls.kind.resource
+        said: tuple[Watch, ...] = getattr(cls, "watches", ())
+        declared = tuple(w for w in said if not isinstance(w, For) or w.kind is not cls.kind)
+        own = [watch for watch in said if watch not in declared] or [For(cls.kind)]
+        if any(isinstance(watch, For) for watch in declared):
+            raise TypeError(f"{cls.__name__} is for {resource.kind}; leave other For(...) out")
+        mapped = any(isinstance(w, Watches) and w.kind is cls.owner_kind for w in declared)
+        owner = () if mapped else (Watches(cls.owner_kind, to=cls.keys_of),)
+        cls.watches = (*own, *declared, *owner)
+        inherited = [one for base in cls.__mro__ for one in base.__dict__.get("permissions", ())]
+        cls.permissions = tuple(dict.fromkeys(inherited))
+        if "finalizer" not in cls.__dict__ and not hasattr(cls, "finalizer"):
+            usual: object = ProviderReconciler[Any].reconcile_delete
+            removes = cls.reconcile_delete is not usual
+            cls.finalizer = f"{resource.group}/{resource.kind.lower()}" if removes else None
+
+
+def kinds_of(
+    reconcilers: Sequence[type[Reconciler[Any]]], others: Sequence[type[BaseObject]]
+) -> list[type[BaseObject]]:
+    """The kinds of a provider: each with its template, where a contract asks for one."""
+    kinds = {one.resource.kind: one for one in others}
+    for reconciler in reconcilers:
+        kind = _kind_of(reconciler)
+        kinds.setdefault(kind.resource.kind, kind)
+        twin = f"{kind.resource.kind}Template"
+        if issubclass(reconciler, ProviderReconciler) and reconciler.has_template:
+            kinds[twin] = kinds.get(twin) or template_of(kind)
+    return list(kinds.values())
+
+
+def machine_templates(
+    reconcilers: Sequence[type[Reconciler[Any]]], kinds: Sequence[type[BaseObject]]
+) -> list[type[Template[Any]]]:
+    """The templates that must not change: nothing that was made from them would follow."""
+    names = {
+        f"{_kind_of(reconciler).resource.kind}Template"
+        for reconciler in reconcilers
+        if issubclass(reconciler, ProviderReconciler) and reconciler.owner_kind is Machine
+    }
+    return [cast("type[Template[Any]]", kind) for kind in kinds if kind.resource.kind in names]
+
+
+def _kind_of(reconciler: type[Reconciler[Any]]) -> type[Any]:
+    (main,) = (watch for watch in reconciler.watches if isinstance(watch, For))
+    return main.kind
+
+
+class _Waiting(Blocked):
+    """Something that comes by itself is not there yet: nothing to warn of."""
+
+    def __init__(self, missing: Blocked) -> None:
+        super().__init__(
+            missing.reason, missing.message, missing.hint, retry_seconds=missing.retry_seconds
+        )
+
+
+async def _called(step: Callable[..., Any], ctx: ProviderContext[Any], obj: Any) -> Result:
+    if inspect.iscoroutinefunction(step):
+        result: Any = await step(ctx, obj)
+    else:
+        result = await asyncio.to_thread(step, ctx, obj)
+    if not isinstance(result, Done | After):
+        name = getattr(step, "__qualname__", step)
+        raise TypeError(f"{name} returned {result}; it has to return Done() or After(seconds)")
+    return result
+
+
+def _kind_argument(cls: type[Any]) -> object | None:
+    """The generic argument with which a class inherits from a reconciler, if there is one."""
+    for base in cls.__dict__.get("__orig_bases__", ()):
+        origin = getattr(base, "__origin__", None)
+        if isinstance(origin, type) and issubclass(origin, ProviderReconciler):
+            (argument, *_) = get_args(base)
+            return argument
+    return None
+
+
+def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
+    """The kind of a reconciler, if it is one that the reconciler's contract can work with."""
+    if not (
+        isinstance(kind, type)
+        and issubclass(kind, Object)
+        and hasattr(cast("Any", kind), "resource")
+    ):
+        raise TypeError(f"{cls.__name__}[{kind}]: name a class with @kind there")
+    found = cast("type[Any]", kind)
+    status = _status_type(found)
+    if not issubclass(status, cls.status_base):
+        raise TypeError(
+            f"{cls.__name__}: the status of {found.__name__} has to inherit from "
+            f"{cls.status_base.__name__} of capelin.provider, and {status.__name__} does not"
+        )
+    return found
+
+
+def _status_type(kind: type[Any]) -> type[Model]:
+    """The class of a kind's status."""
+    annotation = kind.model_fields["status"].annotation
+    return next(one for one in (*get_args(annotation), annotation) if one is not type(None))

@@ -1,0 +1,604 @@
+"""The frame: which step comes when, and what becomes of the status."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+from annotated_types import MaxLen
+from capelin.api import BaseObject, Definition, Model, Object, ObjectMeta, kind
+from capelin.api.views.capi import Cluster, Machine
+from capelin.client import Client
+from capelin.contract.conditions import ConditionSpec, find
+from capelin.contract.owners import reference_to
+from capelin.controller import After, Context, Done, For, Owns, Result, Watches
+from capelin.controller.events import Happening
+from capelin.provider import (
+    INFRA_CLUSTER,
+    INFRA_MACHINE,
+    Blocked,
+    FailureDomain,
+    InfraClusterContext,
+    InfraClusterReconciler,
+    InfraClusterSpec,
+    InfraClusterStatus,
+    InfraMachineContext,
+    InfraMachineReconciler,
+    InfraMachineSpec,
+    InfraMachineStatus,
+    MachineAddress,
+    Provider,
+    ProviderReconciler,
+)
+from capelin.provider.blocked import describe
+from capelin.provider.reconciler import Delete, Paused, Proceed, Released, gate
+
+GROUP = "infrastructure.cluster.x-k8s.io"
+
+
+class BoxStatus(InfraMachineStatus):
+    """A status with a field of the provider's own."""
+
+    steps: Annotated[list[Annotated[str, MaxLen(20)]], MaxLen(20)] = []
+
+
+@kind(group=GROUP, version="v1alpha1", definition=INFRA_CLUSTER)
+class Shelf(Object[InfraClusterSpec, InfraClusterStatus]):
+    """Around boxes."""
+
+
+@kind(group=GROUP, version="v1alpha1", definition=INFRA_MACHINE)
+class Box(Object[InfraMachineSpec, BoxStatus]):
+    """A machine."""
+
+
+class Shelves(InfraClusterReconciler[Shelf]):
+    """Has nothing to make."""
+
+    async def reconcile_normal(self, ctx: InfraClusterContext, shelf: Shelf) -> Result:
+        assert ctx.cluster.name == shelf.name
+        ctx.set_provisioned(failure_domains=[FailureDomain(name="east")])
+        return Done()
+
+
+Act = Callable[[InfraMachineContext, Box], Result]
+
+
+def nothing(_ctx: InfraMachineContext, _box: Box) -> Result:
+    return Done()
+
+
+def unexpected(_ctx: InfraMachineContext, _box: Box) -> Result:
+    pytest.fail("it was not to be called")
+
+
+class Boxes(InfraMachineReconciler[Box]):
+    """Does what the test says."""
+
+    def __init__(self, act: Act = nothing, remove: Act = nothing) -> None:
+        self.act = act
+        self.remove = remove
+
+    async def reconcile_normal(self, ctx: InfraMachineContext, box: Box) -> Result:
+        return self.act(ctx, box)
+
+    async def reconcile_delete(self, ctx: InfraMachineContext, box: Box) -> Result:
+        return self.remove(ctx, box)
+
+
+PROVIDER = Provider.of(
+    "boxes",
+    "InfrastructureProvider",
+    version="v0.1.0",
+    module="boxes",
+    reconcilers=[Shelves, Boxes],
+)
+
+
+@dataclass
+class Events:
+    """Keeps what is recorded."""
+
+    recorded: list[Happening] = field(default_factory=list[Happening])
+
+    def record(self, happening: Happening) -> None:
+        self.recorded.append(happening)
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{one.type} {one.reason}: {one.note}" for one in self.recorded]
+
+
+class World:
+    """A Cluster with a Machine and its box."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+        self.events = Events()
+
+    @property
+    def ctx(self) -> Context:
+        recorder: Any = self.events
+        return Context(self.client, logging.getLogger(__name__), recorder)
+
+    async def make(
+        self, kind_: type[BaseObject], owner: BaseObject | None = None, **more: Any
+    ) -> Any:
+        resource = kind_.resource
+        owners = [] if owner is None else [reference_to(owner, controller=True).dump()]
+        made = await self.client.create(
+            {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": {
+                    "name": "demo",
+                    "namespace": self.namespace,
+                    "labels": {"cluster.x-k8s.io/cluster-name": "demo"},
+                    "ownerReferences": owners,
+                    **more.pop("metadata", {}),
+                },
+                **({"spec": {}} if kind_ in {Shelf, Box} else {}),
+                **more,
+            },
+            resource=resource,
+        )
+        return kind_.read(made)
+
+    async def provisioned(self) -> None:
+        status = {"status": {"initialization": {"infrastructureProvisioned": True}}}
+        await self.client.patch(Cluster, "demo", self.namespace, status, subresource="status")
+
+    async def machine(self) -> Machine:
+        spec = {
+            "clusterName": "demo",
+            "failureDomain": "west",
+            "bootstrap": {"dataSecretName": "data"},
+            "infrastructureRef": {"apiGroup": GROUP, "kind": "Box", "name": "demo"},
+        }
+        return await self.make(Machine, spec=spec)
+
+    async def ready_box(self, **metadata: Any) -> None:
+        """Everything that a box waits for."""
+        spec = {"controlPlaneEndpoint": {"host": "demo", "port": 6443}}
+        await self.make(Cluster, spec=spec)
+        await self.provisioned()
+        await self.make(Box, await self.machine(), metadata=metadata)
+
+    async def box(self) -> Box:
+        return await self.client.get(Box, "demo", self.namespace)
+
+    async def reconcile(self, boxes: InfraMachineReconciler[Box]) -> tuple[Result, Box]:
+        result = await boxes.reconcile(self.ctx, await self.box())
+        return result, await self.box()
+
+
+@pytest.fixture(scope="module")
+def kinds(install_crds: Callable[..., None]) -> None:
+    install_crds(PROVIDER)
+
+
+@pytest.fixture
+async def world(kinds: None, client: Client, namespace: str) -> AsyncGenerator[World]:  # noqa: ARG001
+    yield World(client, namespace)
+    for one in (Box, Shelf):
+        if await client.find(one, "demo", namespace) is not None:
+            await client.patch(one, "demo", namespace, {"metadata": {"finalizers": None}})
+
+
+def condition(obj: Any, type_: str) -> tuple[str, str, str]:
+    """Status, reason and message."""
+    found = find(obj.status.conditions, type_)
+    assert found is not None, obj.status.conditions
+    return found.status, found.reason, found.message
+
+
+# The class
+
+
+def test_the_kind_is_said_once_and_all_else_follows() -> None:
+    assert Boxes.kind is Box
+    assert Boxes.name.fget is not None
+    assert Boxes.finalizer == f"{GROUP}/box"
+    assert Shelves.finalizer is None
+    first, second = Boxes.watches
+    assert first == For(Box)
+    assert isinstance(second, Watches)
+    assert second.kind is Machine
+    assert {one["kind"] for one in PROVIDER.objects} == {
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+    assert [one["spec"]["names"]["kind"] for one in PROVIDER.crds] == [
+        "Shelf",
+        "ShelfTemplate",
+        "Box",
+        "BoxTemplate",
+    ]
+    labels = PROVIDER.crds[0]["metadata"]["labels"]
+    assert labels["cluster.x-k8s.io/provider"] == "infrastructure-boxes"
+    assert {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]} in PROVIDER.rules
+
+
+def test_other_watches_are_added_and_those_of_the_owner_replaced() -> None:
+    mine = Watches(Machine, to=lambda _machine: ())
+
+    class Other(Boxes):
+        watches = (Owns(Shelf), mine)
+        finalizer = "example.com/mine"
+
+    assert Other.watches == (For(Box), Owns(Shelf), mine)
+    assert Other.finalizer == "example.com/mine"
+
+
+class Plain(Model):
+    """Nothing that a contract asks for."""
+
+
+@kind(group=GROUP, version="v1alpha1", definition=Definition())
+class Wrong(Object[Plain, Plain]):
+    """No machine."""
+
+
+def test_a_wrong_kind_is_refused_when_the_class_is_made() -> None:
+    with pytest.raises(TypeError, match=r"NoKind has to name its kind: InfraMachineReconciler\["):
+
+        class NoKind(InfraMachineReconciler):  # pyright: ignore[reportMissingTypeArgument, reportUnusedClass]
+            pass
+
+    with pytest.raises(TypeError, match=r"NotAKind.*name a class with @kind"):
+
+        class NotAKind(InfraMachineReconciler[int]):  # pyright: ignore[reportInvalidTypeArguments, reportUnusedClass]
+            pass
+
+    with pytest.raises(TypeError, match="status of Wrong has to inherit from InfraMachineStatus"):
+
+        class NoContract(InfraMachineReconciler[Wrong]):  # pyright: ignore[reportUnusedClass]
+            pass
+
+    with pytest.raises(TypeError, match=r"Twice is for Box; leave other For\(...\) out"):
+
+        class Twice(Boxes):  # pyright: ignore[reportUnusedClass]
+            watches = (For(Shelf),)
+
+
+# The order
+
+
+def test_a_pause_comes_before_the_deletion_and_that_before_all_else() -> None:
+    box = Box.of("demo", "here", spec=InfraMachineSpec())
+    going = (
+        ObjectMeta(
+            name="demo", deletion_timestamp="2026-01-01T00:00:00Z", finalizers=["example.com/a"]
+        )
+        if False
+        else ObjectMeta.read(
+            {"name": "demo", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a/b"]}
+        )
+    )
+    paused = Cluster.read({"metadata": {"name": "demo"}, "spec": {"paused": True}})
+    running = Cluster.read({"metadata": {"name": "demo"}})
+    gone = box.model_copy(update={"metadata": going})
+    assert isinstance(gate(gone, paused, "a/b"), Paused)
+    assert gate(gone, running, "a/b") == Delete()
+    assert gate(gone, None, "a/b") == Delete()
+    assert gate(gone, running, "another/one") == Released()
+    assert gate(gone, running, None) == Released()
+    assert gate(box, running, "a/b") == Proceed()
+
+
+async def test_a_machine_waits_for_its_owner_the_cluster_and_its_bootstrap_data(
+    world: World,
+) -> None:
+    boxes = Boxes(unexpected)
+    await world.make(Box)
+    result, box = await world.reconcile(boxes)
+    assert result == Done()
+    assert condition(box, "Ready") == (
+        "False",
+        "WaitingForOwner",
+        "no Machine owns it yet; refer to this Box in one",
+    )
+    machine = await world.machine()
+    spec = {"controlPlaneEndpoint": {"host": "demo", "port": 6443}}
+    await world.make(Cluster, spec=spec)
+    owner = [reference_to(machine, controller=True).dump()]
+    patch = {"metadata": {"ownerReferences": owner}}
+    await world.client.patch(Box, "demo", world.namespace, patch)
+    result, box = await world.reconcile(boxes)
+    assert result == After(2.0)
+    assert condition(box, "Ready")[1] == "WaitingForClusterInfrastructureReady"
+    await world.provisioned()
+    nothing = {
+        "spec": {
+            "bootstrap": {
+                "dataSecretName": None,
+                "configRef": {
+                    "apiGroup": "bootstrap.cluster.x-k8s.io",
+                    "kind": "KubeadmConfig",
+                    "name": "x",
+                },
+            }
+        }
+    }
+    await world.client.patch(Machine, "demo", world.namespace, nothing)
+    _, box = await world.reconcile(boxes)
+    assert condition(box, "Ready")[1] == "WaitingForBootstrapData"
+    assert box.metadata.finalizers == []
+    assert world.events.recorded == []
+
+
+async def test_a_provisioned_machine_has_its_id_its_status_and_a_finalizer(world: World) -> None:
+    await world.ready_box()
+    order: list[str] = []
+
+    def act(ctx: InfraMachineContext, box: Box) -> Result:
+        order.append(",".join(box.metadata.finalizers))
+        ctx.set_provisioned("box:///1", addresses=[MachineAddress(type="Hostname", address="a")])
+        return After(7)
+
+    result, box = await world.reconcile(Boxes(act))
+    assert (result, order) == (After(7), [f"{GROUP}/box"])
+    assert box.spec.provider_id == "box:///1"
+    assert box.status is not None
+    assert box.status.initialization.provisioned
+    assert box.status.ready
+    assert box.status.failure_domain == "west"
+    assert box.status.observed_generation is not None
+    assert condition(box, "Ready") == ("True", "Ready", "")
+    assert condition(box, "Paused")[0] == "False"
+    assert condition(box, "Deleting")[0] == "False"
+    # At rest nothing is written.
+    _, again = await world.reconcile(Boxes(act))
+    _, again = await world.reconcile(Boxes(act))
+    version = again.metadata.resource_version
+    _, again = await world.reconcile(Boxes(act))
+    assert again.metadata.resource_version == version
+
+
+async def test_a_provider_id_never_changes(world: World) -> None:
+    await world.ready_box()
+
+    def provisioned(id_: str) -> Boxes:
+        def act(ctx: InfraMachineContext, _box: Box) -> Result:
+            ctx.set_provisioned(id_)
+            return Done()
+
+        return Boxes(act)
+
+    await world.reconcile(provisioned("box:///1"))
+    with pytest.raises(Exception, match="keeps its provider ID"):
+        await world.reconcile(provisioned("box:///2"))
+    assert (await world.box()).spec.provider_id == "box:///1"
+
+
+# The status
+
+
+async def test_a_status_changed_in_place_is_sent(world: World) -> None:
+    await world.ready_box()
+
+    def act(_ctx: InfraMachineContext, box: Box) -> Result:
+        box.status = box.status or BoxStatus()
+        box.status.steps.append("step")
+        return Done()
+
+    for count in (1, 2, 3):
+        _, box = await world.reconcile(Boxes(act))
+        assert box.status is not None
+        assert box.status.steps == ["step"] * count
+
+
+async def test_conditions_are_merged_with_those_before(world: World) -> None:
+    await world.ready_box()
+
+    def act(*specs: ConditionSpec) -> Boxes:
+        def act(ctx: InfraMachineContext, _box: Box) -> Result:
+            ctx.set_conditions(*specs)
+            return Done()
+
+        return Boxes(act)
+
+    await world.reconcile(act(ConditionSpec("DiskReady", "True", "Disk")))
+    _, box = await world.reconcile(act(ConditionSpec("Ready", "False", "Mine", "why")))
+    assert condition(box, "DiskReady")[0] == "True"
+    assert condition(box, "Ready") == ("False", "Mine", "why")
+
+
+async def test_a_status_of_another_class_is_refused(world: World) -> None:
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, _box: Box) -> Result:
+        ctx.set_status(InfraClusterStatus())
+        return Done()
+
+    with pytest.raises(TypeError, match="BoxStatus, and not a InfraClusterStatus"):
+        await world.reconcile(Boxes(act))
+
+
+# What goes wrong
+
+
+async def test_blocked_becomes_a_condition_a_warning_and_another_try(world: World) -> None:
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, _box: Box) -> Result:
+        ctx.set_conditions(ConditionSpec("DiskReady", "True", "Disk"))
+        raise Blocked("QuotaExceeded", "no box is left", "ask for more", retry_seconds=30)
+
+    for _ in range(3):
+        result, _box = await world.reconcile(Boxes(act))
+        assert result == After(30)
+    box = await world.box()
+    assert condition(box, "Ready") == ("False", "QuotaExceeded", "no box is left; ask for more")
+    assert condition(box, "DiskReady")[0] == "True"
+    assert world.events.lines == ["Warning QuotaExceeded: no box is left; ask for more"]
+
+
+async def test_a_failure_becomes_a_condition_and_a_warning_and_is_raised(world: World) -> None:
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, box: Box) -> Result:
+        if box.spec.provider_id is None:
+            ctx.set_provisioned("box:///1")
+            return Done()
+        raise FileNotFoundError("no such box: /boxes/1")
+
+    await world.reconcile(Boxes(act))
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            await world.reconcile(Boxes(act))
+    expected = "FileNotFoundError: no such box: /boxes/1"
+    assert condition(await world.box(), "Ready") == ("Unknown", "ReconcileFailed", expected)
+    assert world.events.lines == [f"Warning ReconcileFailed: {expected}"]
+    box = await world.box()
+    assert box.status is not None
+    assert box.status.ready
+
+
+async def test_blocked_in_one_of_several_tasks_counts(world: World) -> None:
+    await world.ready_box()
+
+    class Many(InfraMachineReconciler[Box]):
+        async def reconcile_normal(self, _ctx: InfraMachineContext, _box: Box) -> Result:
+            async def fail() -> None:
+                raise Blocked("NoPower", "the box has no power")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                group.create_task(asyncio.sleep(60))
+            return Done()
+
+    result, box = await world.reconcile(Many())
+    assert result == After(5.0)
+    assert condition(box, "Ready")[1] == "NoPower"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError(), "ValueError"),
+        (
+            RuntimeError("took 5.03 s until 2026-01-02T03:04:05.678Z at 0x7f1234567890"),
+            "RuntimeError: took ... s until ... at ...",
+        ),
+        (
+            OSError("uid 6f0b1c9e-13d1-4b5e-9a58-2f5bd1c9a0f1\nBearer abc.def"),
+            "OSError: uid ... Bearer (hidden)",
+        ),
+    ],
+)
+def test_the_same_situation_has_the_same_words(error: Exception, text: str) -> None:
+    assert describe(error) == text
+
+
+async def test_a_result_that_is_none_is_refused_by_name(world: World) -> None:
+    await world.ready_box()
+
+    def wrong(*_: object) -> Any:
+        return None
+
+    with pytest.raises(TypeError, match=r"Boxes.reconcile_normal returned None"):
+        await world.reconcile(Boxes(wrong))
+
+
+async def test_a_plain_function_runs_in_a_thread(world: World) -> None:
+    await world.ready_box()
+    threads: list[threading.Thread] = []
+
+    class Plainly(InfraMachineReconciler[Box]):
+        def reconcile_normal(self, ctx: InfraMachineContext, _box: Box) -> Result:
+            threads.append(threading.current_thread())
+            ctx.set_provisioned("box:///1")
+            return Done()
+
+    await Plainly().reconcile(world.ctx, await world.box())
+    assert threads != [threading.main_thread()]
+    assert (await world.box()).spec.provider_id == "box:///1"
+
+
+# Pause, removal, others
+
+
+async def test_a_pause_keeps_the_status_and_holds_up_the_removal(world: World) -> None:
+    await world.ready_box()
+
+    def act(ctx: InfraMachineContext, _box: Box) -> Result:
+        ctx.set_provisioned("box:///1")
+        return Done()
+
+    boxes = Boxes(act, unexpected)
+    await world.reconcile(boxes)
+    patch = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
+    await world.client.patch(Box, "demo", world.namespace, patch)
+    await world.client.delete(Box, "demo", world.namespace)
+    result, box = await world.reconcile(boxes)
+    assert result == After(15.0)
+    assert condition(box, "Paused")[0] == "True"
+    assert condition(box, "Ready")[0] == "True"
+    assert box.status is not None
+    assert box.status.initialization.provisioned
+
+
+async def test_removal_waits_until_it_is_done(world: World) -> None:
+    await world.ready_box()
+    results: list[Result] = [After(3), Done()]
+    boxes = Boxes(remove=lambda _ctx, _box: results.pop(0))
+    await world.reconcile(boxes)
+    await world.client.delete(Box, "demo", world.namespace)
+    result, box = await world.reconcile(boxes)
+    assert result == After(3)
+    assert condition(box, "Deleting")[:2] == ("True", "Deleting")
+    assert await boxes.reconcile(world.ctx, box) == Done()
+    assert await world.client.find(Box, "demo", world.namespace) is None
+
+
+async def test_what_blocks_a_removal_is_told(world: World) -> None:
+    await world.ready_box()
+
+    def remove(_ctx: InfraMachineContext, _box: Box) -> Result:
+        raise Blocked("InUse", "somebody sits in it")
+
+    boxes = Boxes(remove=remove)
+    await world.reconcile(boxes)
+    await world.client.delete(Box, "demo", world.namespace)
+    _, box = await world.reconcile(boxes)
+    assert condition(box, "Deleting") == ("True", "InUse", "somebody sits in it")
+
+
+async def test_what_others_hold_is_told(world: World) -> None:
+    await world.ready_box(finalizers=["example.com/others"])
+    await world.client.delete(Box, "demo", world.namespace)
+    _, box = await world.reconcile(Boxes(remove=unexpected))
+    assert "example.com/others" in condition(box, "Deleting")[2]
+
+
+async def test_a_cluster_that_is_managed_elsewhere_is_left_alone(world: World) -> None:
+    spec = {"controlPlaneEndpoint": {"host": "demo", "port": 6443}}
+    cluster = await world.make(Cluster, spec=spec)
+    await world.make(Shelf, cluster)
+    shelf = await world.client.get(Shelf, "demo", world.namespace)
+    await Shelves().reconcile(world.ctx, shelf)
+    shelf = await world.client.get(Shelf, "demo", world.namespace)
+    assert shelf.status is not None
+    assert [one.name for one in shelf.status.failure_domains] == ["east"]
+    patch = {"metadata": {"annotations": {"cluster.x-k8s.io/managed-by": "somebody"}}}
+    shelf = await world.client.patch(Shelf, "demo", world.namespace, patch)
+    paused = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
+    shelf = await world.client.patch(Shelf, "demo", world.namespace, paused)
+    await Shelves().reconcile(world.ctx, shelf)
+    after = await world.client.get(Shelf, "demo", world.namespace)
+    assert after.metadata.resource_version == shelf.metadata.resource_version
+
+
+def test_a_kind_of_one_s_own_needs_no_contract() -> None:
+    class Wrongs(ProviderReconciler[Wrong]):
+        async def reconcile_normal(self, ctx: Any, wrong: Wrong) -> Result:
+            assert ctx
+            assert wrong
+            return Done()
+
+    assert Wrongs.watches[0] == For(Wrong)
