@@ -21,10 +21,10 @@ from capelin.embedded.management import Environment
 from capelin.embedded.processes import Process
 from capelin.testing.cluster_api import cluster_api_crds
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
-from capelin_machine_pool.backends import Instance
+from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.desired import pool_machine, revision_of
 from capelin_machine_pool.provider import provider
-from capelin_machine_pool.reconcilers import Pools
+from capelin_machine_pool.reconcilers import MachinePoolReconciler
 from capelin_machine_pool.status import machine_status
 
 from tests.bench.rows import Row
@@ -107,9 +107,9 @@ async def most_in_one_pool(folder: Path) -> list[Row]:
             pool = await with_most_machines(client)
             recorder = Recorder(client, "bench", "bench", now=lambda: datetime.now(UTC))
             at = Context(client, logging.getLogger(__name__), recorder)
-            first = await timed(Pools().reconcile(at, await pool()))
+            first = await timed(MachinePoolReconciler().reconcile(at, await pool()))
             listed = len((await pool()).spec.provider_id_list)
-            second = await timed(Pools().reconcile(at, await pool()))
+            second = await timed(MachinePoolReconciler().reconcile(at, await pool()))
     finally:
         await server.stop()
     name = f"a look at a pool of {MOST} machines"
@@ -139,7 +139,7 @@ async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMa
         )
         made = await client.create(one)
         now = datetime.now(UTC)
-        seen = Instance(running=True)
+        seen = InstanceStatus(running=True)
         status = machine_status(
             made,
             seen,

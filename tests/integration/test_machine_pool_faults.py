@@ -62,7 +62,9 @@ async def test_machines_the_cluster_refuses_say_why(whole: Whole) -> None:
             for machine in await whole.instances()
             for one in (machine.status.conditions if machine.status else [])
         ]
-        return any(one.reason == "Refused" and "not a key" in one.message for one in said)
+        return any(
+            one.reason == "InvalidConfiguration" and "not a key" in one.message for one in said
+        )
 
     await until(say_why)
     await whole.remove_pool()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from capelin.api import crd
-from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, PoolSpec, Simulated
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolSpec, Simulated
 from capelin_machine_pool.provider import KINDS, LABEL, provider
 from pydantic import ValidationError
 
@@ -87,7 +87,7 @@ def test_simulated_machines_that_make_no_sense_are_refused(simulated: dict[str, 
 @pytest.mark.parametrize("value", [-1, "25", "-5%", "1000%", "x%"])
 def test_a_surge_that_is_no_number_and_no_percentage_is_refused(value: int | str) -> None:
     with pytest.raises(ValidationError):
-        PoolSpec.model_validate({"rollingUpdate": {"maxSurge": value}})
+        MachinePoolSpec.model_validate({"rollingUpdate": {"maxSurge": value}})
 
 
 def test_the_provider_brings_every_kind_and_may_use_it() -> None:

@@ -13,21 +13,21 @@ from capelin_machine_pool.api import (
     CapelinMachine,
     CapelinMachinePool,
     Faults,
+    MachinePoolSpec,
     MachineSpec,
-    PoolSpec,
     Simulated,
 )
 from capelin_machine_pool.desired import (
     FINALIZER,
     REVISION_LABEL,
     Fault,
-    WantedMachine,
+    Instance,
+    desired_instance,
     fault_of,
-    is_of,
+    has_revision,
     machine_name,
     pool_machine,
     revision_of,
-    wanted_machine,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,7 +44,7 @@ BOOTSTRAP: dict[str, Any] = {
 def pool(**spec: Any) -> CapelinMachinePool:
     return CapelinMachinePool(
         metadata=ObjectMeta(name="pool", namespace="team", uid="pool-uid"),
-        spec=PoolSpec.read(spec),
+        spec=MachinePoolSpec.read(spec),
     )
 
 
@@ -57,8 +57,8 @@ def machine_pool(version: str | None = "v1.33.13", **spec: Any) -> MachinePool:
     )
 
 
-def wanted(name: str = "pool-1", simulated: Simulated | None = None) -> WantedMachine:
-    return WantedMachine(
+def desired(name: str = "pool-1", simulated: Simulated | None = None) -> Instance:
+    return Instance(
         key=ObjectKey("team", name),
         cluster="demo",
         provider_id=f"capelin:///team/demo/{name}",
@@ -167,8 +167,8 @@ def test_a_pools_machine_is_as_core_looks_for_it() -> None:
     assert made.spec.provider_id == "capelin:///team/demo/pool-abc"
     assert (made.spec.version, made.spec.failure_domain) == ("v1.33.13", "east")
     assert made.spec.simulated.labels == {"a": "b"}
-    assert is_of(made, "r1")
-    assert not is_of(made, "r2")
+    assert has_revision(made, "r1")
+    assert not has_revision(made, "r2")
 
 
 @pytest.mark.parametrize("name", ["p", "p" * 63, "p" * 55 + "-.-more", "p" * 200])
@@ -178,31 +178,39 @@ def test_the_name_of_a_pools_machine_fits_into_a_label_whatever_the_pools(name: 
     assert made.endswith("p-abc123")
 
 
-def test_a_machine_waits_until_somebody_says_its_version() -> None:
+def test_a_machine_without_a_version_has_that_of_its_machine() -> None:
     machine = CapelinMachine(
-        metadata=ObjectMeta(name="m", namespace="team", creation_timestamp=NOW), spec=MachineSpec()
+        metadata=ObjectMeta(
+            name="m",
+            namespace="team",
+            creation_timestamp=NOW,
+            labels={"cluster.x-k8s.io/cluster-name": "demo"},
+        ),
+        spec=MachineSpec(),
     )
-    assert wanted_machine(machine, None, "demo") is None
     owner = Machine.read(
         {"metadata": {"name": "m"}, "spec": {"version": "v1.33.13", "failureDomain": "east"}}
     )
-    found = wanted_machine(machine, owner, "demo")
-    assert found is not None
-    assert (found.version, found.failure_domain) == ("v1.33.13", "east")
-    assert found.provider_id == "capelin:///team/demo/m"
+    instance = desired_instance(machine, owner)
+    assert (instance.version, instance.failure_domain) == ("v1.33.13", "east")
+    assert instance.provider_id == "capelin:///team/demo/m"
 
 
 def test_what_a_pool_said_of_its_machine_counts_more_than_what_core_made_of_it() -> None:
     machine = CapelinMachine(
-        metadata=ObjectMeta(name="m", namespace="team", creation_timestamp=NOW),
+        metadata=ObjectMeta(
+            name="m",
+            namespace="team",
+            creation_timestamp=NOW,
+            labels={"cluster.x-k8s.io/cluster-name": "demo"},
+        ),
         spec=MachineSpec(version="v1.34.4", failure_domain="west", provider_id="capelin:///x"),
     )
     owner = Machine.read(
         {"metadata": {"name": "m"}, "spec": {"version": "v1.33.13", "failureDomain": "east"}}
     )
-    found = wanted_machine(machine, owner, "demo")
-    assert found is not None
-    assert (found.version, found.failure_domain, found.provider_id) == (
+    instance = desired_instance(machine, owner)
+    assert (instance.version, instance.failure_domain, instance.provider_id) == (
         "v1.34.4",
         "west",
         "capelin:///x",
@@ -231,16 +239,16 @@ def test_a_larger_share_hits_the_same_machines_and_more() -> None:
 
 def test_machines_boot_spread_over_the_jitter_and_always_at_the_same_time() -> None:
     simulated = Simulated(startup_seconds=10, startup_jitter_seconds=20)
-    waits = [wanted(name, simulated).boots_at - NOW for name in NAMES]
+    waits = [desired(name, simulated).boots_at - NOW for name in NAMES]
     assert all(timedelta(seconds=10) <= wait < timedelta(seconds=30) for wait in waits)
     assert max(waits) - min(waits) > timedelta(seconds=18)
-    assert waits == [wanted(name, simulated).boots_at - NOW for name in NAMES]
+    assert waits == [desired(name, simulated).boots_at - NOW for name in NAMES]
 
 
 def test_a_fault_shows_so_long_after_the_machine_has_booted() -> None:
     simulated = Simulated(
         startup_seconds=10, startup_jitter_seconds=0, faults=Faults(dies=100, after_seconds=60)
     )
-    one = wanted(simulated=simulated)
+    one = desired(simulated=simulated)
     assert one.fault == "dies"
     assert one.fails_at - NOW == timedelta(seconds=70)

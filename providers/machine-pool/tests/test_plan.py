@@ -1,10 +1,33 @@
-"""How a pool becomes what is wanted."""
+"""The decisions about pools and machines."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from capelin_machine_pool.plan import Changes, DeletePolicy, Member, Wanted, limits, next_changes
+from capelin.api import ObjectMeta
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.contract.labels import POOL_NAME_LABEL
+from capelin_machine_pool.api import CapelinMachine, MachineSpec
+from capelin_machine_pool.desired import (
+    REVISION_LABEL,
+    DeletePolicy,
+    DesiredPool,
+    RolloutLimits,
+    rollout_limits,
+)
+from capelin_machine_pool.plan import (
+    MachineInfo,
+    ObservedPool,
+    PoolChanges,
+    PoolMember,
+    PoolStep,
+    is_settled,
+    machine_waits_for,
+    next_changes,
+    next_pool_step,
+    pool_waits_for,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,45 +38,45 @@ POLICIES: tuple[DeletePolicy, ...] = ("Oldest", "Newest", "Random")
 def member(
     name: str,
     *,
-    current: bool = True,
+    up_to_date: bool = True,
     ready: bool = True,
     age: int = 0,
     deleting: bool = False,
-    removable: bool = True,
-    goes_first: bool = False,
+    has_machine: bool = True,
+    delete_first: bool = False,
     lost: bool = False,
-) -> Member:
-    return Member(
+) -> PoolMember:
+    return PoolMember(
         name=name,
-        current=current,
+        up_to_date=up_to_date,
         ready=ready and not lost,
         created=START - timedelta(hours=age),
         deleting=deleting,
-        removable=removable,
-        goes_first=goes_first,
+        has_machine=has_machine,
+        delete_first=delete_first,
         lost=lost,
     )
 
 
-def several(count: int, prefix: str = "m", *, current: bool = True) -> list[Member]:
-    return [member(f"{prefix}{index}", current=current) for index in range(count)]
+def several(count: int, prefix: str = "m", *, up_to_date: bool = True) -> list[PoolMember]:
+    return [member(f"{prefix}{index}", up_to_date=up_to_date) for index in range(count)]
 
 
-def removed(members: list[Member], replicas: int, policy: DeletePolicy = "Oldest") -> list[str]:
-    return list(next_changes(members, Wanted(replicas, policy=policy)).remove)
+def removed(members: list[PoolMember], replicas: int, policy: DeletePolicy = "Oldest") -> list[str]:
+    return list(next_changes(members, RolloutLimits(replicas, policy=policy)).delete)
 
 
 @st.composite
-def pools(draw: st.DrawFn) -> list[Member]:
+def pools(draw: st.DrawFn) -> list[PoolMember]:
     return [
         member(
             f"m{index}",
-            current=draw(st.booleans()),
+            up_to_date=draw(st.booleans()),
             ready=draw(st.booleans()),
             age=draw(st.integers(0, 3)),
             deleting=draw(st.booleans()),
-            removable=draw(st.booleans()),
-            goes_first=draw(st.booleans()),
+            has_machine=draw(st.booleans()),
+            delete_first=draw(st.booleans()),
             lost=draw(st.booleans()),
         )
         for index in range(draw(st.integers(0, 12)))
@@ -61,29 +84,31 @@ def pools(draw: st.DrawFn) -> list[Member]:
 
 
 @st.composite
-def wants(draw: st.DrawFn) -> Wanted:
+def wants(draw: st.DrawFn) -> RolloutLimits:
     portions = st.integers(0, 4) | st.sampled_from(("0%", "25%", "50%", "100%"))
-    return limits(
+    return rollout_limits(
         draw(st.integers(0, 8)), draw(portions), draw(portions), draw(st.sampled_from(POLICIES))
     )
 
 
-def alive(members: list[Member]) -> list[Member]:
+def alive(members: list[PoolMember]) -> list[PoolMember]:
     return [one for one in members if not one.deleting and not one.lost]
 
 
-def after(members: list[Member], changes: Changes, turn: int) -> list[Member]:
+def after(members: list[PoolMember], changes: PoolChanges, turn: int) -> list[PoolMember]:
     """What core, and the passing of time, make of it: machines go, and others become ready."""
-    kept = [one for one in members if one.name not in changes.remove and not one.deleting]
+    kept = [one for one in members if one.name not in changes.delete and not one.deleting]
     made = [member(f"n{turn}-{index}") for index in range(changes.create)]
-    return [replace(one, removable=True, ready=one.current and not one.lost) for one in kept] + made
+    return [
+        replace(one, has_machine=True, ready=one.up_to_date and not one.lost) for one in kept
+    ] + made
 
 
 @given(pools(), wants())
 def test_we_take_no_more_ready_machines_away_than_may_be_unavailable(
-    members: list[Member], wanted: Wanted
+    members: list[PoolMember], wanted: RolloutLimits
 ) -> None:
-    gone = next_changes(members, wanted).remove
+    gone = next_changes(members, wanted).delete
     left = [one for one in alive(members) if one.ready and one.name not in gone]
     if any(one.ready for one in alive(members) if one.name in gone):
         assert len(left) >= wanted.replicas - wanted.unavailable
@@ -91,134 +116,146 @@ def test_we_take_no_more_ready_machines_away_than_may_be_unavailable(
 
 @given(pools(), wants())
 def test_we_make_no_more_machines_than_the_surge_allows(
-    members: list[Member], wanted: Wanted
+    members: list[PoolMember], wanted: RolloutLimits
 ) -> None:
     changes = next_changes(members, wanted)
-    left = [one for one in alive(members) if one.name not in changes.remove]
+    left = [one for one in alive(members) if one.name not in changes.delete]
     if changes.create:
         assert len(left) + changes.create <= wanted.replicas + wanted.surge
 
 
 @given(pools(), wants())
 def test_machines_that_are_not_ready_do_not_all_go_before_others_stand_in(
-    members: list[Member], wanted: Wanted
+    members: list[PoolMember], wanted: RolloutLimits
 ) -> None:
-    gone = next_changes(members, wanted).remove
-    if any(not one.current for one in alive(members) if one.name in gone):
+    gone = next_changes(members, wanted).delete
+    if any(not one.up_to_date for one in alive(members) if one.name in gone):
         left = [
-            one for one in alive(members) if one.name not in gone and (one.ready or not one.current)
+            one
+            for one in alive(members)
+            if one.name not in gone and (one.ready or not one.up_to_date)
         ]
-        surplus = sum(one.current for one in alive(members)) - wanted.replicas
+        surplus = sum(one.up_to_date for one in alive(members)) - wanted.replicas
         assert len(left) >= wanted.replicas - wanted.unavailable or surplus > 0
 
 
 @given(pools(), wants())
 def test_the_steps_end_with_as_many_machines_of_the_wanted_making(
-    members: list[Member], wanted: Wanted
+    members: list[PoolMember], wanted: RolloutLimits
 ) -> None:
     for turn in range(60):
         changes = next_changes(members, wanted)
         following = after(members, changes, turn)
-        if changes == Changes() and following == members:
+        if changes == PoolChanges() and following == members:
             break
         members = following
     assert len(members) == wanted.replicas
-    assert all(one.current and not one.lost for one in members)
+    assert all(one.up_to_date and not one.lost for one in members)
 
 
 @given(pools(), wants())
 def test_no_machine_is_removed_before_core_has_made_its_machine(
-    members: list[Member], wanted: Wanted
+    members: list[PoolMember], wanted: RolloutLimits
 ) -> None:
-    gone = next_changes(members, wanted).remove
-    assert all(one.removable and not one.deleting for one in members if one.name in gone)
+    gone = next_changes(members, wanted).delete
+    assert all(one.has_machine and not one.deleting for one in members if one.name in gone)
 
 
 @given(pools(), wants())
-def test_what_is_made_and_what_goes_makes_no_circle(members: list[Member], wanted: Wanted) -> None:
+def test_what_is_made_and_what_goes_makes_no_circle(
+    members: list[PoolMember], wanted: RolloutLimits
+) -> None:
     changes = next_changes(members, wanted)
-    gone = [one for one in alive(members) if one.name in changes.remove and one.current]
+    gone = [one for one in alive(members) if one.name in changes.delete and one.up_to_date]
     assert not (gone and changes.create)
 
 
 def test_a_new_pool_is_made_at_once() -> None:
-    assert next_changes([], Wanted(5)) == Changes(create=5)
+    assert next_changes([], RolloutLimits(5)) == PoolChanges(create=5)
 
 
 def test_a_pool_as_wanted_is_left_alone() -> None:
-    assert next_changes(several(3), Wanted(3)) == Changes()
+    assert next_changes(several(3), RolloutLimits(3)) == PoolChanges()
 
 
 def test_a_pool_shrinks_to_nothing_at_once() -> None:
-    assert next_changes(several(3), Wanted(0)).remove == ("m0", "m1", "m2")
+    assert next_changes(several(3), RolloutLimits(0)).delete == ("m0", "m1", "m2")
 
 
 def test_a_rolling_update_makes_the_surge_first_when_none_may_be_away() -> None:
-    assert next_changes(several(3, current=False), Wanted(3, 1, 0)) == Changes(create=1)
+    assert next_changes(several(3, up_to_date=False), RolloutLimits(3, 1, 0)) == PoolChanges(
+        create=1
+    )
 
 
 def test_a_rolling_update_without_surge_removes_first() -> None:
-    assert next_changes(several(3, current=False), Wanted(3, 0, 1)) == Changes(1, ("m0",))
+    assert next_changes(several(3, up_to_date=False), RolloutLimits(3, 0, 1)) == PoolChanges(
+        1, ("m0",)
+    )
 
 
 def test_machines_that_are_all_silent_are_not_replaced_all_at_once() -> None:
-    silent = [member(f"m{index}", current=False, ready=False) for index in range(3)]
-    assert next_changes(silent, Wanted(3, 1, 0)) == Changes(create=1)
-    assert next_changes(silent, Wanted(3, 0, 1)) == Changes(1, ("m0",))
+    silent = [member(f"m{index}", up_to_date=False, ready=False) for index in range(3)]
+    assert next_changes(silent, RolloutLimits(3, 1, 0)) == PoolChanges(create=1)
+    assert next_changes(silent, RolloutLimits(3, 0, 1)) == PoolChanges(1, ("m0",))
 
 
 def test_a_ready_machine_does_not_go_in_place_of_a_silent_one() -> None:
     members = [
-        *several(2, current=False),
-        member("silent", current=False, ready=False, removable=False),
+        *several(2, up_to_date=False),
+        member("silent", up_to_date=False, ready=False, has_machine=False),
     ]
-    assert next_changes(members, Wanted(2, 1, 0)) == Changes()
+    assert next_changes(members, RolloutLimits(2, 1, 0)) == PoolChanges()
 
 
 def test_a_bad_version_stops_at_the_first_machines_that_do_not_become_ready() -> None:
-    members = [*several(3, current=False), member("new", ready=False)]
-    assert next_changes(members, Wanted(3, 1, 0)) == Changes()
+    members = [*several(3, up_to_date=False), member("new", ready=False)]
+    assert next_changes(members, RolloutLimits(3, 1, 0)) == PoolChanges()
 
 
 def test_going_back_removes_the_bad_machine_and_nothing_else() -> None:
-    members = [*several(3), member("bad", current=False, ready=False)]
-    assert next_changes(members, Wanted(3, 1, 0)) == Changes(0, ("bad",))
+    members = [*several(3), member("bad", up_to_date=False, ready=False)]
+    assert next_changes(members, RolloutLimits(3, 1, 0)) == PoolChanges(0, ("bad",))
 
 
 def test_a_lost_machine_is_replaced_and_removed() -> None:
     members = [*several(2), member("lost", lost=True)]
-    assert next_changes(members, Wanted(3)) == Changes(1, ("lost",))
+    assert next_changes(members, RolloutLimits(3)) == PoolChanges(1, ("lost",))
 
 
 def test_a_lost_machine_that_cannot_be_removed_yet_costs_no_other_machine() -> None:
-    members = [*several(3), member("lost", lost=True, removable=False)]
-    assert next_changes(members, Wanted(3, 1, 1)) == Changes()
+    members = [*several(3), member("lost", lost=True, has_machine=False)]
+    assert next_changes(members, RolloutLimits(3, 1, 1)) == PoolChanges()
 
 
 def test_an_outdated_machine_that_cannot_be_removed_yet_costs_no_new_machine() -> None:
-    members = [*several(3), member("old", current=False, removable=False)]
-    assert next_changes(members, Wanted(3, 1, 1)) == Changes()
+    members = [*several(3), member("old", up_to_date=False, has_machine=False)]
+    assert next_changes(members, RolloutLimits(3, 1, 1)) == PoolChanges()
 
 
 def test_a_machine_on_its_way_out_is_replaced() -> None:
     members = [*several(2), member("going", deleting=True)]
-    assert next_changes(members, Wanted(3)) == Changes(create=1)
+    assert next_changes(members, RolloutLimits(3)) == PoolChanges(create=1)
 
 
 def test_no_more_machines_are_made_than_have_room_when_few_may_leave() -> None:
-    members = several(10, current=False)
-    assert next_changes(members, Wanted(10, 2, 5)) == Changes(7, ("m0", "m1", "m2", "m3", "m4"))
-    assert next_changes(members, Wanted(10, 2, 5), may_leave=2) == Changes(4, ("m0", "m1"))
-    assert next_changes(members, Wanted(10, 2, 5), may_leave=0) == Changes(2, ())
+    members = several(10, up_to_date=False)
+    assert next_changes(members, RolloutLimits(10, 2, 5)) == PoolChanges(
+        7, ("m0", "m1", "m2", "m3", "m4")
+    )
+    assert next_changes(members, RolloutLimits(10, 2, 5), max_deletions=2) == PoolChanges(
+        4, ("m0", "m1")
+    )
+    assert next_changes(members, RolloutLimits(10, 2, 5), max_deletions=0) == PoolChanges(2, ())
 
 
 def test_outdated_machines_go_before_marked_ones() -> None:
-    members = [member("marked", goes_first=True), member("old", current=False)]
+    members = [member("marked", delete_first=True), member("old", up_to_date=False)]
     assert removed(members, 1) == ["old"]
 
 
 def test_marked_machines_go_before_those_that_are_not_ready() -> None:
-    members = [member("starting", ready=False), member("marked", goes_first=True), member("a")]
+    members = [member("starting", ready=False), member("marked", delete_first=True), member("a")]
     assert removed(members, 1) == ["marked", "starting"]
 
 
@@ -262,5 +299,128 @@ def test_percentages_round_surge_up_and_unavailability_down(
     max_unavailable: int | str,
     expected: tuple[int, int],
 ) -> None:
-    wanted = limits(replicas, max_surge, max_unavailable, "Oldest")
+    wanted = rollout_limits(replicas, max_surge, max_unavailable, "Oldest")
     assert (wanted.surge, wanted.unavailable) == expected
+
+
+def cluster(*, infrastructure: bool = True, control_plane: bool = True) -> Cluster:
+    initialization = {
+        "infrastructureProvisioned": infrastructure,
+        "controlPlaneInitialized": control_plane,
+    }
+    return Cluster.read({"status": {"initialization": initialization}})
+
+
+def machine_pool(data: str | None = "data", **spec: Any) -> MachinePool:
+    template = {"bootstrap": {"dataSecretName": data} if data is not None else {}}
+    return MachinePool.read({"spec": {**spec, "template": {"spec": template}}})
+
+
+@pytest.mark.parametrize(
+    ("observed", "owner", "reason"),
+    [
+        (None, machine_pool(), "WaitingForOwner"),
+        (cluster(), None, "WaitingForOwner"),
+        (cluster(infrastructure=False), machine_pool(), "WaitingForClusterInfrastructureReady"),
+        (cluster(), machine_pool(None), "WaitingForBootstrapData"),
+        (cluster(control_plane=False), machine_pool(), "WaitingForControlPlaneInitialized"),
+        (cluster(), machine_pool(""), None),
+    ],
+)
+def test_what_a_pool_waits_for(
+    observed: Cluster | None, owner: MachinePool | None, reason: str | None
+) -> None:
+    waiting = pool_waits_for(observed, owner)
+    assert (waiting and waiting.reason) == reason
+
+
+def capelin_machine(version: str | None, *, pool: str = "", **metadata: Any) -> CapelinMachine:
+    labels = {POOL_NAME_LABEL: pool} if pool else {}
+    return CapelinMachine(
+        metadata=ObjectMeta(name="m", namespace="team", labels=labels, **metadata),
+        spec=MachineSpec(version=version),
+    )
+
+
+def owning(version: str | None = None, data: str | None = None) -> Machine:
+    bootstrap = {} if data is None else {"dataSecretName": data}
+    return Machine.read({"spec": {"version": version, "bootstrap": bootstrap}})
+
+
+@pytest.mark.parametrize(
+    ("machine", "observed", "owner", "reason"),
+    [
+        (capelin_machine("v1"), None, owning("v1", "data"), "WaitingForOwner"),
+        (
+            capelin_machine("v1"),
+            cluster(infrastructure=False),
+            owning("v1", "data"),
+            "WaitingForClusterInfrastructureReady",
+        ),
+        (capelin_machine(None), cluster(), None, "WaitingForVersion"),
+        (capelin_machine(None, pool="p"), cluster(), owning(), "WaitingForVersion"),
+        (capelin_machine("v1"), cluster(), None, "WaitingForBootstrapData"),
+        (capelin_machine(None), cluster(), owning("v1"), "WaitingForBootstrapData"),
+        (capelin_machine(None), cluster(), owning("v1", ""), None),
+        (capelin_machine("v1", pool="p"), cluster(), None, None),
+    ],
+)
+def test_what_a_machine_waits_for(
+    machine: CapelinMachine, observed: Cluster | None, owner: Machine | None, reason: str | None
+) -> None:
+    waiting = machine_waits_for(machine, observed, owner)
+    assert (waiting and waiting.reason) == reason
+
+
+def desired(replicas: int, revision: str | None = "r1") -> DesiredPool:
+    return DesiredPool(
+        cluster="demo",
+        machine_pool=machine_pool(),
+        limits=RolloutLimits(replicas),
+        revision=revision,
+        failure_domains=("east", "west"),
+    )
+
+
+def test_a_settled_pool_does_nothing_and_its_machines_need_not_be_read() -> None:
+    machines = [capelin_machine("v1"), capelin_machine("v1")]
+    for machine in machines:
+        machine.metadata.labels[REVISION_LABEL] = "r1"
+    assert is_settled(desired(2), machines)
+    assert next_pool_step(desired(2), ObservedPool(machines, {}), START) == PoolStep((), (), 60)
+    assert not is_settled(desired(3), machines)
+    assert not is_settled(desired(2, "r2"), machines)
+    machines[0].metadata.deletion_timestamp = START
+    assert not is_settled(desired(2), machines)
+
+
+def test_a_pool_without_its_bootstrap_config_does_nothing() -> None:
+    unknown = desired(3, None)
+    assert is_settled(unknown, [])
+    assert next_pool_step(unknown, ObservedPool([], {}), START) == PoolStep((), (), 15)
+
+
+def test_new_machines_are_spread_over_the_failure_domains() -> None:
+    placed = capelin_machine("v1")
+    placed.metadata.labels[REVISION_LABEL] = "r1"
+    placed.spec.failure_domain = "east"
+    step = next_pool_step(desired(4), ObservedPool([placed], {}), START)
+    assert (sorted(map(str, step.create)), step.delete) == (["east", "west", "west"], ())
+
+
+def test_no_more_than_fifty_machines_begin_to_go_within_a_minute() -> None:
+    def info(seconds: int | None) -> MachineInfo:
+        since = None if seconds is None else START - timedelta(seconds=seconds)
+        return MachineInfo(since, node_ready=True, delete_first=False)
+
+    machines: list[CapelinMachine] = []
+    infos: dict[str, MachineInfo] = {}
+    for number in range(100):
+        machine = capelin_machine("v1")
+        machine.metadata.name = f"m{number:03}"
+        machine.metadata.labels[REVISION_LABEL] = "r1"
+        machines.append(machine)
+        # Ten have just begun to go; ten wait for their pods.
+        infos[machine.name] = info({0: 30, 1: 90}.get(number // 10))
+    step = next_pool_step(desired(0), ObservedPool(machines, infos), START)
+    assert (len(step.delete), step.create) == (40, ())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 from capelin.api.views.capi import MachinePool
-from capelin_machine_pool.api import CapelinMachinePool, ClusterSpec, PoolSpec
+from capelin_machine_pool.api import CapelinMachinePool, ClusterSpec, MachinePoolSpec
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -12,7 +12,7 @@ README = Path(__file__).parents[1] / "README.md"
 def test_the_example_is_valid_and_hangs_together() -> None:
     example = README.read_text().split("```yaml\n")[1].split("```")[0]
     machine_pool, _, pool, cluster = yaml.safe_load_all(example)
-    spec = PoolSpec.model_validate(pool["spec"])
+    spec = MachinePoolSpec.model_validate(pool["spec"])
     reference = MachinePool.read(machine_pool).spec.template.spec.infrastructure_ref
     assert reference is not None
     assert (reference.api_group, reference.kind, reference.name) == (

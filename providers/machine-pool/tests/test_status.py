@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.api import Condition, ObjectMeta
-from capelin.api.views.capi import Cluster
+from capelin.api.views.capi import Cluster, MachinePool
 from capelin.contract.conditions import ConditionSpec
 from capelin.contract.pausing import paused
 from capelin_machine_pool.api import (
@@ -17,32 +17,33 @@ from capelin_machine_pool.api import (
     Endpoint,
     FailureDomain,
     Initialization,
+    MachinePoolSpec,
+    MachinePoolStatus,
     MachineSpec,
     MachineStatus,
-    PoolSpec,
-    PoolStatus,
 )
-from capelin_machine_pool.backends import Instance
+from capelin_machine_pool.backends import InstanceStatus
+from capelin_machine_pool.desired import REVISION_LABEL, DesiredPool, RolloutLimits
 from capelin_machine_pool.status import (
     cluster_status,
     is_lost,
     is_ready,
     machine_status,
+    merge_conditions,
     pool_status,
     provider_ids,
-    said,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 DOMAINS = [FailureDomain(name="east", control_plane=True), FailureDomain(name="west")]
 NOT_PAUSED = ConditionSpec("Paused", "False", "NotPaused")
-STARTING = Instance(running=False, message="starting")
-RUNNING = Instance(running=True, addresses=(Address(type="Hostname", address="m"),))
-LOST = Instance(running=True, lost=True, message="its Node was deleted")
+STARTING = InstanceStatus(running=False, message="starting")
+RUNNING = InstanceStatus(running=True, addresses=(Address(type="Hostname", address="m"),))
+LOST = InstanceStatus(running=True, lost=True, message="its Node was deleted")
 
 
-def machine(name: str = "m", *seen: Instance) -> CapelinMachine:
+def machine(name: str = "m", *seen: InstanceStatus) -> CapelinMachine:
     """A machine as it is after the backend has told these things of it, one after the other."""
     made = CapelinMachine(
         metadata=ObjectMeta(name=name, namespace="team", generation=3),
@@ -54,24 +55,34 @@ def machine(name: str = "m", *seen: Instance) -> CapelinMachine:
 
 
 def status_of(
-    one: CapelinMachine, instance: Instance, *, now: datetime = NOW, domain: str | None = None
+    one: CapelinMachine, instance: InstanceStatus, *, now: datetime = NOW, domain: str | None = None
 ) -> MachineStatus:
     return machine_status(one, instance, failure_domain=domain, paused=NOT_PAUSED, now=now)
 
 
-def pool(status: PoolStatus | None = None) -> CapelinMachinePool:
+def pool(status: MachinePoolStatus | None = None) -> CapelinMachinePool:
     return CapelinMachinePool(
         metadata=ObjectMeta(name="pool", namespace="team", generation=2),
-        spec=PoolSpec(),
+        spec=MachinePoolSpec(),
         status=status,
     )
 
 
-def pool_of(*machines: CapelinMachine, replicas: int, up_to_date: int | None = None) -> PoolStatus:
-    current = len(machines) if up_to_date is None else up_to_date
-    return pool_status(
-        pool(), machines, replicas=replicas, up_to_date=current, paused=NOT_PAUSED, now=NOW
+def desired(replicas: int) -> DesiredPool:
+    return DesiredPool(
+        cluster="demo",
+        machine_pool=MachinePool.read({"metadata": {"name": "workers"}}),
+        limits=RolloutLimits(replicas),
+        revision="r1",
     )
+
+
+def pool_of(
+    *machines: CapelinMachine, replicas: int, up_to_date: int | None = None
+) -> MachinePoolStatus:
+    for member in machines[:up_to_date]:
+        member.metadata.labels[REVISION_LABEL] = "r1"
+    return pool_status(pool(), desired(replicas), machines, paused=NOT_PAUSED, now=NOW)
 
 
 def spoken(conditions: list[Condition]) -> dict[str, tuple[str, str, str]]:
@@ -87,7 +98,7 @@ def test_a_machine_is_provisioned_in_both_generations_words_as_soon_as_it_runs()
 
 
 @pytest.mark.parametrize("instance", [STARTING, LOST])
-def test_a_machine_that_was_provisioned_stays_so_and_is_not_ready(instance: Instance) -> None:
+def test_a_machine_that_was_provisioned_stays_so_and_is_not_ready(instance: InstanceStatus) -> None:
     one = machine("m", RUNNING, instance)
     assert one.status is not None
     assert (one.status.initialization.provisioned, one.status.ready) == (True, True)
@@ -101,7 +112,7 @@ def test_a_lost_machine_keeps_its_addresses_and_says_what_was_lost() -> None:
     assert [address.address for address in one.status.addresses] == ["m"]
     assert spoken(one.status.conditions)["NodeRunning"] == (
         "False",
-        "Lost",
+        "NodeDeleted",
         "its Node was deleted",
     )
     assert is_lost(one)
@@ -191,15 +202,13 @@ def test_a_pool_tells_the_autoscaler_what_a_machine_has() -> None:
 
 def test_a_pool_of_ten_thousand_machines_lists_a_thousand_for_people() -> None:
     machines = [machine(f"m{number:05}", RUNNING) for number in reversed(range(1_001))]
-    status = pool_status(
-        pool(), machines, replicas=1_001, up_to_date=1_001, paused=NOT_PAUSED, now=NOW
-    )
+    status = pool_of(*machines, replicas=1_001)
     assert [one.instance_name for one in status.instances] == [f"m{n:05}" for n in range(1_000)]
     assert status.replicas == 1_001
 
 
 def test_no_status_can_say_that_something_failed_for_good() -> None:
-    for kind in (PoolStatus, MachineStatus):
+    for kind in (MachinePoolStatus, MachineStatus):
         assert not {"failure_reason", "failure_message"} & set(kind.model_fields)
 
 
@@ -239,13 +248,13 @@ def test_what_was_provisioned_stays_so_whatever_becomes_of_the_endpoint() -> Non
 
 def test_pausing_changes_one_condition_and_leaves_the_others_their_times() -> None:
     before = pool(
-        PoolStatus(
+        MachinePoolStatus(
             conditions=pool_of(machine("a", RUNNING), replicas=1).conditions,
             initialization=Initialization(provisioned=True),
         )
     )
     before.metadata.annotations["cluster.x-k8s.io/paused"] = ""
-    after = said(before, paused(before, None), now=LATER)
+    after = merge_conditions(before, paused(before, None), now=LATER)
     times = {one.type: one.last_transition_time for one in after}
     assert spoken(after)["Paused"][:2] == ("True", "Paused")
     assert times.pop("Paused") == LATER

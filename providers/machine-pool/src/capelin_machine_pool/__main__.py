@@ -11,9 +11,14 @@ from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
-from capelin_machine_pool.backends.simulated import SimulatedMachines
-from capelin_machine_pool.reconcilers import Clusters, Machines, Pools, Templates
-from capelin_machine_pool.reconcilers.machines import MANAGER
+from capelin_machine_pool.backends.simulated import SimulatedBackend
+from capelin_machine_pool.desired import MANAGER
+from capelin_machine_pool.reconcilers import (
+    ClusterReconciler,
+    MachinePoolReconciler,
+    MachineReconciler,
+    MachineTemplateReconciler,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +35,13 @@ class MachinePoolOptions(Options):
 
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     """The reconcilers of the provider."""
-    backend = SimulatedMachines(options.state_folder, Binaries(progress=PlainProgress()))
-    return [Clusters(), Machines(backend), Pools(), Templates()]
+    backend = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()))
+    return [
+        ClusterReconciler(),
+        MachineReconciler(backend),
+        MachinePoolReconciler(),
+        MachineTemplateReconciler(),
+    ]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The kinds of the infrastructure provider."""
+"""API types of the infrastructure provider."""
 
 from typing import Annotated, Literal
 
@@ -32,73 +32,74 @@ VERSION = "v1alpha1"
 
 _CONTRACTS = ("v1beta1", "v1beta2")
 
-MOST_INSTANCES = 1_000
+MAX_STATUS_INSTANCES = 1_000
 
 ProviderID = Annotated[str, MinLen(1), MaxLen(512)]
-Share = Annotated[int, Ge(0), Le(100)]
-"""A share of the machines, in percent."""
+Percentage = Annotated[int, Ge(0), Le(100)]
+"""Percentage of the machines."""
 Seconds = Annotated[int, Ge(0), Le(86_400)]
 Labels = Annotated[dict[str, LabelValue], MaxLen(64)]
 Capacity = Annotated[dict[str, Quantity], MaxLen(32)]
 
 
 class Endpoint(Model):
-    """Where the API of the workload cluster answers."""
+    """Address of the workload cluster's API server."""
 
     host: Host | None = None
     port: Port | None = None
 
     rules = (
-        rule("has(self.host) == has(self.port)", "host and port go together: say both or neither"),
+        rule("has(self.host) == has(self.port)", "host and port must be set together"),
         rule(
             "!has(self.host) || !self.host.contains('/')",
-            "host is a name or an address alone, without https:// or a path",
+            "host must be a DNS name or an IP address, without https:// or a path",
         ),
     )
 
 
 class FailureDomain(Model):
-    """A place that can fail on its own."""
+    """A part of the infrastructure that fails independently of the others."""
 
     name: Annotated[str, MinLen(1), MaxLen(256)]
     control_plane: bool = False
-    """Whether control planes may be placed there."""
+    """Whether control plane machines may be placed in this failure domain."""
     attributes: Annotated[dict[str, Annotated[str, MaxLen(1024)]], MaxLen(32)] = {}
 
 
-class ClusterMaking(Model):
-    """How the infrastructure around machines is made."""
+class ClusterTemplateSpec(Model):
+    """Settings shared by CapelinCluster and its template."""
 
     failure_domains: Annotated[list[FailureDomain], MaxLen(100), map_list("name")] = []
-    """Where machines can be placed, such that not all of them fail at once."""
+    """Failure domains over which machines are spread."""
 
 
-class ClusterSpec(ClusterMaking):
-    """What the infrastructure around machines is to be."""
+class ClusterSpec(ClusterTemplateSpec):
+    """Desired state of the cluster infrastructure."""
 
     control_plane_endpoint: Endpoint | None = None
-    """Where the API answers, if not the control plane provider but the user says it."""
+    """Endpoint of the API server. Set it only if the control plane provider does not."""
 
 
 class Initialization(Model):
-    """What has happened once and stays so."""
+    """Observed milestones of the first provisioning. They are never reset."""
 
     provisioned: bool | None = None
+    """Whether the infrastructure has been provisioned."""
 
 
 class ClusterStatus(Model):
-    """What the infrastructure around machines is."""
+    """Observed state of the cluster infrastructure."""
 
     conditions: Conditions = []
     initialization: Initialization = Initialization()
     failure_domains: Annotated[list[FailureDomain], MaxLen(100), map_list("name")] = []
     ready: bool | None = None
-    """As `initialization.provisioned`, for contract v1beta1."""
+    """Same as `initialization.provisioned`, for contract v1beta1."""
     observed_generation: Int64 | None = None
 
 
 class Taint(Model):
-    """What keeps pods off a node unless they tolerate it."""
+    """Taint of a Node."""
 
     key: Annotated[str, MinLen(1), MaxLen(253)]
     value: Annotated[str, MaxLen(63)] = ""
@@ -106,79 +107,78 @@ class Taint(Model):
 
 
 class Faults(Model):
-    """What goes wrong with some of the machines, so that automation can be tried on it.
+    """Faults that some of the simulated machines get, for testing automation.
 
-    Which machines are hit is decided by their names, so it is the same every time.
+    A machine's name decides whether it gets a fault, so the same machines always do.
     """
 
-    never_boots: Share = 0
-    """The share of machines that never become nodes."""
-    dies: Share = 0
-    """The share of machines whose node falls silent some time after it became ready."""
-    flaps: Share = 0
-    """The share of machines whose node falls silent and comes back, again and again."""
+    never_boots: Percentage = 0
+    """Percentage of machines that never get a Node."""
+    dies: Percentage = 0
+    """Percentage of machines whose Node stops sending heartbeats some time after it was ready."""
+    flaps: Percentage = 0
+    """Percentage of machines whose Node repeatedly stops and resumes sending heartbeats."""
     after_seconds: Seconds = 60
-    """How long after its start a machine dies, or flaps for the first time."""
+    """Seconds from a machine's start to its fault."""
 
     rules = (
         rule(
             "self.neverBoots + self.dies + self.flaps <= 100",
-            "the shares of faults are more than 100 percent together; a machine has one at most",
+            "neverBoots, dies and flaps must not exceed 100 percent together",
         ),
     )
 
 
 class Simulated(Model):
-    """Machines that exist only as nodes, kept alive by KWOK."""
+    """Settings of simulated machines: Node objects that KWOK keeps ready."""
 
     capacity: Capacity = {"cpu": "4", "memory": "16Gi", "pods": "110"}
-    """What a node has to offer."""
+    """Capacity and allocatable resources of the Nodes."""
     labels: Labels = {}
-    """Labels of the nodes."""
+    """Labels of the Nodes."""
     taints: Annotated[list[Taint], MaxLen(32), map_list("key", "effect")] = []
-    """Taints of the nodes."""
+    """Taints of the Nodes."""
     startup_seconds: Seconds = 1
-    """How long a machine takes to become a node."""
+    """Seconds from the creation of a machine to its Node."""
     startup_jitter_seconds: Seconds = 1
-    """How much longer it takes at most; how much is decided by its name."""
+    """Additional seconds, from none to this many. The machine's name decides how many."""
     faults: Faults = Faults()
 
 
-class MachineMaking(Model):
-    """How a machine is made."""
+class MachineTemplateSpec(Model):
+    """Settings shared by CapelinMachine, CapelinMachinePool and their templates."""
 
-    backend: Annotated[
-        Literal["Simulated"], immutable("a machine cannot move from one backend to another")
-    ] = "Simulated"
-    """What a machine is made of."""
+    backend: Annotated[Literal["Simulated"], immutable("backend is immutable")] = "Simulated"
+    """What provides the machines."""
     simulated: Simulated = Simulated()
-    """How simulated machines behave."""
+    """Settings of the backend `Simulated`."""
 
 
 class RollingUpdate(Model):
-    """How machines are replaced when they are to be others."""
+    """How a pool replaces outdated machines."""
 
     max_surge: IntOrPercent = 1
-    """How many machines more than wanted there may be meanwhile, as a number or a percentage."""
+    """Number or percentage of machines above `replicas` during a rollout."""
     max_unavailable: IntOrPercent = 0
-    """How many machines less than wanted may be ready meanwhile."""
+    """Number or percentage of machines that may be unavailable during a rollout."""
     delete_policy: Literal["Oldest", "Newest", "Random"] = "Oldest"
-    """Which machine goes first when there are to be fewer, of those that are otherwise alike."""
+    """Which of otherwise equal machines is deleted first."""
 
 
-class PoolMaking(MachineMaking):
-    """How the machines of a pool are made."""
+class MachinePoolTemplateSpec(MachineTemplateSpec):
+    """Settings shared by CapelinMachinePool and its template."""
 
     rolling_update: RollingUpdate = RollingUpdate()
+    """How outdated machines are replaced."""
 
 
-class PoolSpec(PoolMaking):
-    """What a pool of machines is to be."""
+class MachinePoolSpec(MachinePoolTemplateSpec):
+    """Desired state of a pool of machines."""
 
     provider_id: ProviderID | None = None
-    """What the pool is known by."""
+    """Provider ID of the pool. The provider does not use it."""
     provider_id_list: Annotated[list[ProviderID], MaxLen(10_000), atomic()] = []
-    """The machines in the pool. Written by the provider."""
+    """Provider IDs of the machines in the pool. Set by the provider."""
 
 
 class Address(Model):
@@ -188,8 +188,8 @@ class Address(Model):
     address: Annotated[str, MinLen(1), MaxLen(256)]
 
 
-class Instance(Model):
-    """A machine of a pool, for people."""
+class PoolInstance(Model):
+    """Observed state of one machine of a pool."""
 
     instance_name: DNSSubdomain
     provider_id: ProviderID | None = None
@@ -197,52 +197,54 @@ class Instance(Model):
     ready: bool = False
 
 
-class PoolStatus(Model):
-    """What a pool of machines is."""
+class MachinePoolStatus(Model):
+    """Observed state of a pool of machines."""
 
     conditions: Conditions = []
     initialization: Initialization = Initialization()
     infrastructure_machine_kind: Annotated[str, MaxLen(63)] | None = None
-    """The kind that stands for each machine of the pool."""
-    instances: Annotated[list[Instance], MaxLen(MOST_INSTANCES), atomic()] = []
-    """The machines of the pool, the first 1,000 by name: etcd takes no more than 1.5 MiB."""
+    """Kind of the infrastructure machines of the pool."""
+    instances: Annotated[list[PoolInstance], MaxLen(MAX_STATUS_INSTANCES), atomic()] = []
+    """Machines of the pool: the first 1,000 by name, as etcd limits the size of an object."""
     replicas: Replicas | None = None
+    """Number of machines in `spec.providerIDList`."""
     ready: bool | None = None
-    """As `initialization.provisioned`, for contract v1beta1."""
+    """Same as `initialization.provisioned`, for contract v1beta1."""
     capacity: Capacity = {}
-    """What one machine has to offer: the autoscaler reads it when there are none."""
+    """Resources of one machine. The cluster autoscaler reads them when the pool is empty."""
     observed_generation: Int64 | None = None
 
 
-class MachineSpec(MachineMaking):
-    """What a machine is to be."""
+class MachineSpec(MachineTemplateSpec):
+    """Desired state of a machine."""
 
     provider_id: Annotated[
-        ProviderID | None, immutable("a machine keeps its provider ID: its Node is known by it")
+        ProviderID | None, immutable("providerID is immutable once it is set")
     ] = None
-    """What the machine is known by, and its node too. Written by the provider."""
+    """Provider ID of the machine and its Node. Set by the provider."""
     failure_domain: Annotated[str, MaxLen(256)] | None = None
-    """Where the machine is, if its pool has placed it."""
+    """Failure domain of the machine, if its pool has placed it."""
     version: Annotated[str, MaxLen(256)] | None = None
-    """The Kubernetes version of its node, if its pool says it; else its Machine's."""
+    """Kubernetes version of the Node. Set by the pool; otherwise the Machine's version is used."""
 
 
 class MachineStatus(Model):
-    """What a machine is."""
+    """Observed state of a machine."""
 
     conditions: Conditions = []
     initialization: Initialization = Initialization()
     addresses: Annotated[list[Address], MaxLen(32), atomic()] = []
     failure_domain: Annotated[str, MaxLen(256)] | None = None
     ready: bool | None = None
-    """As `initialization.provisioned`, for contract v1beta1."""
+    """Same as `initialization.provisioned`, for contract v1beta1."""
     observed_generation: Int64 | None = None
 
 
 class MachineTemplateStatus(Model):
-    """What the autoscaler reads when there are no machines yet."""
+    """Observed state of a machine template, for the cluster autoscaler."""
 
     capacity: Capacity = {}
+    """Resources of one machine made from this template."""
 
 
 _READY = '.status.conditions[?(@.type=="Ready")].status'
@@ -256,12 +258,12 @@ def _definition(*columns: Column) -> Definition:
 
 @kind(group=GROUP, version=VERSION, definition=_definition(_CLUSTER, Column("Ready", _READY), _AGE))
 class CapelinCluster(Object[ClusterSpec, ClusterStatus]):
-    """The infrastructure around the machines of a cluster."""
+    """Infrastructure of a cluster."""
 
 
 @kind(group=GROUP, version=VERSION, definition=_definition(_AGE))
-class CapelinClusterTemplate(Template[ClusterMaking]):
-    """What the infrastructure around machines is made from, by a ClusterClass."""
+class CapelinClusterTemplate(Template[ClusterTemplateSpec]):
+    """Template of CapelinClusters, for a ClusterClass."""
 
 
 @kind(
@@ -274,13 +276,13 @@ class CapelinClusterTemplate(Template[ClusterMaking]):
         _AGE,
     ),
 )
-class CapelinMachinePool(Object[PoolSpec, PoolStatus]):
-    """Machines that are alike, as many as are asked for."""
+class CapelinMachinePool(Object[MachinePoolSpec, MachinePoolStatus]):
+    """A pool of identical machines."""
 
 
 @kind(group=GROUP, version=VERSION, definition=_definition(_AGE))
-class CapelinMachinePoolTemplate(Template[PoolMaking]):
-    """What pools are made from, by a ClusterClass."""
+class CapelinMachinePoolTemplate(Template[MachinePoolTemplateSpec]):
+    """Template of CapelinMachinePools, for a ClusterClass."""
 
 
 @kind(
@@ -294,11 +296,11 @@ class CapelinMachinePoolTemplate(Template[PoolMaking]):
     ),
 )
 class CapelinMachine(Object[MachineSpec, MachineStatus]):
-    """One machine."""
+    """A machine."""
 
 
 @kind(group=GROUP, version=VERSION, definition=_definition(_AGE))
-class CapelinMachineTemplate(Template[MachineMaking]):
-    """What machines are made from, by a MachineDeployment."""
+class CapelinMachineTemplate(Template[MachineTemplateSpec]):
+    """Template of CapelinMachines, for a MachineDeployment or a ClusterClass."""
 
     status: MachineTemplateStatus | None = None

@@ -1,14 +1,16 @@
-"""What machines are to be: from specs to plain values and manifests."""
+"""Desired state of pools and machines, as plain values and manifests."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
-from capelin.api.views.capi import Machine, MachinePool
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.contract.clusters import cluster_name_of
 from capelin.contract.labels import (
     NODE_CLUSTER_NAME_ANNOTATION,
     NODE_CLUSTER_NAMESPACE_ANNOTATION,
@@ -29,19 +31,21 @@ from capelin_machine_pool.api import (
     Simulated,
 )
 
+MANAGER = "capelin-machine-pool"
 FINALIZER = "infrastructure.cluster.x-k8s.io/capelin"
 REVISION_LABEL = "infrastructure.cluster.x-k8s.io/capelin-revision"
-"""Which making of its pool a machine came from; others are outdated."""
+"""Hash of the pool template that the machine was created from."""
 
+DeletePolicy = Literal["Oldest", "Newest", "Random"]
 Fault = Literal["never boots", "dies", "flaps"]
 
-_LONGEST_NAME = 63
-"""Core names Machines, and Kubernetes hosts in labels, with so many characters."""
+_MAX_NAME_LENGTH = 63
+"""Core limits the names of Machines, and Kubernetes the host name label of Nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedMachine:
-    """A machine as it is wanted."""
+class Instance:
+    """Desired state of what a backend runs for a machine."""
 
     key: ObjectKey
     cluster: str
@@ -51,11 +55,17 @@ class WantedMachine:
     created: datetime
     simulated: Simulated
     pool: str | None = None
-    """Its MachinePool, if it is in one."""
+    """Name of its MachinePool, if it is part of one."""
+    provisioned: bool = False
+    """Whether it has had a Node: then a missing Node was deleted, and is not created again."""
 
     @property
     def node_annotations(self) -> dict[str, str]:
-        """What core would write on its Node, at the twenty requests a second that it has there."""
+        """The annotations that core writes on the Nodes of a pool.
+
+        Core sends twenty requests a second to a workload cluster. With these annotations present
+        it needs one less for each Node.
+        """
         if self.pool is None:
             return {}
         return {
@@ -68,60 +78,120 @@ class WantedMachine:
 
     @property
     def boots_at(self) -> datetime:
-        """When it becomes a node: after its startup time and a part of the jitter."""
-        jitter = self.simulated.startup_jitter_seconds * fraction_of("jitter", self.key.name)
+        """When it gets its Node."""
+        jitter = self.simulated.startup_jitter_seconds * stable_fraction("jitter", self.key.name)
         return self.created + timedelta(seconds=self.simulated.startup_seconds + jitter)
 
     @property
     def fault(self) -> Fault | None:
-        """What goes wrong with it, if anything does."""
+        """The fault that it gets, if any."""
         return fault_of(self.key.name, self.simulated.faults)
 
     @property
     def fails_at(self) -> datetime:
-        """When its fault shows, if it is one of a machine that runs."""
+        """When its fault begins, unless the fault is that it never boots."""
         return self.boots_at + timedelta(seconds=self.simulated.faults.after_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class RolloutLimits:
+    """How many machines a pool has, and how many more or fewer it may have during a rollout."""
+
+    replicas: int
+    surge: int = 1
+    unavailable: int = 0
+    policy: DeletePolicy = "Oldest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredPool:
+    """Desired state of a pool's machines."""
+
+    cluster: str
+    machine_pool: MachinePool
+    limits: RolloutLimits
+    revision: str | None
+    """None if the bootstrap config is missing: then it is unknown which machines are outdated."""
+    failure_domains: Sequence[str] = ()
+
+    @property
+    def machine_labels(self) -> dict[str, str]:
+        """The labels of the pool's machines and their Machines."""
+        return pool_machine_labels(cluster=self.cluster, pool=self.machine_pool.name)
+
+
+def desired_pool(
+    pool: CapelinMachinePool,
+    machine_pool: MachinePool,
+    cluster: Cluster,
+    bootstrap_spec: Mapping[str, Any] | None,
+) -> DesiredPool:
+    """Desired state of a pool's machines; `bootstrap_spec` is None if the config is missing."""
+    replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
+    rolling = pool.spec.rolling_update
+    return DesiredPool(
+        cluster=cluster.name,
+        machine_pool=machine_pool,
+        limits=rollout_limits(
+            replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy
+        ),
+        revision=(
+            None if bootstrap_spec is None else revision_of(pool, machine_pool, bootstrap_spec)
+        ),
+        failure_domains=machine_pool.spec.failure_domains
+        or [domain.name for domain in cluster.status.failure_domains],
+    )
+
+
+def rollout_limits(
+    replicas: int, max_surge: int | str, max_unavailable: int | str, policy: DeletePolicy
+) -> RolloutLimits:
+    """Numbers from numbers or percentages. Surge is rounded up, unavailability down."""
+    surge = _resolve(max_surge, replicas, math.ceil)
+    unavailable = min(_resolve(max_unavailable, replicas, math.floor), replicas)
+    # With neither, no machine could ever be replaced.
+    return RolloutLimits(replicas, surge, unavailable if surge else max(1, unavailable), policy)
+
+
 def provider_id(namespace: str, cluster: str, name: str) -> str:
-    """What a machine is known by, to core and to its node."""
+    """The provider ID of a machine and its Node."""
     return f"capelin:///{namespace}/{cluster}/{name}"
 
 
-def wanted_machine(
-    machine: CapelinMachine, owner: Machine | None, cluster: str
-) -> WantedMachine | None:
-    """What a machine is to be, or nothing while nobody says its version."""
+def desired_instance(machine: CapelinMachine, owner: Machine | None) -> Instance:
+    """Desired state of a machine's instance. Its version has to be set, on either of the two."""
+    namespace, cluster = machine.namespace or "", cluster_name_of(machine) or ""
+    created = machine.metadata.creation_timestamp
     version = machine.spec.version or (owner.spec.version if owner else None)
-    if version is None or machine.metadata.creation_timestamp is None:
-        return None
-    namespace = machine.namespace or ""
-    return WantedMachine(
+    if version is None or created is None:
+        raise ValueError(f"machine {machine.name} has no version, or was not read from an API")
+    return Instance(
         key=ObjectKey(namespace, machine.name),
         cluster=cluster,
         provider_id=machine.spec.provider_id or provider_id(namespace, cluster, machine.name),
         version=version,
         failure_domain=machine.spec.failure_domain
         or (owner.spec.failure_domain if owner else None),
-        created=machine.metadata.creation_timestamp,
+        created=created,
         simulated=machine.spec.simulated,
         pool=machine.metadata.labels.get(POOL_NAME_LABEL),
+        provisioned=bool(machine.status and machine.status.initialization.provisioned),
     )
 
 
 def revision_of(
     pool: CapelinMachinePool, machine_pool: MachinePool, bootstrap_spec: Mapping[str, Any]
 ) -> str:
-    """The making of a pool's machines: two machines of one revision are alike.
+    """Hash of everything that makes a machine outdated when it changes.
 
-    What has its default does not count, so that a provider that knows more replaces no machine.
+    Defaults are left out, so that a new field of a later release replaces no machine.
     """
-    making = {
+    template = {
         "version": machine_pool.spec.template.spec.version,
         "simulated": pool.spec.simulated.model_dump(mode="json", exclude_defaults=True),
         "bootstrap": _without_discovery(bootstrap_spec),
     }
-    return hashlib.sha256(json.dumps(making, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def pool_machine(
@@ -133,7 +203,7 @@ def pool_machine(
     revision: str,
     failure_domain: str | None,
 ) -> CapelinMachine:
-    """A machine of a pool, such that core finds it and makes its Machine."""
+    """A new machine of a pool, with the labels by which core finds it and creates its Machine."""
     namespace = pool.namespace or ""
     return CapelinMachine(
         metadata=ObjectMeta(
@@ -143,7 +213,7 @@ def pool_machine(
                 **pool_machine_labels(cluster=cluster, pool=machine_pool.name),
                 REVISION_LABEL: revision,
             },
-            # Not as its controller: that will be the Machine.
+            # The pool is not the controller: the Machine will be.
             owner_references=[reference_to(pool)],
             finalizers=[FINALIZER],
         ),
@@ -158,45 +228,48 @@ def pool_machine(
 
 
 def fault_of(name: str, faults: Faults) -> Fault | None:
-    """What goes wrong with a machine: decided by its name, in the shares that are asked for."""
-    place = 100 * fraction_of("fault", name)
-    for share, fault in _shares(faults):
-        if place < share:
+    """The fault of a machine: its name decides, in the configured percentages."""
+    percentile = 100 * stable_fraction("fault", name)
+    percentages: tuple[tuple[int, Fault], ...] = (
+        (faults.never_boots, "never boots"),
+        (faults.dies, "dies"),
+        (faults.flaps, "flaps"),
+    )
+    for percentage, fault in percentages:
+        if percentile < percentage:
             return fault
-        place -= share
+        percentile -= percentage
     return None
 
 
 def machine_name(pool: str, suffix: str) -> str:
     """The name of a pool's machine, short enough for its Machine and its Node's labels."""
-    return f"{pool[: _LONGEST_NAME - len(suffix) - 1].rstrip('-.')}-{suffix}"
+    return f"{pool[: _MAX_NAME_LENGTH - len(suffix) - 1].rstrip('-.')}-{suffix}"
 
 
-def is_of(obj: BaseObject, revision: str) -> bool:
-    """Whether a machine is of a revision."""
+def has_revision(obj: BaseObject, revision: str) -> bool:
+    """Whether a machine was created from this revision of its pool."""
     return obj.metadata.labels.get(REVISION_LABEL) == revision
 
 
-def _without_discovery(bootstrap_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What a bootstrap config says of machines, without how they find the cluster.
-
-    The kubeadm bootstrap provider writes that into the spec itself, and a new token into it every
-    few minutes; machines that have joined need none.
-    """
-    join: Mapping[str, Any] = bootstrap_spec.get("joinConfiguration") or {}
-    said = {name: value for name, value in join.items() if name != "discovery"}
-    return {**bootstrap_spec, "joinConfiguration": said}
-
-
-def _shares(faults: Faults) -> tuple[tuple[int, Fault], ...]:
-    return (
-        (faults.never_boots, "never boots"),
-        (faults.dies, "dies"),
-        (faults.flaps, "flaps"),
-    )
-
-
-def fraction_of(purpose: str, name: str) -> float:
+def stable_fraction(purpose: str, name: str) -> float:
     """A number from 0 to 1 that looks random and is always the same for a name."""
     digest = hashlib.sha256(f"{purpose}/{name}".encode()).digest()
     return int.from_bytes(digest[:8]) / 2**64
+
+
+def _resolve(value: int | str, total: int, rounded: Callable[[float], int]) -> int:
+    if isinstance(value, int):
+        return value
+    return rounded(total * int(value.removesuffix("%")) / 100)
+
+
+def _without_discovery(bootstrap_spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A bootstrap config's spec without `joinConfiguration.discovery`.
+
+    The kubeadm bootstrap provider writes a new token there every few minutes. Machines that have
+    joined do not need it.
+    """
+    join: Mapping[str, Any] = bootstrap_spec.get("joinConfiguration") or {}
+    kept = {name: value for name, value in join.items() if name != "discovery"}
+    return {**bootstrap_spec, "joinConfiguration": kept}

@@ -1,112 +1,288 @@
-"""How a pool becomes what is wanted: how many machines to make, and which to remove, now."""
+"""Decides the next step: what to wait for, which machines to create and which to delete."""
 
 import hashlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+from datetime import datetime, timedelta
 
-DeletePolicy = Literal["Oldest", "Newest", "Random"]
+from capelin.api import BaseObject
+from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.contract import failure_domains
+from capelin.contract.conditions import (
+    WAITING_FOR_BOOTSTRAP_DATA,
+    WAITING_FOR_CLUSTER_INFRASTRUCTURE,
+    WAITING_FOR_CONTROL_PLANE,
+    find,
+    is_true,
+)
+from capelin.contract.labels import POOL_NAME_LABEL
+from capelin.contract.machine_pools import is_to_go_first
+from capelin.provider import Blocked
+
+from capelin_machine_pool.api import CapelinMachine
+from capelin_machine_pool.desired import (
+    DeletePolicy,
+    DesiredPool,
+    RolloutLimits,
+    has_revision,
+)
+from capelin_machine_pool.status import (
+    WAITING_FOR_OWNER,
+    WAITING_FOR_VERSION,
+    is_lost,
+    is_ready,
+)
+
+_NO_INFRASTRUCTURE = "the Cluster's infrastructure is not provisioned yet"
+
+SOON = 2.0
+"""Seconds after which to look again for something that comes without an event."""
+LATER = 15.0
+"""Seconds after which to look again at an object that waits for its user."""
+_SETTLED = 60.0
+"""Seconds after which to look again at a settled pool: its bootstrap config is not watched."""
+_MAX_DELETIONS = 50
+"""Machines of a pool that begin to go within a minute. With hundreds at a time, the controllers of
+core get in each other's way."""
+_DELETION_COUNTS_FOR = timedelta(minutes=1)
+"""A Machine that takes longer waits for its pods and does not hold up the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineInfo:
+    """The part of a Machine that matters for choosing which one to delete."""
+
+    deleting_since: datetime | None
+    node_ready: bool
+    delete_first: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A machine of a pool, as far as it matters which one goes."""
+class PoolMember:
+    """The part of a pool's machine that matters for choosing which one to delete."""
 
     name: str
-    current: bool
-    """Whether it is of the wanted making."""
+    up_to_date: bool
     ready: bool
     created: datetime
     deleting: bool = False
-    removable: bool = True
-    """Whether core has made its Machine: only through that is a machine removed."""
-    goes_first: bool = False
-    """Whether somebody has marked it to be removed first."""
+    has_machine: bool = True
+    """Whether core has created its Machine. A machine is only deleted through that."""
+    delete_first: bool = False
+    """Whether it has the annotation `cluster.x-k8s.io/delete-machine`."""
     lost: bool = False
-    """Whether what it stands for is gone."""
+    """Whether its Node was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """How many machines there are to be, and how far from it there may be meanwhile."""
+class ObservedPool:
+    """The machines of a pool, and their Machines by name."""
 
-    replicas: int
-    surge: int = 1
-    unavailable: int = 0
-    policy: DeletePolicy = "Oldest"
+    machines: Sequence[CapelinMachine]
+    infos: Mapping[str, MachineInfo]
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What to do now."""
+class PoolChanges:
+    """How many machines to create, and which to delete."""
 
     create: int = 0
-    remove: tuple[str, ...] = ()
+    delete: tuple[str, ...] = ()
 
 
-def limits(
-    replicas: int, max_surge: int | str, max_unavailable: int | str, policy: DeletePolicy
-) -> Wanted:
-    """What a user's numbers and percentages come to; surge rounds up and unavailability down."""
-    surge = _share(max_surge, replicas, math.ceil)
-    unavailable = min(_share(max_unavailable, replicas, math.floor), replicas)
-    # Neither more nor fewer machines would mean that none is ever replaced.
-    return Wanted(replicas, surge, unavailable if surge else max(1, unavailable), policy)
+@dataclass(frozen=True, slots=True)
+class PoolStep:
+    """The next step of a pool. Machines are deleted before others are created."""
+
+    delete: tuple[str, ...]
+    create: tuple[str | None, ...]
+    """The failure domain of each machine to create."""
+    requeue_after: float
+
+
+def pool_waits_for(cluster: Cluster | None, machine_pool: MachinePool | None) -> Blocked | None:
+    """Why a pool cannot have machines yet."""
+    if cluster is None or machine_pool is None:
+        hint = "name it in a MachinePool's infrastructureRef"
+        return Blocked(WAITING_FOR_OWNER, "no MachinePool owns it yet", hint)
+    if not cluster.status.initialization.infrastructure_provisioned:
+        return Blocked(WAITING_FOR_CLUSTER_INFRASTRUCTURE, _NO_INFRASTRUCTURE)
+    if machine_pool.spec.template.spec.bootstrap.data_secret_name is None:
+        return Blocked(WAITING_FOR_BOOTSTRAP_DATA, "its MachinePool has no bootstrap data yet")
+    if not cluster.status.initialization.control_plane_initialized:
+        return Blocked(WAITING_FOR_CONTROL_PLANE, "the control plane is not initialized yet")
+    return None
+
+
+def machine_waits_for(
+    machine: CapelinMachine, cluster: Cluster | None, owner: Machine | None
+) -> Blocked | None:
+    """Why a machine cannot have an instance yet. A pool's machine does not need its Machine."""
+    if cluster is None:
+        return Blocked(WAITING_FOR_OWNER, "no Cluster owns it yet")
+    if not cluster.status.initialization.infrastructure_provisioned:
+        return Blocked(WAITING_FOR_CLUSTER_INFRASTRUCTURE, _NO_INFRASTRUCTURE)
+    if machine.spec.version is None and (owner is None or owner.spec.version is None):
+        hint = "set spec.template.spec.version of its MachinePool or MachineDeployment"
+        return Blocked(WAITING_FOR_VERSION, "its Kubernetes version is not set", hint)
+    if is_in_pool(machine):
+        return None
+    if owner is None or owner.spec.bootstrap.data_secret_name is None:
+        return Blocked(WAITING_FOR_BOOTSTRAP_DATA, "its Machine has no bootstrap data yet")
+    return None
+
+
+def is_in_pool(obj: BaseObject) -> bool:
+    """Whether a CapelinMachine or a Machine is part of a pool."""
+    return POOL_NAME_LABEL in obj.metadata.labels
+
+
+def machine_info(machine: Machine) -> MachineInfo:
+    """The part of a Machine that matters for choosing which one to delete."""
+    return MachineInfo(
+        deleting_since=machine.metadata.deletion_timestamp,
+        node_ready=is_true(machine.status.conditions, "NodeReady"),
+        delete_first=is_to_go_first(machine),
+    )
+
+
+def pool_member(
+    machine: CapelinMachine, infos: Mapping[str, MachineInfo], revision: str, now: datetime
+) -> PoolMember:
+    """A pool's machine together with its Machine."""
+    info = infos.get(machine.name)
+    return PoolMember(
+        name=machine.name,
+        up_to_date=has_revision(machine, revision),
+        # A machine without a ready Node runs no pods.
+        ready=is_ready(machine) and info is not None and info.node_ready,
+        created=machine.metadata.creation_timestamp or now,
+        deleting=machine.metadata.deletion_timestamp is not None
+        or (info is not None and info.deleting_since is not None),
+        has_machine=info is not None,
+        delete_first=info is not None and info.delete_first,
+        lost=is_lost(machine),
+    )
+
+
+def is_settled(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> bool:
+    """Whether nothing is to be done, so that the Machines need not be read."""
+    return desired.revision is None or (
+        len(machines) == desired.limits.replicas
+        and all(has_revision(machine, desired.revision) for machine in machines)
+        and not any(
+            machine.metadata.deletion_timestamp is not None or is_lost(machine)
+            for machine in machines
+        )
+    )
+
+
+def next_pool_step(desired: DesiredPool, observed: ObservedPool, now: datetime) -> PoolStep:
+    """The machines to create and to delete now."""
+    machines, revision = observed.machines, desired.revision
+    if revision is None:
+        # A missing bootstrap config usually comes back unchanged: replace nothing meanwhile.
+        return PoolStep((), (), LATER)
+    if is_settled(desired, machines):
+        return PoolStep((), (), _SETTLED)
+    members = [pool_member(machine, observed.infos, revision, now) for machine in machines]
+    deletions = max(0, _MAX_DELETIONS - deletions_under_way(observed.infos.values(), now))
+    changes = next_changes(members, desired.limits, max_deletions=deletions)
+    domains = _next_failure_domains(desired, machines, changes.create)
+    # The Machines of a pool are not watched: look again to see whether their Nodes are ready.
+    return PoolStep(changes.delete, domains, SOON)
 
 
 def next_changes(
-    members: Sequence[Member], wanted: Wanted, *, may_leave: int | None = None
-) -> Changes:
-    """The machines to remove now, `may_leave` at most, and then to make.
+    members: Sequence[PoolMember], limits: RolloutLimits, *, max_deletions: int | None = None
+) -> PoolChanges:
+    """The machines to delete now, and the number to create afterwards.
 
-    Never are more than `wanted.unavailable` of the wanted number away because of us, nor are
-    there more than `wanted.surge` too many. Those that are already on their way out count as gone.
+    This never makes more than `limits.unavailable` of the replicas unavailable, and never creates
+    more than `limits.surge` above them. Machines that are being deleted count as gone.
     """
-    alive = [one for one in members if not one.deleting]
-    there = [one for one in alive if not one.lost]
-    remove = _removals(alive, wanted)[:may_leave]
-    current = sum(one.current for one in there)
-    outdated = len(there) - current
-    left = len(there) - sum(one.name in remove for one in there)
-    limit = wanted.replicas + (wanted.surge if outdated else 0)
-    return Changes(max(0, min(wanted.replicas - current, limit - left)), remove)
+    remaining = [member for member in members if not member.deleting]
+    existing = [member for member in remaining if not member.lost]
+    delete = _deletions(remaining, limits)[:max_deletions]
+    up_to_date = sum(member.up_to_date for member in existing)
+    outdated = len(existing) - up_to_date
+    left = len(existing) - sum(member.name in delete for member in existing)
+    most = limits.replicas + (limits.surge if outdated else 0)
+    return PoolChanges(max(0, min(limits.replicas - up_to_date, most - left)), delete)
 
 
-def _removals(alive: Sequence[Member], wanted: Wanted) -> tuple[str, ...]:
-    """Which machines go: lost ones, surplus ones, and outdated ones as fast as others stand in."""
-    there = [one for one in alive if not one.lost]
-    least = max(0, wanted.replicas - wanted.unavailable)
-    ready = sum(one.ready for one in there)
-    surplus = sum(one.current for one in there) - wanted.replicas
-    # New machines that are not ready stand in for nobody, so a bad version stops at the first few.
-    spare = len(there) - sum(one.current and not one.ready for one in there) - least
-    removed: list[str] = []
-    for one in sorted(alive, key=lambda one: _turn(one, wanted.policy)):
-        if not one.removable:
+def deletions_under_way(infos: Iterable[MachineInfo], now: datetime) -> int:
+    """How many Machines are being deleted, without those that wait for their pods."""
+    moments = (info.deleting_since for info in infos)
+    return sum(moment is not None and now - moment < _DELETION_COUNTS_FOR for moment in moments)
+
+
+def node_was_deleted(machine: Machine) -> bool:
+    """Whether core has seen that a Machine's Node was deleted."""
+    node_ready = find(machine.status.conditions, "NodeReady")
+    return node_ready is not None and node_ready.reason == "NodeDeleted"
+
+
+def needs_remediation(machine: Machine) -> bool:
+    """Whether a MachineHealthCheck asks the owner of a Machine to replace it.
+
+    Core does so for MachineSets. For the machines of a pool, this provider has to.
+    """
+    remediated = find(machine.status.conditions, "OwnerRemediated")
+    return remediated is not None and remediated.status == "False"
+
+
+def _deletions(remaining: Sequence[PoolMember], limits: RolloutLimits) -> tuple[str, ...]:
+    """Lost machines, surplus ones, and outdated ones as far as others are available."""
+    existing = [member for member in remaining if not member.lost]
+    least = max(0, limits.replicas - limits.unavailable)
+    ready = sum(member.ready for member in existing)
+    surplus = sum(member.up_to_date for member in existing) - limits.replicas
+    # New machines that are not ready do not count as available, so that a rollout to a version
+    # that does not start stops after the first few machines.
+    starting = sum(member.up_to_date and not member.ready for member in existing)
+    spare = len(existing) - starting - least
+    names: list[str] = []
+    for member in sorted(remaining, key=lambda member: _deletion_order(member, limits.policy)):
+        if not member.has_machine:
             continue
-        if not one.lost:
-            if (surplus if one.current else spare) <= 0 or (one.ready and ready <= least):
+        if not member.lost:
+            if (surplus if member.up_to_date else spare) <= 0 or (member.ready and ready <= least):
                 continue
-            ready -= one.ready
-            surplus -= one.current
-            spare -= not one.current
-        removed.append(one.name)
-    return tuple(removed)
+            ready -= member.ready
+            surplus -= member.up_to_date
+            spare -= not member.up_to_date
+        names.append(member.name)
+    return tuple(names)
 
 
-def _turn(one: Member, policy: DeletePolicy) -> tuple[bool, bool, bool, bool, float | str]:
-    moment = one.created.timestamp()
+def _deletion_order(
+    member: PoolMember, policy: DeletePolicy
+) -> tuple[bool, bool, bool, bool, float | str]:
+    created = member.created.timestamp()
     order: dict[DeletePolicy, float | str] = {
-        "Oldest": moment,
-        "Newest": -moment,
-        "Random": hashlib.sha256(one.name.encode()).hexdigest(),
+        "Oldest": created,
+        "Newest": -created,
+        "Random": hashlib.sha256(member.name.encode()).hexdigest(),
     }
-    return not one.lost, one.current, not one.goes_first, one.ready, order[policy]
+    return (
+        not member.lost,
+        member.up_to_date,
+        not member.delete_first,
+        member.ready,
+        order[policy],
+    )
 
 
-def _share(value: int | str, of: int, rounded: Callable[[float], int]) -> int:
-    if isinstance(value, int):
-        return value
-    return rounded(of * int(value.removesuffix("%")) / 100)
+def _next_failure_domains(
+    desired: DesiredPool, machines: Sequence[CapelinMachine], count: int
+) -> tuple[str | None, ...]:
+    """The failure domains of the next machines, each the one with the fewest so far."""
+    placed = [machine.spec.failure_domain for machine in machines]
+    chosen: list[str | None] = []
+    for _ in range(count):
+        domain = failure_domains.fewest(
+            desired.failure_domains, [*placed, *chosen], seed=desired.machine_pool.uid
+        )
+        chosen.append(domain)
+    return tuple(chosen)

@@ -14,7 +14,12 @@ from capelin_machine_pool.api import (
     CapelinMachinePoolTemplate,
     CapelinMachineTemplate,
 )
-from capelin_machine_pool.reconcilers import Clusters, Machines, Pools, Templates
+from capelin_machine_pool.reconcilers import (
+    ClusterReconciler,
+    MachinePoolReconciler,
+    MachineReconciler,
+    MachineTemplateReconciler,
+)
 
 LABEL = "infrastructure-capelin"
 KINDS = (
@@ -35,7 +40,9 @@ def provider() -> Provider:
         version=f"v{version('capelin-machine-pool')}",
         module="capelin_machine_pool",
         crds=[crd(kind, provider=LABEL) for kind in KINDS],
-        rules=rbac([Clusters, Machines, Pools, Templates]),
+        rules=rbac(
+            [ClusterReconciler, MachineReconciler, MachinePoolReconciler, MachineTemplateReconciler]
+        ),
         programs=["kwok"],
         # Of the others, topologies alone make something, and that follows their changes.
         objects=immutable_templates(

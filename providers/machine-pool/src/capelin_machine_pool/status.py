@@ -1,4 +1,4 @@
-"""What to say of pools, machines and what is around them: status and conditions."""
+"""Status and conditions of pools, machines and the cluster infrastructure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,43 +7,43 @@ from capelin.api import BaseObject, Condition
 from capelin.api.views.capi import Cluster
 from capelin.contract.conditions import DELETING, READY, ConditionSpec, find, is_true, update
 from capelin.contract.machine_pools import provider_id_list
+from capelin.provider import Blocked
 
 from capelin_machine_pool.api import (
-    MOST_INSTANCES,
+    MAX_STATUS_INSTANCES,
     CapelinCluster,
     CapelinMachine,
     CapelinMachinePool,
     ClusterStatus,
     Initialization,
+    MachinePoolStatus,
     MachineStatus,
-    PoolStatus,
+    PoolInstance,
 )
-from capelin_machine_pool.api import Instance as PoolInstance
-from capelin_machine_pool.backends import Instance
+from capelin_machine_pool.backends import InstanceStatus
+from capelin_machine_pool.desired import DesiredPool, has_revision
 
 REPLICAS_READY = "ReplicasReady"
 UP_TO_DATE = "UpToDate"
 NODE_RUNNING = "NodeRunning"
-LOST = "Lost"
-REFUSED = "Refused"
+NODE_DELETED = "NodeDeleted"
+NODE_STARTING = "Starting"
+INVALID_CONFIGURATION = "InvalidConfiguration"
 
 WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
 WAITING_FOR_OWNER = "WaitingForOwner"
-WAITING_FOR_INFRASTRUCTURE = "WaitingForClusterInfrastructureReady"
 WAITING_FOR_VERSION = "WaitingForVersion"
 WAITING_FOR_BOOTSTRAP_CONFIG = "WaitingForBootstrapConfig"
-WAITING_FOR_BOOTSTRAP_DATA = "WaitingForBootstrapData"
-WAITING_FOR_CONTROL_PLANE = "WaitingForControlPlaneInitialized"
 NOT_DELETING = ConditionSpec(DELETING, "False", "NotDeleting")
 
 
 def cluster_status(
     infrastructure: CapelinCluster, cluster: Cluster, paused: ConditionSpec, now: datetime
 ) -> ClusterStatus:
-    """The status of what is around machines: nothing could be missing but the API's endpoint.
+    """The status of a cluster's infrastructure: provisioned as soon as there is an endpoint.
 
-    Core connects to the API as soon as the infrastructure is provisioned; where that fails, it
-    tries again 30 s later.
+    Core connects to the endpoint as soon as the infrastructure is provisioned, and tries a failed
+    connection again only after 30 s. So it is not provisioned earlier.
     """
     before = infrastructure.status or ClusterStatus()
     endpoint = infrastructure.spec.control_plane_endpoint or cluster.spec.control_plane_endpoint
@@ -55,8 +55,8 @@ def cluster_status(
             READY,
             "False",
             WAITING_FOR_ENDPOINT,
-            "the control plane has not said yet where the API answers; if its provider never does,"
-            " say it in spec.controlPlaneEndpoint",
+            "the control plane has no endpoint yet; if its provider never sets one, set"
+            " spec.controlPlaneEndpoint",
         )
     )
     return ClusterStatus(
@@ -72,22 +72,21 @@ def cluster_status(
 
 def machine_status(
     machine: CapelinMachine,
-    instance: Instance,
+    instance: InstanceStatus,
     *,
     failure_domain: str | None,
     paused: ConditionSpec,
     now: datetime,
 ) -> MachineStatus:
-    """The status of a machine. Once provisioned, it stays so: core watches its node from then."""
+    """The status of a machine. It stays provisioned: core watches its Node from then on."""
     before = machine.status or MachineStatus()
     provisioned = bool(before.initialization.provisioned) or instance.running
     running = instance.running and not instance.lost
+    reason = NODE_DELETED if instance.lost else NODE_STARTING
     node = (
         ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING)
         if running
-        else ConditionSpec(
-            NODE_RUNNING, "False", LOST if instance.lost else "Starting", instance.message
-        )
+        else ConditionSpec(NODE_RUNNING, "False", reason, instance.message)
     )
     ready = ConditionSpec(READY, node.status, READY if running else f"Not{READY}", node.message)
     return MachineStatus(
@@ -102,33 +101,31 @@ def machine_status(
 
 def pool_status(
     pool: CapelinMachinePool,
+    desired: DesiredPool,
     machines: Sequence[CapelinMachine],
     *,
-    replicas: int,
-    up_to_date: int | None,
     paused: ConditionSpec,
     now: datetime,
-) -> PoolStatus:
-    """The status of a pool; `up_to_date` is None while its bootstrap config is not there.
+) -> MachinePoolStatus:
+    """The status of a pool.
 
-    It is provisioned as soon as it can have machines, and stays so: core copies the list of its
-    machines only while it is, and would lose sight of them otherwise.
+    It is provisioned as soon as it can have machines, and stays so: core copies
+    `spec.providerIDList` only while it is, and would lose sight of the Nodes otherwise.
     """
-    ready = sum(is_ready(machine) for machine in machines)
-    missing = f"{ready} of {replicas} machines are ready"
-    here = (
-        ConditionSpec(REPLICAS_READY, "True", REPLICAS_READY)
-        if ready >= replicas
-        else ConditionSpec(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", missing)
-    )
-    whole = ConditionSpec(
-        READY, here.status, READY if here.status == "True" else f"Not{READY}", here.message
-    )
-    return PoolStatus(
+    replicas = desired.limits.replicas
+    ready_machines = sum(is_ready(machine) for machine in machines)
+    if ready_machines >= replicas:
+        ready = ConditionSpec(READY, "True", READY)
+        replicas_ready = ConditionSpec(REPLICAS_READY, "True", REPLICAS_READY)
+    else:
+        message = f"{ready_machines} of {replicas} machines are ready"
+        ready = ConditionSpec(READY, "False", f"Not{READY}", message)
+        replicas_ready = ConditionSpec(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", message)
+    return MachinePoolStatus(
         conditions=conditions(
             pool,
-            _before(pool),
-            [whole, here, _currency(len(machines), up_to_date), NOT_DELETING, paused],
+            _present(pool),
+            [ready, replicas_ready, _up_to_date(desired, machines), NOT_DELETING, paused],
             now,
         ),
         initialization=Initialization(provisioned=True),
@@ -140,7 +137,7 @@ def pool_status(
                 version=machine.spec.version,
                 ready=is_ready(machine),
             )
-            for machine in sorted(machines, key=lambda machine: machine.name)[:MOST_INSTANCES]
+            for machine in sorted(machines, key=lambda machine: machine.name)[:MAX_STATUS_INSTANCES]
         ],
         replicas=len(provider_ids(machines)),
         ready=True,
@@ -150,7 +147,7 @@ def pool_status(
 
 
 def provider_ids(machines: Sequence[CapelinMachine]) -> list[str]:
-    """The machines that have become nodes and still are, as core wants to see them."""
+    """The sorted provider IDs of the machines that have a Node."""
     return provider_id_list(
         machine.spec.provider_id
         for machine in machines
@@ -159,59 +156,64 @@ def provider_ids(machines: Sequence[CapelinMachine]) -> list[str]:
 
 
 def is_provisioned(machine: CapelinMachine) -> bool:
-    """Whether a machine has become a node once."""
+    """Whether a machine has had a Node."""
     return bool(machine.status and machine.status.initialization.provisioned)
 
 
 def is_ready(machine: CapelinMachine) -> bool:
-    """Whether a machine runs now."""
+    """Whether a machine runs."""
     return machine.status is not None and is_true(machine.status.conditions, READY)
 
 
 def is_lost(machine: CapelinMachine) -> bool:
-    """Whether a machine had become a node, and the node is gone."""
+    """Whether a machine had a Node and the Node was deleted."""
     running = find(machine.status.conditions, NODE_RUNNING) if machine.status else None
-    return running is not None and running.reason == LOST
+    return running is not None and running.reason == NODE_DELETED
+
+
+def blocked(reason: Blocked) -> ConditionSpec:
+    """The condition of an object that waits for something."""
+    return ConditionSpec(READY, "False", reason.reason, str(reason))
 
 
 def deleting(message: str) -> ConditionSpec:
-    """What to say of an object that is to go and cannot yet."""
+    """The condition of an object that is being deleted."""
     return ConditionSpec(DELETING, "True", DELETING, message)
 
 
-def said(obj: BaseObject, *aspects: ConditionSpec, now: datetime) -> list[Condition]:
-    """The conditions of an object with these changed, and all else as it was."""
-    before = _before(obj)
+def merge_conditions(obj: BaseObject, *changed: ConditionSpec, now: datetime) -> list[Condition]:
+    """The conditions of an object with these changed and the others as they were."""
+    present = _present(obj)
     merged: Mapping[str, ConditionSpec] = {
-        **{condition.type: ConditionSpec.of(condition) for condition in before},
-        **{aspect.type: aspect for aspect in aspects},
+        **{condition.type: ConditionSpec.of(condition) for condition in present},
+        **{condition.type: condition for condition in changed},
     }
-    return conditions(obj, before, list(merged.values()), now)
+    return conditions(obj, present, list(merged.values()), now)
 
 
 def conditions(
-    obj: BaseObject, before: Sequence[Condition], aspects: Sequence[ConditionSpec], now: datetime
+    obj: BaseObject, present: Sequence[Condition], specs: Sequence[ConditionSpec], now: datetime
 ) -> list[Condition]:
-    """Conditions with the times at which they changed."""
-    return update(before, aspects, now=now, generation=obj.metadata.generation)
+    """Conditions with the times at which their status last changed."""
+    return update(present, specs, now=now, generation=obj.metadata.generation)
 
 
-def _currency(machines: int, up_to_date: int | None) -> ConditionSpec:
-    """Whether a pool's machines are of the wanted making."""
-    if up_to_date is None:
+def _up_to_date(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> ConditionSpec:
+    """Whether all machines were created from the pool's present template."""
+    if desired.revision is None:
         message = (
-            "the bootstrap config that its MachinePool names in"
-            " spec.template.spec.bootstrap.configRef is not there, so no machine is made or"
-            " replaced; make it again, or name another"
+            "the bootstrap config that the MachinePool names in"
+            " spec.template.spec.bootstrap.configRef does not exist, so no machine is created or"
+            " replaced; create it again, or name another one"
         )
         return ConditionSpec(UP_TO_DATE, "Unknown", WAITING_FOR_BOOTSTRAP_CONFIG, message)
-    if outdated := machines - up_to_date:
+    if outdated := sum(not has_revision(machine, desired.revision) for machine in machines):
         message = f"{outdated} machines are outdated"
         return ConditionSpec(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)
     return ConditionSpec(UP_TO_DATE, "True", UP_TO_DATE)
 
 
-def _before(obj: BaseObject) -> list[Condition]:
+def _present(obj: BaseObject) -> list[Condition]:
     match obj:
         case CapelinCluster() | CapelinMachine() | CapelinMachinePool():
             return obj.status.conditions if obj.status else []

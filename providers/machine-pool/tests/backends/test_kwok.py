@@ -16,8 +16,9 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import Faults, Simulated
-from capelin_machine_pool.backends.simulated import SimulatedMachines
-from capelin_machine_pool.desired import WantedMachine
+from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.backends.simulated import SimulatedBackend
+from capelin_machine_pool.desired import Instance
 
 pytestmark = pytest.mark.needs_programs("kwok")
 
@@ -28,7 +29,7 @@ KUBERNETES_WAITS = 50.0
 """Seconds without a renewal after which a Node is unready."""
 
 
-class Shoal:
+class SimulatedMachines:
     """Simulated machines of a cluster whose API server is the test's."""
 
     def __init__(self, folder: Path, namespace: str, kubeconfig: bytes, workload: Client) -> None:
@@ -38,12 +39,12 @@ class Shoal:
         self._workload = workload
         self.backend = self.another()
 
-    def another(self) -> SimulatedMachines:
-        return SimulatedMachines(self._folder, Binaries())
+    def another(self) -> SimulatedBackend:
+        return SimulatedBackend(self._folder, Binaries())
 
     async def restart(self) -> None:
         """Nothing in memory is left, nor any lock held, as after a kill of the provider."""
-        await self.backend.kwok.let_go(ObjectKey(self.namespace, CLUSTER))
+        await self.backend.kwok.release(ObjectKey(self.namespace, CLUSTER))
         self.backend = self.another()
 
     @property
@@ -58,8 +59,8 @@ class Shoal:
         """The process that keeps the nodes alive, as soon as there is one."""
         return await until(self.kwok)
 
-    def machine(self, name: str, *, dies: int = 0) -> WantedMachine:
-        return WantedMachine(
+    def machine(self, name: str, *, dies: int = 0) -> Instance:
+        return Instance(
             key=ObjectKey(self.namespace, f"{self.namespace}-{name}"),
             cluster=CLUSTER,
             provider_id=f"capelin:///{self.namespace}/{CLUSTER}/{name}",
@@ -73,16 +74,15 @@ class Shoal:
             ),
         )
 
-    async def ensure(self, machine: WantedMachine) -> None:
-        await self.backend.ensure(
-            machine,
-            self._workload,
-            kubeconfig=self.kubeconfig,
-            was_running=await self._workload.find(Node, machine.key.name) is not None,
-            now=datetime.now(UTC),
-        )
+    async def ensure(self, machine: Instance) -> None:
+        await self.look(machine)
 
-    async def until_ready(self, machine: WantedMachine) -> Node:
+    async def look(self, machine: Instance) -> InstanceStatus:
+        workload = Workload(client=self._workload, kubeconfig=self.kubeconfig)
+        observed = await self.backend.observe(machine, workload)
+        return await self.backend.apply(machine, observed, workload, datetime.now(UTC))
+
+    async def until_ready(self, machine: Instance) -> Node:
         return await until(lambda: self._workload.get(Node, machine.key.name), is_ready)
 
 
@@ -91,22 +91,26 @@ def is_ready(node: Node) -> bool:
 
 
 @pytest.fixture
-async def shoal(
+async def machines(
     client: Client, kubeconfig: Path, namespace: str, tmp_path: Path
-) -> AsyncGenerator[Shoal]:
-    shoal = Shoal(tmp_path, namespace, await asyncio.to_thread(kubeconfig.read_bytes), client)
-    yield shoal
-    await shoal.backend.forget(ObjectKey(namespace, CLUSTER))
+) -> AsyncGenerator[SimulatedMachines]:
+    machines = SimulatedMachines(
+        tmp_path, namespace, await asyncio.to_thread(kubeconfig.read_bytes), client
+    )
+    yield machines
+    await machines.backend.release(ObjectKey(namespace, CLUSTER))
     await kill_all(tmp_path)
     for node in (await client.list(Node)).items:
         if node.name.startswith(namespace):
             await client.delete(Node, node.name)
 
 
-async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client: Client) -> None:
-    machine = shoal.machine("a")
-    await shoal.ensure(machine)
-    node = await shoal.until_ready(machine)
+async def test_a_machine_becomes_a_ready_node_with_a_lease(
+    machines: SimulatedMachines, client: Client
+) -> None:
+    machine = machines.machine("a")
+    await machines.ensure(machine)
+    node = await machines.until_ready(machine)
     assert node.spec.provider_id == machine.provider_id
     assert node.status.node_info.kubelet_version == "v1.33.13"
 
@@ -121,32 +125,33 @@ async def test_a_machine_becomes_a_ready_node_with_a_lease(shoal: Shoal, client:
 
 
 async def test_a_machine_runs_on_whose_status_was_lost_in_a_move(
-    shoal: Shoal, client: Client
+    machines: SimulatedMachines,
 ) -> None:
-    machine = shoal.machine("a")
-    await shoal.ensure(machine)
+    machine = machines.machine("a")
+    await machines.ensure(machine)
     slow = machine.simulated.model_copy(update={"startup_seconds": 3600})
     # Made anew on the other side, it has another age; its Node is as it was.
     moved = replace(machine, simulated=slow, created=datetime.now(UTC))
-    seen = await shoal.backend.ensure(
-        moved, client, kubeconfig=shoal.kubeconfig, was_running=False, now=datetime.now(UTC)
-    )
-    assert seen.running
+    observed = await machines.look(moved)
+    assert observed.running
+    assert not observed.lost
 
 
 @pytest.mark.integration
-async def test_a_machine_that_dies_renews_its_lease_no_more(shoal: Shoal, client: Client) -> None:
-    machine = shoal.machine("a", dies=100)
+async def test_a_machine_that_dies_renews_its_lease_no_more(
+    machines: SimulatedMachines, client: Client
+) -> None:
+    machine = machines.machine("a", dies=100)
 
     async def renewed_at() -> datetime | None:
         lease = await client.find(Lease, machine.key.name, "kube-node-lease")
         return None if lease is None else lease.spec.renew_time
 
-    await shoal.ensure(machine)
-    await shoal.until_ready(machine)
+    await machines.ensure(machine)
+    await machines.until_ready(machine)
     first = await renewed_at()
     await until(renewed_at, lambda last: last not in {None, first})
-    await shoal.ensure(machine)
+    await machines.ensure(machine)
     # A renewal may be under way.
     await asyncio.sleep(1)
     last = await renewed_at()
@@ -154,93 +159,99 @@ async def test_a_machine_that_dies_renews_its_lease_no_more(shoal: Shoal, client
     assert await renewed_at() == last
 
 
-async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(shoal: Shoal) -> None:
-    first, second = shoal.machine("a"), shoal.machine("b")
-    await shoal.ensure(first)
-    await shoal.until_ready(first)
-    before = await shoal.until_it_runs()
-    await shoal.restart()
-    await shoal.ensure(second)
-    await shoal.until_ready(second)
-    assert shoal.kwok() == before
+async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(
+    machines: SimulatedMachines,
+) -> None:
+    first, second = machines.machine("a"), machines.machine("b")
+    await machines.ensure(first)
+    await machines.until_ready(first)
+    before = await machines.until_it_runs()
+    await machines.restart()
+    await machines.ensure(second)
+    await machines.until_ready(second)
+    assert machines.kwok() == before
 
 
-async def test_all_machines_of_a_cluster_share_a_process_that_comes_back(shoal: Shoal) -> None:
-    await asyncio.gather(*(shoal.ensure(shoal.machine(name)) for name in "abc"))
-    await shoal.until_ready(shoal.machine("a"))
-    before = await shoal.until_it_runs()
+async def test_all_machines_of_a_cluster_share_a_process_that_comes_back(
+    machines: SimulatedMachines,
+) -> None:
+    await asyncio.gather(*(machines.ensure(machines.machine(name)) for name in "abc"))
+    await machines.until_ready(machines.machine("a"))
+    before = await machines.until_it_runs()
     os.kill(before, signal.SIGKILL)
-    await until(shoal.kwok, lambda now: now not in {None, before})
-    later = shoal.machine("d")
-    await shoal.ensure(later)
-    await shoal.until_ready(later)
+    await until(machines.kwok, lambda now: now not in {None, before})
+    later = machines.machine("d")
+    await machines.ensure(later)
+    await machines.until_ready(later)
 
 
 async def test_a_process_that_comes_back_has_its_nodes_leases_at_once(
-    shoal: Shoal, client: Client
+    machines: SimulatedMachines, client: Client
 ) -> None:
-    machine = shoal.machine("a")
-    await shoal.ensure(machine)
+    machine = machines.machine("a")
+    await machines.ensure(machine)
 
     async def holder() -> str | None:
         lease = await client.find(Lease, machine.key.name, "kube-node-lease")
         return None if lease is None else lease.spec.holder_identity
 
     before = await until(holder)
-    os.kill(await shoal.until_it_runs(), signal.SIGKILL)
+    os.kill(await machines.until_it_runs(), signal.SIGKILL)
     await until(holder, lambda now: now not in {None, before})
 
 
-async def test_what_could_not_be_written_is_tried_again(shoal: Shoal) -> None:
-    in_the_way = shoal.folder / "stages.yaml"
+async def test_what_could_not_be_written_is_tried_again(machines: SimulatedMachines) -> None:
+    in_the_way = machines.folder / "stages.yaml"
     in_the_way.mkdir(parents=True, mode=0o700)
-    machine = shoal.machine("a")
+    machine = machines.machine("a")
     with pytest.raises(OSError, match=r"stages\.yaml"):
-        await shoal.ensure(machine)
+        await machines.ensure(machine)
     in_the_way.rmdir()
-    await shoal.ensure(machine)
-    await shoal.until_it_runs()
+    await machines.ensure(machine)
+    await machines.until_it_runs()
 
 
-async def test_another_kubeconfig_makes_another_process(shoal: Shoal) -> None:
-    machine = shoal.machine("a")
-    await shoal.ensure(machine)
-    await shoal.until_ready(machine)
-    before = await shoal.until_it_runs()
-    shoal.kubeconfig += b"\n"
-    await shoal.ensure(machine)
-    await until(shoal.kwok, lambda now: now not in {None, before})
-    later = shoal.machine("b")
-    await shoal.ensure(later)
-    await shoal.until_ready(later)
+async def test_another_kubeconfig_makes_another_process(machines: SimulatedMachines) -> None:
+    machine = machines.machine("a")
+    await machines.ensure(machine)
+    await machines.until_ready(machine)
+    before = await machines.until_it_runs()
+    machines.kubeconfig += b"\n"
+    await machines.ensure(machine)
+    await until(machines.kwok, lambda now: now not in {None, before})
+    later = machines.machine("b")
+    await machines.ensure(later)
+    await machines.until_ready(later)
 
 
-async def test_a_process_that_another_provider_took_over_is_left_to_it(shoal: Shoal) -> None:
-    machine, cluster = shoal.machine("a"), ObjectKey(shoal.namespace, CLUSTER)
-    await shoal.ensure(machine)
-    await shoal.until_ready(machine)
-    before, first = await shoal.until_it_runs(), shoal.backend
-    shoal.backend = shoal.another()
+async def test_a_process_that_another_provider_took_over_is_left_to_it(
+    machines: SimulatedMachines,
+) -> None:
+    machine, cluster = machines.machine("a"), ObjectKey(machines.namespace, CLUSTER)
+    await machines.ensure(machine)
+    await machines.until_ready(machine)
+    before, first = await machines.until_it_runs(), machines.backend
+    machines.backend = machines.another()
     for _ in range(2):
         with pytest.raises(AlreadySupervisedError):
-            await shoal.ensure(machine)
-    await first.kwok.let_go(cluster)
-    await shoal.ensure(machine)
-    assert first.clusters(shoal.namespace) == [cluster]
-    await first.forget(cluster)
-    assert shoal.kwok() == before
-    assert (shoal.folder / "kubeconfig").exists()
+            await machines.ensure(machine)
+    await first.kwok.release(cluster)
+    await machines.ensure(machine)
+    assert first.clusters(machines.namespace) == [cluster]
+    await first.release(cluster)
+    assert machines.kwok() == before
+    assert (machines.folder / "kubeconfig").exists()
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["same provider", "started again"])
 async def test_the_last_machine_leaves_no_process_and_no_file(
-    shoal: Shoal, *, restarted: bool
+    machines: SimulatedMachines, *, restarted: bool
 ) -> None:
-    machine = shoal.machine("a")
-    await shoal.ensure(machine)
-    await shoal.until_ready(machine)
+    machine = machines.machine("a")
+    await machines.ensure(machine)
+    await machines.until_ready(machine)
     if restarted:
-        await shoal.restart()
-    await shoal.backend.forget(ObjectKey(shoal.namespace, CLUSTER))
-    assert shoal.kwok() is None
-    assert not shoal.folder.exists()
+        await machines.restart()
+    await machines.backend.release(ObjectKey(machines.namespace, CLUSTER))
+    assert machines.kwok() is None
+    assert not machines.folder.exists()

@@ -1,22 +1,29 @@
 """Simulated machines: their nodes, and when they are alive."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
 
 import pytest
 from capelin.controller import ObjectKey
 from capelin_machine_pool.api import Faults, Simulated, Taint
-from capelin_machine_pool.backends.keeper import KEPT_ALIVE
-from capelin_machine_pool.backends.simulated import addresses, is_alive, node_of
-from capelin_machine_pool.desired import WantedMachine
+from capelin_machine_pool.backends import InstanceStatus
+from capelin_machine_pool.backends.kwok_launcher import MANAGED_LABEL
+from capelin_machine_pool.backends.simulated import (
+    NodeStep,
+    addresses,
+    has_heartbeats,
+    next_step,
+    node_manifest,
+    observed_status,
+)
+from capelin_machine_pool.desired import Instance
 
 BOOTED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def wanted(
-    *, failure_domain: str | None = None, simulated: Simulated | None = None
-) -> WantedMachine:
-    return WantedMachine(
+def desired(*, failure_domain: str | None = None, simulated: Simulated | None = None) -> Instance:
+    return Instance(
         key=ObjectKey("team", "pool-1"),
         cluster="demo",
         provider_id="capelin:///team/demo/pool-1",
@@ -27,9 +34,9 @@ def wanted(
     )
 
 
-def faulty(faults: Faults) -> WantedMachine:
+def faulty(faults: Faults) -> Instance:
     simulated = Simulated(startup_seconds=0, startup_jitter_seconds=0, faults=faults)
-    return wanted(simulated=simulated)
+    return desired(simulated=simulated)
 
 
 def at(seconds: int) -> datetime:
@@ -37,12 +44,12 @@ def at(seconds: int) -> datetime:
 
 
 def test_a_node_has_the_machines_provider_id_version_and_addresses() -> None:
-    node = node_of(wanted(), BOOTED)
+    node = node_manifest(desired(), BOOTED)
     assert node["metadata"]["name"] == "pool-1"
     assert node["spec"] == {"providerID": "capelin:///team/demo/pool-1"}
     assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.33.13"
     assert [one["type"] for one in node["status"]["addresses"]] == ["Hostname", "InternalIP"]
-    assert node["metadata"]["labels"][KEPT_ALIVE] == "fake"
+    assert node["metadata"]["labels"][MANAGED_LABEL] == "fake"
     assert node["metadata"]["annotations"] == {}
 
 
@@ -52,7 +59,7 @@ def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
         labels={"team": "red", "kubernetes.io/arch": "arm64"},
         taints=[Taint(key="gpu", value="yes", effect="NoSchedule")],
     )
-    node = node_of(wanted(failure_domain="east", simulated=simulated), BOOTED)
+    node = node_manifest(desired(failure_domain="east", simulated=simulated), BOOTED)
     assert node["status"]["capacity"] == {"cpu": "64", "nvidia.com/gpu": "8"}
     assert node["status"]["allocatable"] == node["status"]["capacity"]
     assert node["spec"]["taints"] == [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
@@ -62,18 +69,20 @@ def test_a_node_has_the_capacity_labels_and_taints_that_are_asked_for() -> None:
         "kubernetes.io/arch": "arm64",
         "team": "red",
         "topology.kubernetes.io/zone": "east",
-        KEPT_ALIVE: "fake",
+        MANAGED_LABEL: "fake",
     }
 
 
 def test_a_node_is_ready_from_the_start() -> None:
-    said = {one["type"]: one for one in node_of(wanted(), BOOTED)["status"]["conditions"]}
+    said = {one["type"]: one for one in node_manifest(desired(), BOOTED)["status"]["conditions"]}
     assert {type_ for type_, one in said.items() if one["status"] == "True"} == {"Ready"}
     assert {one["lastTransitionTime"] for one in said.values()} == {"2026-01-01T00:00:00Z"}
 
 
 def test_the_architecture_that_a_label_says_is_the_nodes() -> None:
-    node = node_of(wanted(simulated=Simulated(labels={"kubernetes.io/arch": "arm64"})), BOOTED)
+    node = node_manifest(
+        desired(simulated=Simulated(labels={"kubernetes.io/arch": "arm64"})), BOOTED
+    )
     assert node["status"]["nodeInfo"]["architecture"] == "arm64"
 
 
@@ -86,18 +95,18 @@ def test_addresses_go_by_the_name_and_are_in_a_private_network() -> None:
 
 
 def test_a_machine_without_a_fault_lives_on() -> None:
-    assert is_alive(faulty(Faults()), at(10**6)) == (True, None)
+    assert has_heartbeats(faulty(Faults()), at(10**6)) == (True, None)
 
 
 def test_a_machine_that_never_boots_has_nothing_that_could_fall_silent() -> None:
-    assert is_alive(faulty(Faults(never_boots=100)), at(10**6)) == (True, None)
+    assert has_heartbeats(faulty(Faults(never_boots=100)), at(10**6)) == (True, None)
 
 
 def test_a_machine_dies_after_its_time_and_stays_dead() -> None:
     one = faulty(Faults(dies=100, after_seconds=60))
-    assert is_alive(one, at(59)) == (True, at(60))
-    assert is_alive(one, at(60)) == (False, None)
-    assert is_alive(one, at(10**6)) == (False, None)
+    assert has_heartbeats(one, at(59)) == (True, at(60))
+    assert has_heartbeats(one, at(60)) == (False, None)
+    assert has_heartbeats(one, at(10**6)) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -115,4 +124,41 @@ def test_a_flapping_machine_is_silent_and_alive_in_turn(
     seconds: int, alive: bool, changes: int
 ) -> None:
     one = faulty(Faults(flaps=100, after_seconds=60))
-    assert is_alive(one, at(seconds)) == (alive, at(changes))
+    assert has_heartbeats(one, at(seconds)) == (alive, at(changes))
+
+
+STARTING = InstanceStatus(running=False, message="starting")
+
+
+def test_a_machine_without_a_node_starts_unless_it_had_one() -> None:
+    machine = desired()
+    assert observed_status(machine, None) == STARTING
+    lost = observed_status(replace(machine, provisioned=True), None)
+    assert (lost.running, lost.lost) == (True, True)
+    assert next_step(replace(machine, provisioned=True), lost, at(60)) == NodeStep(status=lost)
+
+
+def test_a_machine_gets_its_node_when_it_has_booted() -> None:
+    machine = desired(simulated=Simulated(startup_seconds=10, startup_jitter_seconds=0))
+    early = next_step(machine, STARTING, at(9))
+    assert (early.create_node, early.status.changes_at) == (False, at(10))
+    step = next_step(machine, STARTING, at(10))
+    assert (step.create_node, step.set_heartbeats, step.status.running) == (True, None, True)
+
+
+def test_a_machine_that_never_boots_gets_no_node() -> None:
+    step = next_step(faulty(Faults(never_boots=100)), STARTING, at(10**6))
+    assert (step.create_node, step.status.running) == (False, False)
+    assert "never boots" in step.status.message
+
+
+@pytest.mark.parametrize(
+    ("heartbeats", "seconds", "change"),
+    [(True, 59, None), (True, 60, False), (False, 60, None), (False, 59, True)],
+)
+def test_heartbeats_change_only_where_they_are_not_as_they_should_be(
+    heartbeats: bool, seconds: int, change: bool | None
+) -> None:
+    machine = faulty(Faults(dies=100, after_seconds=60))
+    observed = InstanceStatus(running=True, heartbeats=heartbeats)
+    assert next_step(machine, observed, at(seconds)).set_heartbeats is change

@@ -15,13 +15,13 @@ from capelin_machine_pool.api import (
     CapelinMachine,
     CapelinMachinePool,
     Initialization,
+    MachinePoolSpec,
+    MachinePoolStatus,
     MachineSpec,
     MachineStatus,
-    PoolSpec,
-    PoolStatus,
 )
 from capelin_machine_pool.desired import REVISION_LABEL, revision_of
-from capelin_machine_pool.reconcilers import Pools
+from capelin_machine_pool.reconcilers import MachinePoolReconciler
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG: dict[str, Any] = {"joinConfiguration": {"nodeRegistration": {"name": "node"}}}
@@ -65,7 +65,7 @@ def pool() -> CapelinMachinePool:
             labels={"cluster.x-k8s.io/cluster-name": "demo"},
             owner_references=[owner],
         ),
-        spec=PoolSpec(),
+        spec=MachinePoolSpec(),
     )
 
 
@@ -101,7 +101,9 @@ class FakeClient:
         assert name == "boot"
         return None if self.config is None else {"spec": self.config}
 
-    async def each(self, kind: object, *_: object, **__: object) -> AsyncGenerator[CapelinMachine]:
+    async def iterate(
+        self, kind: object, *_: object, **__: object
+    ) -> AsyncGenerator[CapelinMachine]:
         if kind is not Machine:
             revision = revision_of(pool(), MACHINE_POOL, CONFIG)
             for name in ("a", "b"):
@@ -133,7 +135,7 @@ class FakeContext:
     """Keeps what is said of the pool."""
 
     client: FakeClient
-    said: PoolStatus | None = None
+    said: MachinePoolStatus | None = None
 
     def now(self) -> datetime:
         return NOW
@@ -144,19 +146,19 @@ class FakeContext:
     async def apply_metadata(self, *_: object, **__: object) -> None:
         """It does not matter here."""
 
-    async def patch_status(self, _: object, status: PoolStatus) -> bool:
+    async def patch_status(self, _: object, status: MachinePoolStatus) -> bool:
         self.said = status
         return True
 
 
-async def look(client: FakeClient) -> tuple[object, PoolStatus]:
+async def look(client: FakeClient) -> tuple[object, MachinePoolStatus]:
     context = FakeContext(client)
-    result = await Pools().reconcile(cast("Context", context), pool())
+    result = await MachinePoolReconciler().reconcile(cast("Context", context), pool())
     assert context.said is not None
     return result, context.said
 
 
-def told(status: PoolStatus, type_: str) -> tuple[str, str]:
+def told(status: MachinePoolStatus, type_: str) -> tuple[str, str]:
     condition = find(status.conditions, type_)
     assert condition is not None
     return condition.status, condition.reason
@@ -174,7 +176,7 @@ async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served
     condition = find(status.conditions, "UpToDate")
     assert condition is not None
     assert "bootstrap.configRef" in condition.message
-    assert "make it again" in condition.message
+    assert "create it again" in condition.message
 
 
 async def test_a_bootstrap_config_that_comes_back_as_it_was_replaces_no_machine() -> None:

@@ -8,9 +8,9 @@ from capelin.contract.conditions import find
 from capelin.contract.owners import reference_to
 from capelin.controller import Done
 from capelin_machine_pool.api import CapelinCluster
-from capelin_machine_pool.reconcilers import Clusters
+from capelin_machine_pool.reconcilers import ClusterReconciler
 
-from .core import looking
+from .fake_core import context_for
 
 
 async def make(client: Client, namespace: str, **metadata: Any) -> None:
@@ -44,7 +44,7 @@ async def make(client: Client, namespace: str, **metadata: Any) -> None:
 async def looked_after(client: Client, namespace: str) -> CapelinCluster:
     """The infrastructure after one look of the provider."""
     infrastructure = await client.get(CapelinCluster, "demo", namespace)
-    assert await Clusters().reconcile(looking(client), infrastructure) == Done()
+    assert await ClusterReconciler().reconcile(context_for(client), infrastructure) == Done()
     return await client.get(CapelinCluster, "demo", namespace)
 
 

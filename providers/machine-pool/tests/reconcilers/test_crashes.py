@@ -7,9 +7,9 @@ import pytest
 from capelin.api.views.capi import MachinePool
 from capelin.client import Client, Config, Request, Response
 from capelin_machine_pool.api import CapelinMachinePool
-from capelin_machine_pool.reconcilers.machines import MANAGER
+from capelin_machine_pool.desired import MANAGER
 
-from .core import NAME, NEW, OLD, World
+from .fake_core import NAME, NEW, OLD, World
 
 MACHINES, SURGE, UNAVAILABLE = 4, 1, 1
 PATIENCE = 400

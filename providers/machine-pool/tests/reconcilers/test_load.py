@@ -7,9 +7,8 @@ import pytest
 from capelin.api.views.capi import Cluster, Machine
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin_machine_pool.reconcilers.machines import its_machine
-from capelin_machine_pool.reconcilers.pace import Pace
-from capelin_machine_pool.reconcilers.recent import Recent
+from capelin_machine_pool.reconcilers.machines import TTLCache, machine_of
+from capelin_machine_pool.reconcilers.pools import RateLimit
 
 POOL, OTHER = ObjectKey("team", "pool"), ObjectKey("team", "other")
 
@@ -34,40 +33,40 @@ class Counting:
         return Cluster.read({"metadata": {"name": "demo"}}) if self.there else None
 
 
-def look(pace: Pace, clock: Clock, key: ObjectKey, seconds: float) -> None:
-    with pace.look(key):
+def reconcile(limit: RateLimit, clock: Clock, key: ObjectKey, seconds: float) -> None:
+    with limit.measure(key):
         clock.now += seconds
 
 
 def test_a_long_look_is_followed_by_a_longer_rest() -> None:
-    pace = Pace(clock := Clock())
-    assert pace.rest(POOL) == 0
-    look(pace, clock, POOL, 1.0)
-    assert pace.rest(POOL) == pytest.approx(4.0)
-    assert pace.rest(OTHER) == 0
+    limit = RateLimit(clock := Clock())
+    assert limit.delay(POOL) == 0
+    reconcile(limit, clock, POOL, 1.0)
+    assert limit.delay(POOL) == pytest.approx(4.0)
+    assert limit.delay(OTHER) == 0
     clock.now += 3
-    assert pace.rest(POOL) == pytest.approx(1.0)
+    assert limit.delay(POOL) == pytest.approx(1.0)
     clock.now += 2
-    assert pace.rest(POOL) == 0
+    assert limit.delay(POOL) == 0
 
 
 def test_no_rest_is_longer_than_anybody_would_wait() -> None:
-    pace = Pace(clock := Clock())
-    look(pace, clock, POOL, 60.0)
-    assert pace.rest(POOL) == pytest.approx(10.0)
+    limit = RateLimit(clock := Clock())
+    reconcile(limit, clock, POOL, 60.0)
+    assert limit.delay(POOL) == pytest.approx(10.0)
 
 
 def test_a_look_that_fails_has_no_rest_for_the_queue_waits_longer_each_time() -> None:
-    pace = Pace(clock := Clock())
-    with suppress(RuntimeError), pace.look(POOL):
+    limit = RateLimit(clock := Clock())
+    with suppress(RuntimeError), limit.measure(POOL):
         clock.now += 1
         raise RuntimeError
-    assert pace.rest(POOL) == 0
+    assert limit.delay(POOL) == 0
 
 
 async def test_machines_of_a_cluster_ask_for_it_once_a_second() -> None:
     client, clock = Counting(), Clock()
-    recent = Recent(cast("Client", client), clock)
+    recent = TTLCache(cast("Client", client), clock)
     for _ in range(1000):
         assert await recent.find(Cluster, "demo", "team") is not None
     assert client.asked == 1
@@ -103,7 +102,7 @@ def machine(*, in_pool: bool, type_: str = "NodeReady", reason: str = "") -> Mac
 
 
 def test_a_machine_of_its_own_is_looked_at_whenever_its_machine_changes() -> None:
-    assert its_machine(machine(in_pool=False)) == [ObjectKey("team", "one")]
+    assert machine_of(machine(in_pool=False)) == [ObjectKey("team", "one")]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +117,9 @@ def test_a_machine_of_its_own_is_looked_at_whenever_its_machine_changes() -> Non
 def test_a_machine_of_a_pool_is_looked_at_when_core_has_seen_its_node_deleted(
     reason: str, keys: list[ObjectKey]
 ) -> None:
-    assert its_machine(machine(in_pool=True, reason=reason)) == keys
+    assert machine_of(machine(in_pool=True, reason=reason)) == keys
 
 
 def test_a_machine_of_a_pool_is_looked_at_when_a_health_check_has_given_it_up() -> None:
     given_up = machine(in_pool=True, type_="OwnerRemediated", reason="WaitingForRemediation")
-    assert its_machine(given_up) == [ObjectKey("team", "one")]
+    assert machine_of(given_up) == [ObjectKey("team", "one")]

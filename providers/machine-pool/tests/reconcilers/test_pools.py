@@ -6,7 +6,7 @@ from capelin.client import Client
 from capelin.contract.conditions import find
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
-from .core import NAME, NEW, OLD, World
+from .fake_core import NAME, NEW, OLD, World
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from capelin.controller import Context, Done, ObjectKey
 from capelin_machine_pool.api import CapelinMachine, MachineSpec, MachineStatus
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.desired import FINALIZER
-from capelin_machine_pool.reconcilers import Machines
+from capelin_machine_pool.reconcilers import MachineReconciler
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -37,14 +37,14 @@ class FakeBackend:
 
     done: list[str]
 
-    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
-        self.done.append(f"remove {key.name}{'' if workload else ' without a cluster'}")
+    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
+        self.done.append(f"delete {key.name}{'' if workload else ' without a cluster'}")
 
     def clusters(self, namespace: str) -> list[ObjectKey]:
         return [ObjectKey(namespace, "demo")]
 
-    async def forget(self, cluster: ObjectKey) -> None:
-        self.done.append(f"forget {cluster}")
+    async def release(self, cluster: ObjectKey) -> None:
+        self.done.append(f"release {cluster}")
 
 
 @dataclass
@@ -132,9 +132,9 @@ class World:
     def __init__(self, of: Cluster | None, *machines: str, error: Exception | None = None) -> None:
         self.done: list[str] = []
         self.client = FakeClient(of, list(machines))
-        self._machines = Machines(cast("Backend", FakeBackend(self.done)))
+        self._machines = MachineReconciler(cast("Backend", FakeBackend(self.done)))
         workloads = cast("WorkloadClients", FakeWorkloads(error))
-        self._machines._workloads = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
+        self._machines._workload_clients = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
         self._context = FakeContext(self.client, self.done)
 
     async def remove(self, name: str) -> None:
@@ -160,14 +160,14 @@ class World:
 async def test_what_machines_share_stays_while_there_are_others() -> None:
     world = World(cluster(), "a", "b", "c")
     await world.remove("a")
-    assert world.done == ["remove a", "let a go"]
+    assert world.done == ["delete a", "let a go"]
 
 
 async def test_the_last_machine_takes_along_what_they_shared_before_it_lets_go() -> None:
     world = World(cluster(), "a", "b")
     await world.remove("b")
     await world.remove("a")
-    assert world.done == ["remove b", "let b go", "remove a", "forget team/demo", "let a go"]
+    assert world.done == ["delete b", "let b go", "delete a", "release team/demo", "let a go"]
 
 
 async def test_asking_whether_it_is_the_last_does_not_read_a_thousand_machines() -> None:
@@ -196,7 +196,7 @@ async def test_a_cluster_that_goes_and_does_not_answer_holds_no_machine_back(
 ) -> None:
     world = World(cluster(deleting=True), "a", error=error)
     await world.remove("a")
-    assert world.done == ["forget team/demo", "let a go"]
+    assert world.done == ["release team/demo", "let a go"]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_a_machine_of_a_cluster_that_stays_waits_until_its_node_can_be_rem
     with pytest.raises(type(error)):
         await world.remove("a")
     assert world.done == []
-    message = "its Node cannot be removed while the cluster's API does not answer"
+    message = "its Node cannot be deleted while the cluster's API does not answer"
     assert world.said("Deleting") == ("True", message)
 
 
@@ -223,7 +223,7 @@ async def test_a_cluster_that_stays_and_refuses_us_keeps_its_machine() -> None:
 async def test_a_machine_without_a_cluster_goes() -> None:
     world = World(None, "a")
     await world.remove("a")
-    assert world.done == ["remove a without a cluster", "forget team/demo", "let a go"]
+    assert world.done == ["delete a without a cluster", "release team/demo", "let a go"]
 
 
 async def test_what_machines_share_is_stopped_when_the_last_one_goes_elsewhere() -> None:
@@ -231,7 +231,7 @@ async def test_what_machines_share_is_stopped_when_the_last_one_goes_elsewhere()
     await world.move("a")
     assert world.done == []
     await world.move("b")
-    assert world.done == ["forget team/demo"]
+    assert world.done == ["release team/demo"]
 
 
 async def test_a_machine_that_we_removed_is_not_looked_for_again() -> None:

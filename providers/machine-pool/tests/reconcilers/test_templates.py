@@ -3,9 +3,9 @@
 from capelin.client import Client
 from capelin.controller import Done
 from capelin_machine_pool.api import CapelinMachineTemplate
-from capelin_machine_pool.reconcilers import Templates
+from capelin_machine_pool.reconcilers import MachineTemplateReconciler
 
-from .core import looking
+from .fake_core import context_for
 
 
 async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer(
@@ -24,10 +24,10 @@ async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer
         resource=CapelinMachineTemplate.resource,
     )
     template = await client.get(CapelinMachineTemplate, "small", namespace)
-    assert await Templates().reconcile(looking(client), template) == Done()
+    assert await MachineTemplateReconciler().reconcile(context_for(client), template) == Done()
     said = await client.get(CapelinMachineTemplate, "small", namespace)
     assert said.status is not None
     assert said.status.capacity == {"cpu": "2", "memory": "8Gi"}
-    await Templates().reconcile(looking(client), said)
+    await MachineTemplateReconciler().reconcile(context_for(client), said)
     again = await client.get(CapelinMachineTemplate, "small", namespace)
     assert again.metadata.resource_version == said.metadata.resource_version

@@ -1,4 +1,4 @@
-"""What machines are made of: one module a backend, behind one protocol."""
+"""The protocol between the reconcilers and what provides the machines: one module per backend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,47 +9,59 @@ from capelin.client import Client
 from capelin.controller import ObjectKey
 
 from capelin_machine_pool.api import Address
-from capelin_machine_pool.desired import WantedMachine
+from capelin_machine_pool.desired import Instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
-    """A machine as it is now."""
+class Workload:
+    """Access to a workload cluster, for this provider and for the processes that it starts."""
+
+    client: Client
+    kubeconfig: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStatus:
+    """Observed state of a machine's instance."""
 
     running: bool
-    """Whether it has become a node once; then core may look for that."""
+    """Whether it has, or has had, a Node."""
     lost: bool = False
-    """Whether it was there and is gone."""
+    """Whether it had a Node and the Node was deleted."""
+    heartbeats: bool = True
+    """Whether its Node is being kept ready."""
     message: str = ""
-    """What it waits for, or what is wrong with it."""
+    """What it waits for, or what is wrong."""
     addresses: tuple[Address, ...] = ()
-    look_again_at: datetime | None = None
-    """When something about it changes by itself."""
+    changes_at: datetime | None = None
+    """When something about it is due without an event."""
 
 
 class Backend(Protocol):
-    """Makes machines real."""
+    """Provides machines. Each method may be called again after it has failed or was interrupted."""
 
-    async def ensure(
-        self,
-        wanted: WantedMachine,
-        workload: Client,
-        *,
-        kubeconfig: bytes,
-        was_running: bool,
-        now: datetime,
-    ) -> Instance:
-        """Take the next step of a machine's life, and tell where it is."""
+    async def allocate(self, instance: Instance) -> str:
+        """Reserve what an instance needs and return its provider ID, the same one every time."""
         ...
 
-    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
-        """Remove a machine. Without a workload cluster there is nothing left to tidy up there."""
+    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+        """Read the state of an instance."""
+        ...
+
+    async def apply(
+        self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
+    ) -> InstanceStatus:
+        """Change an instance towards its desired state, and return its state afterwards."""
+        ...
+
+    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
+        """Delete the instance of a machine. `workload` is None if its Cluster no longer exists."""
         ...
 
     def clusters(self, namespace: str) -> Sequence[ObjectKey]:
-        """The clusters in a namespace whose machines share something here."""
+        """The clusters in a namespace for which `release` has something to do."""
         ...
 
-    async def forget(self, cluster: ObjectKey) -> None:
-        """Remove what a cluster's machines shared: the last one is gone, or is another's now."""
+    async def release(self, cluster: ObjectKey) -> None:
+        """Free what the machines of a cluster share, when the last of them goes."""
         ...

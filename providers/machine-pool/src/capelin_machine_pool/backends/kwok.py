@@ -1,4 +1,4 @@
-"""The process that keeps simulated nodes alive: KWOK, one a workload cluster."""
+"""Runs KWOK, one process for each workload cluster, which keeps simulated Nodes ready."""
 
 import asyncio
 import hashlib
@@ -25,15 +25,15 @@ from capelin.embedded.processes import (
     write_private,
 )
 
-from capelin_machine_pool.backends import keeper
+from capelin_machine_pool.backends import kwok_launcher
 
 _NAME = "kwok"
 _LEASE_SECONDS = 80
-"""KWOK renews a lease after a quarter of it, and where that failed tries no sooner again. As
-Kubernetes waits 50 s, one renewal may fail, or the process be replaced. Kubelets renew theirs
-every ten seconds; for a thousand Nodes, that alone is half a core's work."""
+"""KWOK renews a lease after a quarter of its duration, and does not retry a failed renewal sooner.
+Kubernetes waits 50 s, so one renewal may fail, or the process may be replaced. Kubelets renew every
+ten seconds, which costs half a core for a thousand Nodes."""
 
-_BECOMES_READY: dict[str, Any] = {
+_READY_STAGE: dict[str, Any] = {
     "apiVersion": "kwok.x-k8s.io/v1alpha1",
     "kind": "Stage",
     "metadata": {"name": "becomes-ready"},
@@ -65,79 +65,79 @@ conditions:
         },
     },
 }
-"""All that a Node goes through. Its lease shows that it lives.
+"""The only stage of a Node. Afterwards its lease shows that it is alive.
 
-KWOK's own stages would write each Node's status every twenty seconds, leases or not: with a
-thousand Nodes, most of what their API server does.
+KWOK's default stages write each Node's status every twenty seconds in addition to the lease. With
+a thousand Nodes, this would be most of the API server's work.
 """
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
-    """The process of a workload cluster, and what it was started with."""
+class _Supervised:
+    """The process of a workload cluster, and the digest of its files."""
 
     digest: str
     stack: AsyncExitStack
 
 
-class Kwok:
-    """KWOK processes, which outlive the provider and are found again by their cluster's name."""
+class KwokProcesses:
+    """KWOK processes by cluster. They outlive the provider, which adopts them when it restarts."""
 
-    def __init__(self, state: Path, binaries: Binaries) -> None:
-        self._state = state
+    def __init__(self, state_folder: Path, binaries: Binaries) -> None:
+        self._state_folder = state_folder
         self._binaries = binaries
-        self._running: dict[ObjectKey, _Running] = {}
-        self._one_at_a_time = asyncio.Lock()
+        self._supervised: dict[ObjectKey, _Supervised] = {}
+        self._lock = asyncio.Lock()
 
-    async def keep_alive(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
-        """Have a process for a cluster, with this kubeconfig."""
-        async with self._one_at_a_time:
-            await self._keep_alive(cluster, kubeconfig)
+    async def ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
+        """Run a process for a cluster, with this kubeconfig."""
+        async with self._lock:
+            await self._ensure(cluster, kubeconfig)
 
     def clusters(self, namespace: str) -> list[ObjectKey]:
-        """The clusters in a namespace that there is a process for, or was."""
+        """The clusters in a namespace that have a process, or had one that was not stopped."""
         prefix = f"{namespace}."
-        names = (found.name for found in self._state.glob(f"{prefix}*"))
+        names = (folder.name for folder in self._state_folder.glob(f"{prefix}*"))
         return [ObjectKey(namespace, name.removeprefix(prefix)) for name in sorted(names)]
 
     async def stop(self, cluster: ObjectKey) -> None:
-        """Stop a cluster's process, and leave nothing of it, unless others look after it by now."""
-        async with self._one_at_a_time:
-            await self.let_go(cluster)
+        """Stop a cluster's process and delete its folder, unless another provider supervises it."""
+        async with self._lock:
+            await self.release(cluster)
             folder = self._folder(cluster)
             if not folder.exists():
                 return
             with suppress(AlreadySupervisedError):
                 async with Supervisor(_processes(folder)) as supervisor:
                     await supervisor.stop()
-                    # Under its lock: a provider that shares the folder may come to look after it.
+                    # Still under the supervisor's lock: another provider may share the folder.
                     shutil.rmtree(folder)
 
-    async def let_go(self, cluster: ObjectKey) -> None:
-        """Look after a cluster's process no longer, and let it run."""
-        running = self._running.pop(cluster, None)
-        if running is not None:
-            await running.stack.aclose()
+    async def release(self, cluster: ObjectKey) -> None:
+        """Stop supervising a cluster's process without stopping it."""
+        supervised = self._supervised.pop(cluster, None)
+        if supervised is not None:
+            await supervised.stack.aclose()
 
-    async def _keep_alive(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
-        stages = json.dumps(_BECOMES_READY).encode()
+    async def _ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
+        stages = json.dumps(_READY_STAGE).encode()
         digest = hashlib.sha256(stages + kubeconfig).hexdigest()
-        running = self._running.get(cluster)
-        if running is not None and running.digest == digest:
+        supervised = self._supervised.get(cluster)
+        if supervised is not None and supervised.digest == digest:
             return
         program = await self._binaries.path("kwok")
         folder = private_folder(self._folder(cluster))
-        await self.let_go(cluster)
+        await self.release(cluster)
         async with AsyncExitStack() as stack:
             supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
             write_private(folder / "kubeconfig", kubeconfig)
             write_private(folder / "stages.yaml", stages)
             supervisor.declare(_declared(folder, cluster, program, digest))
-            self._running[cluster] = _Running(digest, stack.pop_all())
+            self._supervised[cluster] = _Supervised(digest, stack.pop_all())
 
     def _folder(self, cluster: ObjectKey) -> Path:
-        # A namespace has no dot in it, so no two clusters share a folder.
-        return self._state / f"{cluster.namespace}.{cluster.name}"
+        # A namespace contains no dot, so no two clusters share a folder.
+        return self._state_folder / f"{cluster.namespace}.{cluster.name}"
 
 
 def _processes(folder: Path) -> Path:
@@ -151,15 +151,15 @@ def _declared(folder: Path, cluster: ObjectKey, program: Path, digest: str) -> D
         name=_NAME,
         command=Command(
             (
-                *(sys.executable, "-m", keeper.__name__, str(folder / "kubeconfig")),
+                *(sys.executable, "-m", kwok_launcher.__name__, str(folder / "kubeconfig")),
                 str(program),
                 f"--kubeconfig={folder / 'kubeconfig'}",
                 f"--config={folder / 'stages.yaml'}",
-                f"--manage-nodes-with-label-selector={keeper.KEPT_ALIVE}=fake",
+                f"--manage-nodes-with-label-selector={kwok_launcher.MANAGED_LABEL}=fake",
                 f"--node-lease-duration-seconds={_LEASE_SECONDS}",
                 f"--server-address={address}:{port}",
             ),
-            # Both files are read once, at the start: others make it another command.
+            # KWOK reads both files only when it starts: a change of them has to change the command.
             {"CAPELIN_FILES_SHA256": digest, "HOME": str(folder)},
         ),
         ready=partial(listening, address, port),
@@ -167,7 +167,7 @@ def _declared(folder: Path, cluster: ObjectKey, program: Path, digest: str) -> D
 
 
 def _port(folder: Path, address: str) -> int:
-    """Where the process listens; with another port it would be another process."""
+    """The port of the process. It must not change while the process runs."""
     file = folder / "port"
     if Process.adopt(_processes(folder), _NAME) is not None:
         return int(file.read_bytes())

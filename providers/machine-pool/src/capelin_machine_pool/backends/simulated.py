@@ -1,7 +1,9 @@
-"""Machines that exist only as Node objects, kept alive by one KWOK process a workload cluster."""
+"""The backend `Simulated`: machines that are only Node objects, which KWOK keeps ready."""
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -14,13 +16,13 @@ from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 
 from capelin_machine_pool.api import Address
-from capelin_machine_pool.backends import Instance
-from capelin_machine_pool.backends.keeper import KEPT_ALIVE, LEASES
-from capelin_machine_pool.backends.kwok import Kwok
-from capelin_machine_pool.desired import WantedMachine
+from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.backends.kwok import KwokProcesses
+from capelin_machine_pool.backends.kwok_launcher import LEASE_NAMESPACE, MANAGED_LABEL
+from capelin_machine_pool.desired import Instance
 
 _FLAP = timedelta(seconds=90)
-"""How long a flapping node is silent, and then alive: longer than core and Kubernetes wait."""
+"""How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
 _CONDITIONS = (
     ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has enough memory"),
@@ -32,58 +34,101 @@ _FIRST_ADDRESS = int(IPv4Address("10.128.0.0"))
 _ADDRESSES = 2**22
 
 
-class SimulatedMachines:
+class SimulatedBackend:
     """Machines that exist only as Node objects."""
 
-    def __init__(self, state: Path, binaries: Binaries) -> None:
-        self.kwok = Kwok(state, binaries)
+    def __init__(self, state_folder: Path, binaries: Binaries) -> None:
+        self.kwok = KwokProcesses(state_folder, binaries)
 
-    async def ensure(
-        self,
-        wanted: WantedMachine,
-        workload: Client,
-        *,
-        kubeconfig: bytes,
-        was_running: bool,
-        now: datetime,
-    ) -> Instance:
-        """Take the next step of a machine's life, and tell where it is."""
-        # A move loses what is known of a machine, and not its Node.
-        node = await workload.find(Node, wanted.key.name)
-        if node is None and not was_running:
-            if now < wanted.boots_at:
-                return Instance(running=False, message="starting", look_again_at=wanted.boots_at)
-            if wanted.fault == "never boots":
-                message = "it never boots, as spec.simulated.faults says"
-                return Instance(running=False, message=message)
-        await self.kwok.keep_alive(ObjectKey(wanted.key.namespace, wanted.cluster), kubeconfig)
-        if node is None:
-            if was_running:
-                return Instance(running=True, lost=True, message="its Node was deleted")
-            await _make_node(workload, node_of(wanted, now))
-        alive, changes_at = is_alive(wanted, now)
-        if node is not None and (KEPT_ALIVE in node.metadata.labels) != alive:
-            await _keep_node(workload, wanted.key.name, alive=alive)
-        return Instance(
-            running=True, addresses=addresses(wanted.key.name), look_again_at=changes_at
-        )
+    async def allocate(self, instance: Instance) -> str:
+        """The provider ID, which is made from the machine's name."""
+        return instance.provider_id
 
-    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
-        """Remove a machine's Node."""
+    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+        """Read the machine's Node."""
+        return observed_status(instance, await workload.client.find(Node, instance.key.name))
+
+    async def apply(
+        self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
+    ) -> InstanceStatus:
+        """Create the machine's Node, or change whether KWOK keeps it ready."""
+        step = next_step(instance, observed, now)
+        if step.status.running:
+            cluster = ObjectKey(instance.key.namespace, instance.cluster)
+            await self.kwok.ensure(cluster, workload.kubeconfig)
+        if step.create_node:
+            await _create_node(workload.client, node_manifest(instance, now))
+        if step.set_heartbeats is not None:
+            await _set_heartbeats(workload.client, instance.key.name, on=step.set_heartbeats)
+        return step.status
+
+    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
+        """Delete the machine's Node."""
         if workload is not None:
             await workload.delete(Node, key.name)
 
     def clusters(self, namespace: str) -> Sequence[ObjectKey]:
-        """The clusters in a namespace whose nodes are kept alive from here."""
+        """The clusters in a namespace that have a KWOK process."""
         return self.kwok.clusters(namespace)
 
-    async def forget(self, cluster: ObjectKey) -> None:
-        """Stop the process that kept a cluster's nodes alive."""
+    async def release(self, cluster: ObjectKey) -> None:
+        """Stop the cluster's KWOK process."""
         await self.kwok.stop(cluster)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStep:
+    """What to do about a machine's Node, and the machine's status afterwards."""
+
+    status: InstanceStatus
+    create_node: bool = False
+    set_heartbeats: bool | None = None
+
+
+def observed_status(instance: Instance, node: Node | None) -> InstanceStatus:
+    """The state of a machine by its Node.
+
+    `clusterctl move` loses the machine's status but not its Node: a machine that has a Node runs,
+    whatever its status says.
+    """
+    if node is not None:
+        return InstanceStatus(
+            running=True,
+            heartbeats=MANAGED_LABEL in node.metadata.labels,
+            addresses=addresses(instance.key.name),
+        )
+    if instance.provisioned:
+        return InstanceStatus(running=True, lost=True, message="its Node was deleted")
+    return InstanceStatus(running=False, message="starting")
+
+
+def next_step(instance: Instance, observed: InstanceStatus, now: datetime) -> NodeStep:
+    """What to do about a machine's Node now."""
+    if observed.lost:
+        return NodeStep(status=observed)
+    if not observed.running:
+        if now < instance.boots_at:
+            return NodeStep(status=replace(observed, changes_at=instance.boots_at))
+        if instance.fault == "never boots":
+            message = "it never boots, as spec.simulated.faults says"
+            return NodeStep(status=replace(observed, message=message))
+    heartbeats, changes_at = has_heartbeats(instance, now)
+    create = not observed.running
+    return NodeStep(
+        status=InstanceStatus(
+            running=True,
+            heartbeats=heartbeats,
+            addresses=addresses(instance.key.name),
+            changes_at=changes_at,
+        ),
+        create_node=create,
+        # A new Node has heartbeats at first, even if its fault is due at once.
+        set_heartbeats=None if create or observed.heartbeats == heartbeats else heartbeats,
+    )
+
+
 def addresses(name: str) -> tuple[Address, ...]:
-    """The addresses of a machine: made up, and always the same for a name."""
+    """Fictitious addresses of a machine, always the same for a name."""
     digest = hashlib.sha256(name.encode()).digest()
     internal = IPv4Address(_FIRST_ADDRESS + int.from_bytes(digest[:4]) % _ADDRESSES)
     return (
@@ -92,53 +137,53 @@ def addresses(name: str) -> tuple[Address, ...]:
     )
 
 
-def is_alive(wanted: WantedMachine, now: datetime) -> tuple[bool, datetime | None]:
-    """Whether a machine's node is to be kept alive now, and when that changes."""
-    if wanted.fault not in {"dies", "flaps"}:
+def has_heartbeats(instance: Instance, now: datetime) -> tuple[bool, datetime | None]:
+    """Whether a machine's Node should have heartbeats now, and when that changes."""
+    if instance.fault not in {"dies", "flaps"}:
         return True, None
-    if now < wanted.fails_at:
-        return True, wanted.fails_at
-    if wanted.fault == "dies":
+    if now < instance.fails_at:
+        return True, instance.fails_at
+    if instance.fault == "dies":
         return False, None
-    turn, _ = divmod(now - wanted.fails_at, _FLAP)
-    return turn % 2 == 1, wanted.fails_at + (turn + 1) * _FLAP
+    turn, _ = divmod(now - instance.fails_at, _FLAP)
+    return turn % 2 == 1, instance.fails_at + (turn + 1) * _FLAP
 
 
-def node_of(wanted: WantedMachine, now: datetime) -> Unstructured:
-    """The Node of a machine, ready at once.
+def node_manifest(instance: Instance, now: datetime) -> Unstructured:
+    """The Node of a machine, ready from the start.
 
-    Whoever watches Nodes would have to look twice at one that became ready later, for nothing.
+    If it became ready a moment later, core would write each Machine's status twice more.
     """
     moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    capacity = {name: str(size) for name, size in wanted.simulated.capacity.items()}
+    capacity = {name: str(size) for name, size in instance.simulated.capacity.items()}
     labels = {
-        "kubernetes.io/hostname": wanted.key.name,
+        "kubernetes.io/hostname": instance.key.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",
-        **wanted.simulated.labels,
-        KEPT_ALIVE: "fake",
+        **instance.simulated.labels,
+        MANAGED_LABEL: "fake",
     }
-    if wanted.failure_domain is not None:
-        labels["topology.kubernetes.io/zone"] = wanted.failure_domain
+    if instance.failure_domain is not None:
+        labels["topology.kubernetes.io/zone"] = instance.failure_domain
     information = dict.fromkeys(
         ("bootID", "containerRuntimeVersion", "kernelVersion", "machineID", "systemUUID"), ""
     )
-    spec: dict[str, Any] = {"providerID": wanted.provider_id}
-    if wanted.simulated.taints:
-        spec["taints"] = [taint.dump() for taint in wanted.simulated.taints]
+    spec: dict[str, Any] = {"providerID": instance.provider_id}
+    if instance.simulated.taints:
+        spec["taints"] = [taint.dump() for taint in instance.simulated.taints]
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": wanted.key.name,
+            "name": instance.key.name,
             "labels": labels,
-            "annotations": wanted.node_annotations,
+            "annotations": instance.node_annotations,
         },
         "spec": spec,
         "status": {
             "capacity": capacity,
             "allocatable": capacity,
-            "addresses": [address.dump() for address in addresses(wanted.key.name)],
+            "addresses": [address.dump() for address in addresses(instance.key.name)],
             "conditions": [
                 {
                     "type": type_,
@@ -153,7 +198,7 @@ def node_of(wanted: WantedMachine, now: datetime) -> Unstructured:
             "nodeInfo": {
                 **information,
                 "architecture": labels["kubernetes.io/arch"],
-                "kubeletVersion": wanted.version,
+                "kubeletVersion": instance.version,
                 "kubeProxyVersion": "",
                 "operatingSystem": labels["kubernetes.io/os"],
                 "osImage": "Capelin (simulated)",
@@ -162,22 +207,17 @@ def node_of(wanted: WantedMachine, now: datetime) -> Unstructured:
     }
 
 
-async def _make_node(workload: Client, manifest: Unstructured) -> None:
-    """Make a Node such that it never exists without saying what it is."""
-    try:
-        # A Node's status is taken at its creation too, as kubelets do it.
+async def _create_node(workload: Client, manifest: Unstructured) -> None:
+    # The API server accepts a Node's status at its creation, as kubelets do.
+    with suppress(AlreadyExists):
         await workload.create(manifest, resource=Node.resource)
-    except AlreadyExists:
-        return
 
 
-async def _keep_node(workload: Client, name: str, *, alive: bool) -> None:
-    labels = {KEPT_ALIVE: "fake" if alive else None}
-    try:
-        if alive:
-            # KWOK was seen to leave a Node unready whose lease it had let run out itself.
-            await workload.delete(Lease, name, LEASES)
+async def _set_heartbeats(workload: Client, name: str, *, on: bool) -> None:
+    labels = {MANAGED_LABEL: "fake" if on else None}
+    # A Node that was deleted meanwhile is found lost by the next reconcile.
+    with suppress(NotFound):
+        if on:
+            # KWOK may leave a Node unready if it has itself let the lease expire.
+            await workload.delete(Lease, name, LEASE_NAMESPACE)
         await workload.patch(Node, name, None, {"metadata": {"labels": labels}})
-    except NotFound:
-        # Deleted just now: the next look finds it lost.
-        return

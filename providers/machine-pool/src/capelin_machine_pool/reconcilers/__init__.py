@@ -1,8 +1,12 @@
-"""The few lines that join what is wanted, what is seen and what is done: one module a kind."""
+"""The reconcilers of the provider."""
 
-from capelin_machine_pool.reconcilers.clusters import Clusters
-from capelin_machine_pool.reconcilers.machines import Machines
-from capelin_machine_pool.reconcilers.pools import Pools
-from capelin_machine_pool.reconcilers.templates import Templates
+from capelin_machine_pool.reconcilers.clusters import ClusterReconciler
+from capelin_machine_pool.reconcilers.machines import MachineReconciler, MachineTemplateReconciler
+from capelin_machine_pool.reconcilers.pools import MachinePoolReconciler
 
-__all__ = ["Clusters", "Machines", "Pools", "Templates"]
+__all__ = [
+    "ClusterReconciler",
+    "MachinePoolReconciler",
+    "MachineReconciler",
+    "MachineTemplateReconciler",
+]

@@ -1,4 +1,4 @@
-"""What is around machines: there is nothing to make, and a status for core to go on."""
+"""Reconciles CapelinClusters: there is nothing to create, but core waits for their status."""
 
 from collections.abc import Iterable
 
@@ -9,35 +9,34 @@ from capelin.contract.pausing import paused
 from capelin.controller import Context, Done, For, ObjectKey, Reconciler, Result, Watches
 
 from capelin_machine_pool.api import CapelinCluster, ClusterStatus
-from capelin_machine_pool.status import cluster_status, deleting, said
+from capelin_machine_pool.status import cluster_status, deleting, merge_conditions
 
 
-def its_infrastructure(cluster: Cluster) -> Iterable[ObjectKey]:
-    """The infrastructure that a Cluster's events concern."""
+def infrastructure_of(cluster: Cluster) -> Iterable[ObjectKey]:
+    """The CapelinCluster of a Cluster."""
     name = named_by(cluster.spec.infrastructure_ref, CapelinCluster)
     return [] if name is None else [ObjectKey(cluster.namespace or "", name)]
 
 
-class Clusters(Reconciler[CapelinCluster]):
-    """Keeps the infrastructure around machines."""
+class ClusterReconciler(Reconciler[CapelinCluster]):
+    """Reconciles CapelinClusters."""
 
-    watches = (For(CapelinCluster), Watches(Cluster, to=its_infrastructure))
+    watches = (For(CapelinCluster), Watches(Cluster, to=infrastructure_of))
 
     async def reconcile(self, ctx: Context, infrastructure: CapelinCluster) -> Result:
-        """Take one step."""
         cluster = await cluster_of(ctx.client, infrastructure)
         if cluster is None or is_managed_elsewhere(infrastructure):
             return Done()
         pause = paused(infrastructure, cluster)
-        aspects = [pause]
+        changed = [pause]
         if infrastructure.metadata.deletion_timestamp is not None:
-            holding = ", ".join(infrastructure.metadata.finalizers)
-            aspects.append(deleting(f"nothing of it is left but others' finalizers: {holding}"))
+            finalizers = ", ".join(infrastructure.metadata.finalizers)
+            changed.append(deleting(f"waiting for the finalizers of others: {finalizers}"))
         elif pause.status != "True":
             status = cluster_status(infrastructure, cluster, pause, ctx.now())
             await ctx.patch_status(infrastructure, status)
             return Done()
-        before = infrastructure.status or ClusterStatus()
-        changed = {"conditions": said(infrastructure, *aspects, now=ctx.now())}
-        await ctx.patch_status(infrastructure, before.model_copy(update=changed))
+        conditions = merge_conditions(infrastructure, *changed, now=ctx.now())
+        status = infrastructure.status or ClusterStatus()
+        await ctx.patch_status(infrastructure, status.model_copy(update={"conditions": conditions}))
         return Done()

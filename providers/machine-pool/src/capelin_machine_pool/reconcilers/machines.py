@@ -1,10 +1,11 @@
-"""Moves one machine through its life."""
+"""Reconciles CapelinMachines and their templates."""
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
+from capelin.api import BaseObject
 from capelin.api.views.capi import Cluster, Machine
 from capelin.api.views.core import Secret
 from capelin.client import (
@@ -16,11 +17,11 @@ from capelin.client import (
     WorkloadClients,
     path_of,
 )
-from capelin.contract import secrets
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by, owner_of
-from capelin.contract.conditions import READY, ConditionSpec
-from capelin.contract.labels import CLUSTER_NAME_LABEL, POOL_NAME_LABEL
+from capelin.contract.conditions import WAITING_FOR_CONTROL_PLANE, ConditionSpec
+from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.pausing import paused
+from capelin.contract.secrets import KUBECONFIG, secret_name
 from capelin.controller import (
     After,
     Context,
@@ -32,42 +33,63 @@ from capelin.controller import (
     Result,
     Watches,
 )
+from capelin.provider import Blocked
 
-from capelin_machine_pool import status as say
-from capelin_machine_pool.api import CapelinMachine, MachineStatus
-from capelin_machine_pool.backends import Backend
-from capelin_machine_pool.desired import FINALIZER, WantedMachine, fraction_of, wanted_machine
-from capelin_machine_pool.observe import has_lost_its_node, is_given_up
-from capelin_machine_pool.reconcilers.recent import Recent
+from capelin_machine_pool.api import (
+    CapelinMachine,
+    CapelinMachineTemplate,
+    MachineStatus,
+    MachineTemplateStatus,
+)
+from capelin_machine_pool.backends import Backend, Workload
+from capelin_machine_pool.desired import (
+    FINALIZER,
+    MANAGER,
+    Instance,
+    desired_instance,
+    stable_fraction,
+)
+from capelin_machine_pool.plan import (
+    LATER,
+    SOON,
+    is_in_pool,
+    machine_waits_for,
+    needs_remediation,
+    node_was_deleted,
+)
+from capelin_machine_pool.status import (
+    INVALID_CONFIGURATION,
+    blocked,
+    deleting,
+    is_provisioned,
+    machine_status,
+    merge_conditions,
+)
 
-MANAGER = "capelin-machine-pool"
+ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
-_SOON = 2.0
-_LATER = 15.0
-_LOOK_AGAIN = 60.0
-_LOOK_SELDOM = 300.0
-"""When to look at a pool's machine again: core notices first, and changes its Machine."""
+_RESYNC = 60.0
+_POOL_RESYNC = 300.0
+"""Seconds after which to look again at a pool's machine. Core notices a deleted Node earlier and
+changes the Machine, which is watched."""
 
 
-def its_machine(machine: Machine) -> Iterable[ObjectKey]:
-    """The machine that a Machine's events concern: in a pool, only if it is in trouble.
+def machine_of(machine: Machine) -> Iterable[ObjectKey]:
+    """The CapelinMachine of a Machine. In a pool, only if the Machine is unhealthy.
 
-    A pool says all that its machines need, and each Machine changes ten times on its way.
+    The pool says all that its machines need, and each Machine changes ten times until it is ready.
     """
     name = named_by(machine.spec.infrastructure_ref, CapelinMachine)
-    in_pool = POOL_NAME_LABEL in machine.metadata.labels
-    in_trouble = has_lost_its_node(machine) or is_given_up(machine)
-    return (
-        []
-        if name is None or (in_pool and not in_trouble)
-        else [ObjectKey(machine.namespace or "", name)]
-    )
+    unhealthy = node_was_deleted(machine) or needs_remediation(machine)
+    if name is None or (is_in_pool(machine) and not unhealthy):
+        return []
+    return [ObjectKey(machine.namespace or "", name)]
 
 
-class Machines(Reconciler[CapelinMachine]):
-    """Moves a machine one step through its life."""
+class MachineReconciler(Reconciler[CapelinMachine]):
+    """Reconciles CapelinMachines."""
 
-    watches = (For(CapelinMachine), Watches(Machine, to=its_machine))
+    watches = (For(CapelinMachine), Watches(Machine, to=machine_of))
     permissions = (
         Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
         Permission("", ("secrets",), ("get",)),
@@ -75,199 +97,212 @@ class Machines(Reconciler[CapelinMachine]):
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._workloads: WorkloadClients | None = None
-        self._recent: Recent | None = None
-        self._leaving = asyncio.Lock()
-        self._removed: set[ObjectKey] = set()
+        self._workload_clients: WorkloadClients | None = None
+        self._cache: TTLCache | None = None
+        self._release_lock = asyncio.Lock()
+        self._deleted: set[ObjectKey] = set()
 
     async def reconcile(self, ctx: Context, machine: CapelinMachine) -> Result:
-        """Take one step."""
-        going = machine.metadata.deletion_timestamp is not None
-        # A pause counts at once for what cannot be undone.
-        cluster = await cluster_of(ctx.client if going else self._recently(ctx.client), machine)
+        is_deleting = machine.metadata.deletion_timestamp is not None
+        # A deletion cannot be undone: do not miss a pause of the last second.
+        reader = ctx.client if is_deleting else self._cached(ctx.client)
+        cluster = await cluster_of(reader, machine)
         pause = paused(machine, cluster)
         if pause.status == "True":
-            await self._say(machine, ctx, pause)
-            return After(_LATER)
-        if going:
-            return await self._remove(machine, cluster, pause, ctx)
-        if cluster is None:
-            await self._wait(machine, ctx, pause, say.WAITING_FOR_OWNER, "no Cluster owns it yet")
-            return After(_SOON)
-        if not cluster.status.initialization.infrastructure_provisioned:
-            reason, what = say.WAITING_FOR_INFRASTRUCTURE, "the Cluster's infrastructure"
-            await self._wait(machine, ctx, pause, reason, f"{what} is not provisioned yet")
-            return After(_SOON)
-        in_pool = POOL_NAME_LABEL in machine.metadata.labels
-        # A pool says what there is to know of its machines, until they have a history.
-        known = in_pool and not say.is_provisioned(machine)
-        owner = None if known else await owner_of(ctx.client, machine, Machine)
-        if in_pool and owner is not None and is_given_up(owner):
-            await ctx.client.delete(Machine, owner.name, owner.namespace, uid=owner.uid)
-        wanted = wanted_machine(machine, owner, cluster.name)
-        if wanted is None or not (in_pool or _is_bootstrapped(owner)):
-            await self._say(machine, ctx, pause, _lack(versioned=wanted is not None))
-            # The Machine's next event says when.
-            return After(_LATER)
-        await ctx.add_finalizer(machine, FINALIZER)
-        return await self._keep(machine, wanted, pause, ctx)
+            await self._set_conditions(machine, ctx, pause)
+            return After(LATER)
+        if is_deleting:
+            return await self._reconcile_delete(machine, cluster, pause, ctx)
+        try:
+            return await self._reconcile_normal(machine, cluster, pause, ctx)
+        except Blocked as reason:
+            await self._set_conditions(machine, ctx, pause, blocked(reason))
+            return After(SOON)
 
     async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
-        """Stop what machines shared here when the last one went without us: in a move."""
-        if key in self._removed:
-            self._removed.remove(key)
+        """Release what machines shared if the last one went without us, as in a move."""
+        if key in self._deleted:
+            self._deleted.remove(key)
             return
-        async with self._leaving:
+        async with self._release_lock:
             for cluster in self._backend.clusters(key.namespace):
-                if not await _uids(ctx.client, cluster):
-                    await self._forget(cluster, ctx.client)
+                if not await _first_uids(ctx.client, cluster):
+                    await self._release(cluster, ctx.client)
 
-    async def _keep(
-        self, machine: CapelinMachine, wanted: WantedMachine, pause: ConditionSpec, ctx: Context
-    ) -> Result:
-        namespace = wanted.key.namespace
-        name = secrets.secret_name(wanted.cluster, "kubeconfig")
-        secret = await self._recently(ctx.client).find(Secret, name, namespace)
-        if secret is None:
-            message = "there is no kubeconfig for the cluster yet"
-            await self._wait(machine, ctx, pause, say.WAITING_FOR_CONTROL_PLANE, message)
-            return After(_SOON)
-        clients = self._clients(ctx.client)
-        async with clients.client(wanted.cluster, namespace, secret=secret) as workload:
-            try:
-                instance = await self._backend.ensure(
-                    wanted,
-                    workload,
-                    kubeconfig=secret.data.get(secrets.KUBECONFIG, b""),
-                    was_running=say.is_provisioned(machine),
-                    now=ctx.now(),
-                )
-            except Invalid as error:
-                message = f"the cluster refuses such a Node; correct spec.simulated: {error}"
-                await self._wait(machine, ctx, pause, say.REFUSED, message)
-                return After(_LATER)
-        if machine.spec.provider_id is None:
-            await self._write_provider_id(machine, wanted.provider_id, ctx.client)
-        status = say.machine_status(
-            machine, instance, failure_domain=wanted.failure_domain, paused=pause, now=ctx.now()
-        )
-        await ctx.patch_status(machine, status)
-        if instance.look_again_at is not None:
-            return After(max(0.01, (instance.look_again_at - ctx.now()).total_seconds()))
-        if POOL_NAME_LABEL not in machine.metadata.labels:
-            return After(_LOOK_AGAIN)
-        return After(_LOOK_SELDOM * (1 + fraction_of("look", machine.name)))
-
-    async def _remove(
+    async def _reconcile_normal(
         self, machine: CapelinMachine, cluster: Cluster | None, pause: ConditionSpec, ctx: Context
     ) -> Result:
-        if FINALIZER in machine.metadata.finalizers:
-            try:
-                await self._remove_instance(machine, cluster, ctx)
-            except ClientError as error:
-                # A cluster that goes takes its nodes along, even if it never came up, and whatever
-                # of it has broken already.
-                if cluster is not None and cluster.metadata.deletion_timestamp is None:
-                    if isinstance(error, NotFound | Unreachable):
-                        message = (
-                            "its Node cannot be removed while the cluster's API does not answer"
-                        )
-                        await self._say(machine, ctx, pause, say.deleting(message))
-                    raise
-            # One after the other, so that the last one knows that it is.
-            async with self._leaving:
-                await self._forget_if_last(machine, ctx.client)
-                self._removed.add(ObjectKey(machine.namespace or "", machine.name))
-                await ctx.remove_finalizer(machine, FINALIZER)
+        # Until it is provisioned, a pool's machine does not depend on its Machine.
+        is_new = is_in_pool(machine) and not is_provisioned(machine)
+        owner = None if is_new else await owner_of(ctx.client, machine, Machine)
+        if is_in_pool(machine) and owner is not None and needs_remediation(owner):
+            await ctx.client.delete(Machine, owner.name, owner.namespace, uid=owner.uid)
+        if waiting := machine_waits_for(machine, cluster, owner):
+            raise waiting
+        instance = desired_instance(machine, owner)
+        await ctx.add_finalizer(machine, FINALIZER)
+        name = secret_name(instance.cluster, "kubeconfig")
+        secret = await self._cached(ctx.client).find(Secret, name, instance.key.namespace)
+        if secret is None:
+            raise Blocked(WAITING_FOR_CONTROL_PLANE, "the cluster has no kubeconfig secret yet")
+        try:
+            return await self._reconcile_instance(machine, instance, secret, pause, ctx)
+        except Invalid as error:
+            message = f"the cluster rejects the Node: {error}"
+            raise Blocked(INVALID_CONFIGURATION, message, "correct spec.simulated") from error
+
+    async def _reconcile_instance(
+        self,
+        machine: CapelinMachine,
+        instance: Instance,
+        secret: Secret,
+        pause: ConditionSpec,
+        ctx: Context,
+    ) -> Result:
+        provider_id = await self._backend.allocate(instance)
+        clients, kubeconfig = self._clients(ctx.client), secret.data.get(KUBECONFIG, b"")
+        async with clients.client(
+            instance.cluster, instance.key.namespace, secret=secret
+        ) as client:
+            workload = Workload(client=client, kubeconfig=kubeconfig)
+            observed = await self._backend.observe(instance, workload)
+            observed = await self._backend.apply(instance, observed, workload, ctx.now())
+        if machine.spec.provider_id is None:
+            await _write_provider_id(machine, provider_id, ctx.client)
+        status = machine_status(
+            machine, observed, failure_domain=instance.failure_domain, paused=pause, now=ctx.now()
+        )
+        await ctx.patch_status(machine, status)
+        if observed.changes_at is not None:
+            return After(max(0.01, (observed.changes_at - ctx.now()).total_seconds()))
+        if not is_in_pool(machine):
+            return After(_RESYNC)
+        return After(_POOL_RESYNC * (1 + stable_fraction("look", machine.name)))
+
+    async def _reconcile_delete(
+        self, machine: CapelinMachine, cluster: Cluster | None, pause: ConditionSpec, ctx: Context
+    ) -> Result:
+        if FINALIZER not in machine.metadata.finalizers:
+            return Done()
+        try:
+            await self._delete_instance(machine, cluster, ctx)
+        except ClientError as error:
+            # The Nodes go with their cluster, even if it was never initialized or is broken.
+            if cluster is not None and cluster.metadata.deletion_timestamp is None:
+                if isinstance(error, NotFound | Unreachable):
+                    message = "its Node cannot be deleted while the cluster's API does not answer"
+                    await self._set_conditions(machine, ctx, pause, deleting(message))
+                raise
+        # One at a time, so that the last machine of a cluster notices that it is the last.
+        async with self._release_lock:
+            await self._release_if_last(machine, ctx.client)
+            self._deleted.add(ObjectKey(machine.namespace or "", machine.name))
+            await ctx.remove_finalizer(machine, FINALIZER)
         return Done()
 
-    async def _remove_instance(
+    async def _delete_instance(
         self, machine: CapelinMachine, cluster: Cluster | None, ctx: Context
     ) -> None:
         key = ObjectKey(machine.namespace or "", machine.name)
-        async with AsyncExitStack() as stack:
-            workload: Client | None = None
-            if cluster is not None:
-                clients = self._clients(ctx.client)
-                workload = await stack.enter_async_context(
-                    clients.client(cluster.name, key.namespace)
-                )
-            await self._backend.remove(key, workload)
+        if cluster is None:
+            await self._backend.delete(key, None)
+            return
+        clients = self._clients(ctx.client)
+        async with clients.client(cluster.name, key.namespace) as workload:
+            await self._backend.delete(key, workload)
 
-    async def _forget_if_last(self, machine: CapelinMachine, client: Client) -> None:
-        """Remove what a cluster's machines share, before the last of them lets go."""
+    async def _release_if_last(self, machine: CapelinMachine, client: Client) -> None:
         name = cluster_name_of(machine)
         if name is None:
             return
         cluster = ObjectKey(machine.namespace or "", name)
-        if all(uid == machine.uid for uid in await _uids(client, cluster)):
-            await self._forget(cluster, client)
+        if all(uid == machine.uid for uid in await _first_uids(client, cluster)):
+            await self._release(cluster, client)
 
-    async def _forget(self, cluster: ObjectKey, client: Client) -> None:
-        await self._backend.forget(cluster)
+    async def _release(self, cluster: ObjectKey, client: Client) -> None:
+        await self._backend.release(cluster)
         await self._clients(client).drop(cluster.name, cluster.namespace)
 
-    async def _write_provider_id(
-        self, machine: CapelinMachine, provider_id: str, client: Client
+    async def _set_conditions(
+        self, machine: CapelinMachine, ctx: Context, *changed: ConditionSpec
     ) -> None:
-        resource = CapelinMachine.resource
-        await client.apply(
-            {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                "metadata": {
-                    "name": machine.name,
-                    "namespace": machine.namespace,
-                    "uid": machine.uid,
-                },
-                "spec": {"providerID": provider_id},
-            },
-            resource=resource,
-            manager=f"{MANAGER}-provider-id",
-        )
+        status = machine.status or MachineStatus()
+        conditions = merge_conditions(machine, *changed, now=ctx.now())
+        await ctx.patch_status(machine, status.model_copy(update={"conditions": conditions}))
 
-    async def _wait(
-        self, machine: CapelinMachine, ctx: Context, pause: ConditionSpec, reason: str, message: str
-    ) -> None:
-        await self._say(machine, ctx, pause, ConditionSpec(READY, "False", reason, message))
-
-    async def _say(self, machine: CapelinMachine, ctx: Context, *aspects: ConditionSpec) -> None:
-        before = machine.status or MachineStatus()
-        changed = {"conditions": say.said(machine, *aspects, now=ctx.now())}
-        await ctx.patch_status(machine, before.model_copy(update=changed))
-
-    def _recently(self, client: Client) -> Recent:
-        if self._recent is None:
-            self._recent = Recent(client)
-        return self._recent
+    def _cached(self, client: Client) -> "TTLCache":
+        if self._cache is None:
+            self._cache = TTLCache(client)
+        return self._cache
 
     def _clients(self, client: Client) -> WorkloadClients:
-        if self._workloads is None:
-            self._workloads = WorkloadClients(client)
-        return self._workloads
+        if self._workload_clients is None:
+            self._workload_clients = WorkloadClients(client)
+        return self._workload_clients
 
 
-def _is_bootstrapped(owner: Machine | None) -> bool:
-    return owner is not None and owner.spec.bootstrap.data_secret_name is not None
+class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
+    """Writes the capacity of machines that do not exist yet, for the cluster autoscaler."""
+
+    watches = (For(CapelinMachineTemplate),)
+
+    async def reconcile(self, ctx: Context, template: CapelinMachineTemplate) -> Result:
+        status = MachineTemplateStatus(capacity=template.spec.template.spec.simulated.capacity)
+        desired = template.model_copy(update={"status": status})
+        await ctx.client.apply_status(desired, live=template)
+        return Done()
 
 
-def _lack(*, versioned: bool) -> ConditionSpec:
-    """What a machine cannot be made without."""
-    if versioned:
-        message = "its Machine has no bootstrap data yet"
-        return ConditionSpec(READY, "False", say.WAITING_FOR_BOOTSTRAP_DATA, message)
-    message = (
-        "nobody says its Kubernetes version; say it in spec.template.spec.version of its"
-        " MachinePool or MachineDeployment"
+class TTLCache:
+    """Reads an object at most once a second, however many machines of a cluster ask for it."""
+
+    _TTL = 1.0
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._entries: dict[tuple[type[BaseObject], str | None, str], tuple[float, object]] = {}
+
+    async def find(
+        self, kind: type[ObjectT], name: str, namespace: str | None = None
+    ) -> ObjectT | None:
+        """The object as it was within the last second, or None if it did not exist."""
+        key = (kind, namespace, name)
+        now = self._clock()
+        self._entries = {
+            key: entry for key, entry in self._entries.items() if now - entry[0] < self._TTL
+        }
+        if key in self._entries:
+            _, obj = self._entries[key]
+            return obj if isinstance(obj, kind) else None
+        obj = await self._client.find(kind, name, namespace)
+        self._entries[key] = now, obj
+        return obj
+
+
+async def _write_provider_id(machine: CapelinMachine, provider_id: str, client: Client) -> None:
+    resource = CapelinMachine.resource
+    await client.apply(
+        {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {
+                "name": machine.name,
+                "namespace": machine.namespace,
+                "uid": machine.uid,
+            },
+            "spec": {"providerID": provider_id},
+        },
+        resource=resource,
+        manager=f"{MANAGER}-provider-id",
     )
-    return ConditionSpec(READY, "False", say.WAITING_FOR_VERSION, message)
 
 
-async def _uids(client: Client, cluster: ObjectKey) -> list[str]:
-    """The uids of a cluster's machines, or of two of them: enough to know, of a thousand."""
-    found: dict[str, Any] = await client.request(
+async def _first_uids(client: Client, cluster: ObjectKey) -> list[str]:
+    """The uids of a cluster's machines, two at most: enough to tell whether one is the last."""
+    listed: dict[str, Any] = await client.request(
         "GET",
         path_of(CapelinMachine.resource, cluster.namespace),
         parameters={"labelSelector": f"{CLUSTER_NAME_LABEL}={cluster.name}", "limit": "2"},
     )
-    return [one["metadata"]["uid"] for one in found["items"]]
+    return [item["metadata"]["uid"] for item in listed["items"]]

@@ -1,17 +1,17 @@
-"""Moves pools towards their specs: makes machines, and has core remove them."""
+"""Reconciles CapelinMachinePools: creates machines, and has core delete them."""
 
 import asyncio
+import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
-from capelin.contract import failure_domains
 from capelin.contract.clusters import cluster_of, named_by, owner_of
-from capelin.contract.conditions import READY, ConditionSpec
-from capelin.contract.metadata import pool_machine_labels
+from capelin.contract.conditions import ConditionSpec
 from capelin.contract.owners import ensure, reference_to
 from capelin.contract.pausing import paused
 from capelin.contract.references import served
@@ -28,40 +28,53 @@ from capelin.controller import (
     Watches,
 )
 
-from capelin_machine_pool import status as say
-from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, PoolStatus
-from capelin_machine_pool.desired import FINALIZER, is_of, machine_name, pool_machine, revision_of
-from capelin_machine_pool.observe import Owner, is_going, leaving, member, owner
-from capelin_machine_pool.plan import limits, next_changes
-from capelin_machine_pool.reconcilers.machines import MANAGER
-from capelin_machine_pool.reconcilers.pace import Pace
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolStatus
+from capelin_machine_pool.desired import (
+    FINALIZER,
+    MANAGER,
+    DesiredPool,
+    desired_pool,
+    machine_name,
+    pool_machine,
+)
+from capelin_machine_pool.plan import (
+    LATER,
+    SOON,
+    ObservedPool,
+    PoolStep,
+    is_settled,
+    machine_info,
+    next_pool_step,
+    pool_waits_for,
+)
+from capelin_machine_pool.status import (
+    blocked,
+    deleting,
+    merge_conditions,
+    pool_status,
+    provider_ids,
+)
 
 ItemT = TypeVar("ItemT")
 
-_SOON = 2.0
-_LATER = 15.0
-_LOOK_AGAIN = 60.0
-"""When to look again at a pool as wanted: nobody says when its bootstrap config changes."""
-_AT_ONCE = 20
-"""How many machines are made, or removed, at the same time."""
-_LEAVING_AT_ONCE = 50
-"""How many Machines begin to go at the same time: of hundreds, core gets rid far more slowly."""
+_CONCURRENCY = 20
+"""Requests in flight when machines are created or deleted."""
 
 
-def its_pool(machine_pool: MachinePool) -> Iterable[ObjectKey]:
-    """The pool that a MachinePool's events concern."""
+def pool_of(machine_pool: MachinePool) -> Iterable[ObjectKey]:
+    """The CapelinMachinePool of a MachinePool."""
     reference = machine_pool.spec.template.spec.infrastructure_ref
     name = named_by(reference, CapelinMachinePool)
     return [] if name is None else [ObjectKey(machine_pool.namespace or "", name)]
 
 
-class Pools(Reconciler[CapelinMachinePool]):
-    """Moves a pool of machines one step towards its spec."""
+class MachinePoolReconciler(Reconciler[CapelinMachinePool]):
+    """Reconciles CapelinMachinePools."""
 
     watches = (
         For(CapelinMachinePool),
         Owns(CapelinMachine),
-        Watches(MachinePool, to=its_pool),
+        Watches(MachinePool, to=pool_of),
     )
     permissions = (
         Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
@@ -70,40 +83,35 @@ class Pools(Reconciler[CapelinMachinePool]):
     )
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._rate_limit = RateLimit()
 
     async def reconcile(self, ctx: Context, pool: CapelinMachinePool) -> Result:
-        """Take one step; every machine's change asks for one, so after a long one comes a rest."""
         key = ObjectKey(pool.namespace or "", pool.name)
-        if rest := self._pace.rest(key):
-            return After(rest)
-        with self._pace.look(key):
-            return await self._step(pool, ctx)
+        if delay := self._rate_limit.delay(key):
+            return After(delay)
+        with self._rate_limit.measure(key):
+            return await self._reconcile(ctx, pool)
 
-    async def _step(self, pool: CapelinMachinePool, ctx: Context) -> Result:
+    async def _reconcile(self, ctx: Context, pool: CapelinMachinePool) -> Result:
         cluster = await cluster_of(ctx.client, pool)
         pause = paused(pool, cluster)
         if pause.status == "True":
-            await self._say(pool, ctx, pause)
-            return After(_LATER)
+            await self._set_conditions(pool, ctx, pause)
+            return After(LATER)
         machine_pool = await owner_of(ctx.client, pool, MachinePool)
         if pool.metadata.deletion_timestamp is not None:
-            return await self._remove(pool, pause, ctx)
-        if cluster is None or machine_pool is None:
-            message = "no MachinePool owns it yet; name it in a MachinePool's infrastructureRef"
-            await self._say(
-                pool, ctx, pause, ConditionSpec(READY, "False", say.WAITING_FOR_OWNER, message)
-            )
-            return Done()
-        await ctx.add_finalizer(pool, FINALIZER)
-        await self._own(pool, cluster, ctx)
-        missing = _waits_for(cluster, machine_pool)
-        if missing is not None:
-            await self._say(pool, ctx, pause, missing)
-            return After(_SOON)
-        return await self._keep(pool, machine_pool, cluster, pause, ctx)
+            return await self._reconcile_delete(pool, pause, ctx)
+        if cluster is not None and machine_pool is not None:
+            await ctx.add_finalizer(pool, FINALIZER)
+            await self._set_cluster_owner(pool, cluster, ctx)
+        waiting = pool_waits_for(cluster, machine_pool)
+        if cluster is None or machine_pool is None or waiting is not None:
+            if waiting is not None:
+                await self._set_conditions(pool, ctx, pause, blocked(waiting))
+            return After(SOON)
+        return await self._reconcile_normal(pool, machine_pool, cluster, pause, ctx)
 
-    async def _keep(
+    async def _reconcile_normal(
         self,
         pool: CapelinMachinePool,
         machine_pool: MachinePool,
@@ -111,75 +119,42 @@ class Pools(Reconciler[CapelinMachinePool]):
         pause: ConditionSpec,
         ctx: Context,
     ) -> Result:
-        labels = pool_machine_labels(cluster=cluster.name, pool=machine_pool.name)
-        found = ctx.client.iterate(CapelinMachine, pool.namespace, labels=labels)
-        machines = [_without_history(machine) async for machine in found]
-        bootstrap = await _bootstrap_spec(ctx.client, machine_pool)
-        revision = None if bootstrap is None else revision_of(pool, machine_pool, bootstrap)
-        replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
-        up_to_date = None if revision is None else sum(is_of(one, revision) for one in machines)
-        await ctx.patch_status(
-            pool,
-            say.pool_status(
-                pool,
-                machines,
-                replicas=replicas,
-                up_to_date=up_to_date,
-                paused=pause,
-                now=ctx.now(),
-            ),
-        )
-        await self._list_machines(pool, machines, ctx)
-        if revision is None:
-            # What is made anew is mostly as it was, and then no machine is to be replaced.
-            return After(_LATER)
-        rolling = pool.spec.rolling_update
-        wanted = limits(replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy)
-        if up_to_date == len(machines) == replicas and not any(map(is_going, machines)):
-            return After(_LOOK_AGAIN)
-        owners = await _owners_of(ctx.client, pool, labels)
-        members = [member(machine, owners, revision, ctx.now()) for machine in machines]
-        may_leave = max(0, _LEAVING_AT_ONCE - leaving(owners.values(), ctx.now()))
-        changes = next_changes(members, wanted, may_leave=may_leave)
-        # First, so that whoever dies in between has not made too many.
-        await _each(changes.remove, partial(_delete_machine, ctx.client, pool))
-        domains = _domains(machine_pool, cluster, machines)
-        made = [
-            pool_machine(
-                pool,
-                machine_pool,
-                cluster.name,
-                name=machine_name(pool.name, uuid.uuid4().hex[:6]),
-                revision=revision,
-                failure_domain=domain,
-            )
-            for domain in domains(changes.create)
-        ]
-        await _each(made, ctx.client.create)
-        # Whether its Machine is there, its Node ready, or it is marked, only a look can tell.
-        return After(_SOON)
+        bootstrap_spec = await _bootstrap_spec(ctx.client, machine_pool)
+        desired = desired_pool(pool, machine_pool, cluster, bootstrap_spec)
+        observed = await _observe(ctx.client, pool, desired)
+        status = pool_status(pool, desired, observed.machines, paused=pause, now=ctx.now())
+        await ctx.patch_status(pool, status)
+        await self._write_provider_ids(pool, observed.machines, ctx)
+        step = next_pool_step(desired, observed, ctx.now())
+        await _apply(ctx.client, pool, desired, step)
+        return After(step.requeue_after)
 
-    async def _remove(self, pool: CapelinMachinePool, pause: ConditionSpec, ctx: Context) -> Result:
-        """Have every machine removed through its Machine, and go when none is left."""
-        left = [
-            _without_history(machine)
+    async def _reconcile_delete(
+        self, pool: CapelinMachinePool, pause: ConditionSpec, ctx: Context
+    ) -> Result:
+        """Delete every machine through its Machine, then remove the finalizer."""
+        machines = [
+            _without_managed_fields(machine)
             async for machine in ctx.client.iterate(CapelinMachine, pool.namespace)
             if any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
         ]
-        if not left:
+        if not machines:
             await ctx.remove_finalizer(pool, FINALIZER)
             return Done()
-        await self._list_machines(pool, left, ctx)
-        waiting = [one.name for one in left if one.metadata.deletion_timestamp is None]
-        await _each(waiting, partial(_delete_everything, ctx.client, pool))
-        await self._say(pool, ctx, pause, say.deleting(f"{len(left)} machines are being removed"))
-        return After(_SOON)
+        await self._write_provider_ids(pool, machines, ctx)
+        names = [
+            machine.name for machine in machines if machine.metadata.deletion_timestamp is None
+        ]
+        await _for_each(names, partial(_delete_with_machine, ctx.client, pool))
+        message = f"{len(machines)} machines are being deleted"
+        await self._set_conditions(pool, ctx, pause, deleting(message))
+        return After(SOON)
 
-    async def _list_machines(
+    async def _write_provider_ids(
         self, pool: CapelinMachinePool, machines: Sequence[CapelinMachine], ctx: Context
     ) -> None:
-        listed = say.provider_ids(machines)
-        if listed == pool.spec.provider_id_list:
+        ids = provider_ids(machines)
+        if ids == pool.spec.provider_id_list:
             return
         resource = CapelinMachinePool.resource
         await ctx.client.apply(
@@ -187,107 +162,127 @@ class Pools(Reconciler[CapelinMachinePool]):
                 "apiVersion": resource.api_version,
                 "kind": resource.kind,
                 "metadata": {"name": pool.name, "namespace": pool.namespace, "uid": pool.uid},
-                "spec": {"providerIDList": listed},
+                "spec": {"providerIDList": ids},
             },
             resource=resource,
             manager=f"{MANAGER}-provider-id-list",
         )
 
-    async def _own(self, pool: CapelinMachinePool, cluster: Cluster, ctx: Context) -> None:
-        """Name the Cluster as an owner too: core does it for topologies only, and move needs it."""
+    async def _set_cluster_owner(
+        self, pool: CapelinMachinePool, cluster: Cluster, ctx: Context
+    ) -> None:
+        """Make the Cluster an owner, for `clusterctl move`. Core does so for topologies only."""
         present = pool.metadata.owner_references
         if ensure(present, reference_to(cluster)) != present:
             await ctx.apply_metadata(pool, owner_references=[reference_to(cluster)])
 
-    async def _say(self, pool: CapelinMachinePool, ctx: Context, *aspects: ConditionSpec) -> None:
-        before = pool.status or PoolStatus()
-        changed = {
-            "conditions": say.said(pool, *aspects, now=ctx.now()),
-            # Said before there are machines, so that core never takes them for its own.
+    async def _set_conditions(
+        self, pool: CapelinMachinePool, ctx: Context, *changed: ConditionSpec
+    ) -> None:
+        status = pool.status or MachinePoolStatus()
+        update = {
+            "conditions": merge_conditions(pool, *changed, now=ctx.now()),
+            # Set before there are machines, so that core never treats the pool as one without.
             "infrastructure_machine_kind": CapelinMachine.resource.kind,
         }
-        await ctx.patch_status(pool, before.model_copy(update=changed))
+        await ctx.patch_status(pool, status.model_copy(update=update))
 
 
-def _waits_for(cluster: Cluster, machine_pool: MachinePool) -> ConditionSpec | None:
-    if not cluster.status.initialization.infrastructure_provisioned:
-        message = "the Cluster's infrastructure is not provisioned yet"
-        return ConditionSpec(READY, "False", say.WAITING_FOR_INFRASTRUCTURE, message)
-    if machine_pool.spec.template.spec.bootstrap.data_secret_name is None:
-        message = "its MachinePool has no bootstrap data yet"
-        return ConditionSpec(READY, "False", say.WAITING_FOR_BOOTSTRAP_DATA, message)
-    if not cluster.status.initialization.control_plane_initialized:
-        message = "the control plane has not answered yet"
-        return ConditionSpec(READY, "False", say.WAITING_FOR_CONTROL_PLANE, message)
-    return None
+class RateLimit:
+    """Reconciles a large pool less often: each reconcile is followed by a pause.
+
+    Every change of each of its machines asks for a reconcile, and each reconcile reads all of them.
+    """
+
+    _FACTOR = 4.0
+    """The pause, as a multiple of the reconcile's duration."""
+    _MAX_DELAY = 10.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends: dict[ObjectKey, float] = {}
+
+    def delay(self, key: ObjectKey) -> float:
+        """The remaining seconds of an object's pause."""
+        return max(0.0, self._ends.get(key, 0.0) - self._clock())
+
+    @contextmanager
+    def measure(self, key: ObjectKey) -> Generator[None]:
+        """Measure a reconcile. One that fails has no pause: the queue has a backoff for it."""
+        start = self._clock()
+        yield
+        now = self._clock()
+        self._ends = {key: end for key, end in self._ends.items() if end > now}
+        self._ends[key] = now + min(self._FACTOR * (now - start), self._MAX_DELAY)
 
 
-def _without_history(machine: CapelinMachine) -> CapelinMachine:
-    """A machine without who wrote what, which takes as much memory as the rest."""
-    machine.metadata.managed_fields = None
-    return machine
-
-
-async def _owners_of(
-    client: Client, pool: CapelinMachinePool, labels: Mapping[str, str]
-) -> dict[str, Owner]:
-    """The Machines of a pool by the names of what they stand for."""
-    return {
-        named_by(machine.spec.infrastructure_ref, CapelinMachine) or "": owner(machine)
+async def _observe(client: Client, pool: CapelinMachinePool, desired: DesiredPool) -> ObservedPool:
+    """Read the machines of a pool, and their Machines if something is to be done."""
+    labels = desired.machine_labels
+    machines = [
+        _without_managed_fields(machine)
+        async for machine in client.iterate(CapelinMachine, pool.namespace, labels=labels)
+    ]
+    if is_settled(desired, machines):
+        return ObservedPool(machines, {})
+    infos = {
+        named_by(machine.spec.infrastructure_ref, CapelinMachine) or "": machine_info(machine)
         async for machine in client.iterate(Machine, pool.namespace, labels=labels)
     }
+    return ObservedPool(machines, infos)
+
+
+async def _apply(
+    client: Client, pool: CapelinMachinePool, desired: DesiredPool, step: PoolStep
+) -> None:
+    """Delete, then create machines: a crash in between leaves too few, not too many."""
+    await _for_each(step.delete, lambda name: client.delete(Machine, name, pool.namespace))
+    created = [
+        pool_machine(
+            pool,
+            desired.machine_pool,
+            desired.cluster,
+            name=machine_name(pool.name, uuid.uuid4().hex[:6]),
+            revision=desired.revision or "",
+            failure_domain=domain,
+        )
+        for domain in step.create
+    ]
+    await _for_each(created, client.create)
 
 
 async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any] | None:
-    """What a pool's bootstrap config says, if one is named; None while that one is not there."""
+    """The spec of the pool's bootstrap config: empty if none is named, None if it is missing."""
     reference = machine_pool.spec.template.spec.bootstrap.config_ref
     if reference is None or not (reference.kind and reference.name and reference.api_group):
         return {}
     resource = await served(client, reference.api_group, reference.kind)
     if resource is None:
         return None
-    found = await client.find(resource, reference.name, machine_pool.namespace)
-    return None if found is None else found.get("spec") or {}
+    config = await client.find(resource, reference.name, machine_pool.namespace)
+    return None if config is None else config.get("spec") or {}
 
 
-def _domains(
-    machine_pool: MachinePool, cluster: Cluster, machines: Sequence[CapelinMachine]
-) -> Callable[[int], list[str | None]]:
-    """Where the next machines go, by how many there are to be."""
-    names = machine_pool.spec.failure_domains or [
-        domain.name for domain in cluster.status.failure_domains
-    ]
-    placed = [machine.spec.failure_domain for machine in machines]
-
-    def choose(count: int) -> list[str | None]:
-        chosen: list[str | None] = []
-        for _ in range(count):
-            domain = failure_domains.fewest(names, [*placed, *chosen], seed=machine_pool.uid)
-            chosen.append(domain)
-        return chosen
-
-    return choose
-
-
-async def _delete_machine(client: Client, pool: CapelinMachinePool, name: str) -> None:
-    """Have core drain and remove a machine."""
-    await client.delete(Machine, name, pool.namespace)
-
-
-async def _delete_everything(client: Client, pool: CapelinMachinePool, name: str) -> None:
-    """Remove a machine of a pool that goes, by its Machine if it has one."""
+async def _delete_with_machine(client: Client, pool: CapelinMachinePool, name: str) -> None:
+    """Delete a machine by its Machine, or by itself if it has none."""
     if not await client.delete(Machine, name, pool.namespace):
         await client.delete(CapelinMachine, name, pool.namespace)
 
 
-async def _each(items: Iterable[ItemT], do: Callable[[ItemT], Awaitable[object]]) -> None:
-    """Do something for each, a few at a time."""
-    limit = asyncio.Semaphore(_AT_ONCE)
+def _without_managed_fields(machine: CapelinMachine) -> CapelinMachine:
+    """A machine without its managedFields, which take as much memory as the rest of it."""
+    machine.metadata.managed_fields = None
+    return machine
 
-    async def one(item: ItemT) -> None:
+
+async def _for_each(items: Iterable[ItemT], action: Callable[[ItemT], Awaitable[object]]) -> None:
+    """Run an action for each item, a limited number at a time."""
+    limit = asyncio.Semaphore(_CONCURRENCY)
+
+    async def limited(item: ItemT) -> None:
         async with limit:
-            await do(item)
+            await action(item)
 
     async with asyncio.TaskGroup() as tasks:
         for item in items:
-            tasks.create_task(one(item))
+            tasks.create_task(limited(item))

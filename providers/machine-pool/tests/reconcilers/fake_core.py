@@ -16,16 +16,16 @@ from capelin.contract.owners import reference_to
 from capelin.controller import Context, ObjectKey
 from capelin.controller.events import Recorder
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
-from capelin_machine_pool.backends import Backend, Instance
-from capelin_machine_pool.desired import WantedMachine
-from capelin_machine_pool.reconcilers import Machines, Pools
+from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
+from capelin_machine_pool.desired import Instance
+from capelin_machine_pool.reconcilers import MachinePoolReconciler, MachineReconciler
 
 NAME = "demo"
 OLD, NEW = "v1.33.13", "v1.34.4"
 CORES_FINALIZER = "machine.cluster.x-k8s.io/core"
 
 
-def looking(client: Client) -> Context:
+def context_for(client: Client) -> Context:
     """What a reconciler is given when it looks at an object."""
     recorder = Recorder(client, "test", "test", now=lambda: datetime.now(UTC))
     return Context(client, logging.getLogger(__name__), recorder)
@@ -37,16 +37,27 @@ class Cloud:
 
     instances: dict[str, str] = field(default_factory=dict[str, str])
 
-    async def ensure(
-        self, wanted: WantedMachine, workload: Client, *, was_running: bool, **_: object
-    ) -> Instance:
-        assert workload is not None
-        if was_running and wanted.key.name not in self.instances:
-            return Instance(running=True, lost=True)
-        self.instances.setdefault(wanted.key.name, wanted.version)
-        return Instance(running=True)
+    async def allocate(self, instance: Instance) -> str:
+        return instance.provider_id
 
-    async def remove(self, key: ObjectKey, workload: Client | None) -> None:
+    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+        assert workload.client is not None
+        exists = instance.key.name in self.instances
+        return InstanceStatus(
+            running=exists or instance.provisioned, lost=instance.provisioned and not exists
+        )
+
+    async def apply(
+        self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime
+    ) -> InstanceStatus:
+        assert workload.client is not None
+        assert now.tzinfo is not None
+        if observed.lost:
+            return observed
+        self.instances.setdefault(instance.key.name, instance.version)
+        return InstanceStatus(running=True)
+
+    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
         assert workload is not None
         self.instances.pop(key.name, None)
 
@@ -54,7 +65,7 @@ class Cloud:
         assert namespace
         return []
 
-    async def forget(self, cluster: ObjectKey) -> None:
+    async def release(self, cluster: ObjectKey) -> None:
         assert not self.instances, cluster
 
 
@@ -185,12 +196,12 @@ class World:
 
     async def provider_steps(self, client: Client) -> None:
         """One look of a provider that has just started at everything there is."""
-        at = looking(client)
+        at = context_for(client)
         if pool := await self.pool():
-            await Pools().reconcile(at, pool)
+            await MachinePoolReconciler().reconcile(at, pool)
         backend: Backend = self.cloud
-        machines = Machines(backend)
-        machines._workloads = cast("WorkloadClients", SameClient(client))  # pyright: ignore[reportPrivateUsage] - made when first needed
+        machines = MachineReconciler(backend)
+        machines._workload_clients = cast("WorkloadClients", SameClient(client))  # pyright: ignore[reportPrivateUsage] - made when first needed
         for machine in await self.instances():
             await machines.reconcile(at, machine)
 
