@@ -26,8 +26,7 @@ from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.owners import reference_to
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.processes import Process, kill_all
-from capelin.embedded.processes.kernel import marked
+from capelin.embedded.processes import Process, kill_all, marked_processes
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
@@ -200,7 +199,9 @@ class Shoal:
         if not self.state.exists():
             return []
         folders = [path / "run" for path in self.state.iterdir() if (path / "run").exists()]
-        return sorted(one.name.rpartition("-")[0] for each in folders for one in marked(each))
+        return sorted(
+            one.name.rpartition("-")[0] for each in folders for one in marked_processes(each)
+        )
 
     async def lose(self, member: str) -> None:
         """Remove all that an etcd member knows, and end it."""

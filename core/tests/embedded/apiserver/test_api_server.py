@@ -14,7 +14,7 @@ from capelin.api.views.core import Namespace, ServiceAccount
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.components import OwnedFlagError
-from capelin.embedded.processes import NotReadyError, Supervisor, kill_all, records
+from capelin.embedded.processes import NotReadyError, Supervisor, kill_all, state_dir
 from capelin.testing.waiting import until
 
 PROGRAMS = Settings().programs
@@ -106,7 +106,7 @@ async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path)
     await server.stop()
     assert pids(server) == {}
     assert listening(server.place.address) == []
-    assert list(records.names(server.processes)) == []
+    assert list(state_dir.recorded_names(server.processes)) == []
 
     again = await started(folder)
     assert again.url == server.url

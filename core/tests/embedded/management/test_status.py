@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from capelin.embedded.management.status import Status, StatusFile, read_status
-from capelin.embedded.processes import Phase, State
+from capelin.embedded.processes import Phase, ProcessState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -15,8 +15,8 @@ def told(path: Path) -> Status:
     return status
 
 
-def state(phase: Phase, reason: str = "") -> State:
-    return State(phase, 7, reason, Path("/logs/etcd.log"))
+def state(phase: Phase, reason: str = "") -> ProcessState:
+    return ProcessState(phase, 7, reason, Path("/logs/etcd.log"))
 
 
 def test_an_environment_is_up_when_every_step_is_done_and_every_process_runs(

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes.logs import complaint, open_log, rotate, tail
+from capelin.embedded.processes.state_dir import exit_reason, log_tail, open_log, rotate_log
 
 
 def test_a_long_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_long_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None
         stdout=descriptor,
     )
     os.write(descriptor, b"x" * 100 + b"\n")
-    assert rotate(log, longest=50)
+    assert rotate_log(log, longest=50)
     writer.communicate(b"go\n")
     os.close(descriptor)
     # What was written before the cut may be on either side of it; what comes after it is not lost.
@@ -32,42 +32,42 @@ def test_a_second_rotation_replaces_what_was_moved_aside(tmp_path: Path) -> None
     log = tmp_path / "a.log"
     for text in ("first", "second"):
         log.write_text(text)
-        assert rotate(log, longest=1)
+        assert rotate_log(log, longest=1)
     assert (tmp_path / "a.log.1").read_text() == "second"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
 
 
 def test_a_short_log_and_a_missing_one_stay_as_they_are(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
-    assert not rotate(log, longest=5)
+    assert not rotate_log(log, longest=5)
     log.write_text("short")
-    assert not rotate(log, longest=5)
+    assert not rotate_log(log, longest=5)
     assert log.read_text() == "short"
 
 
 def test_the_tail_starts_where_the_process_did(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("an earlier life\nnow\n")
-    assert tail(log, len("an earlier life\n")) == ["now"]
+    assert log_tail(log, len("an earlier life\n")) == ["now"]
 
 
 def test_the_tail_of_a_log_that_was_cut_short_is_all_of_it(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("now\n")
-    assert tail(log, 1000) == ["now"]
+    assert log_tail(log, 1000) == ["now"]
 
 
 def test_the_tail_of_a_long_log_holds_whole_lines(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number:06}\n" for number in range(10_000)))
-    lines = tail(log, 0)
+    lines = log_tail(log, 0)
     assert lines[-1] == "line 009999"
     assert all(len(line) == len("line 000000") for line in lines)
     assert len(lines) < 2000
 
 
 def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
-    assert tail(tmp_path / "a.log", 0) == []
+    assert log_tail(tmp_path / "a.log", 0) == []
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
     ],
 )
 def test_the_complaint_is_the_line_that_says_why(lines: list[str], expected: str) -> None:
-    assert complaint(lines) == expected
+    assert exit_reason(lines) == expected

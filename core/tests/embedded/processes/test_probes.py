@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import alive
+from capelin.embedded.processes import liveness_probe
 from capelin.pki import issue, new_ca
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -65,7 +65,7 @@ def answer(status: str, body: bytes = b"ok", *headers: str) -> bytes:
 )
 async def test_whoever_answers_that_it_is_not_broken_is_alive(given: bytes, said: str) -> None:
     async with server(given) as (url, _):
-        asked = alive(url, within=0.2)
+        asked = liveness_probe(url, within=0.2)
         assert await anext(asked) == said.format(url=url)
         await asked.aclose()
 
@@ -74,7 +74,7 @@ async def test_a_connection_is_kept_and_made_anew_when_it_was_lost() -> None:
     good = answer("200 OK")
     closing = answer("200 OK", b"ok", "Connection: close")
     async with server(good, good, b"", good, closing, good) as (url, connections):
-        asked = alive(url, within=5)
+        asked = liveness_probe(url, within=5)
         assert [bool(await anext(asked)) for _ in range(6)] == [False, False, True, *[False] * 3]
         assert connections == [3, 2, 1]
         await asked.aclose()
@@ -91,11 +91,11 @@ async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: P
     good = answer("200 OK", b"x" * 50_000)
     async with server(good, good, tls=tls) as (url, connections):
         ca.write_bytes(authority.certificate_pem)
-        asked = alive(url, ca=ca, within=5)
+        asked = liveness_probe(url, ca=ca, within=5)
         assert [await anext(asked), await anext(asked), connections] == ["", "", [2]]
         await asked.aclose()
         ca.write_bytes(stranger.certificate_pem)
-        asked = alive(url, ca=ca, within=5)
+        asked = liveness_probe(url, ca=ca, within=5)
         assert await anext(asked) == f"{url} does not answer"
         await asked.aclose()
 
@@ -103,6 +103,6 @@ async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: P
 async def test_where_nobody_listens_nobody_is_alive() -> None:
     async with server() as (url, _):
         pass
-    asked = alive(url, within=5)
+    asked = liveness_probe(url, within=5)
     assert await anext(asked) == f"{url} does not answer"
     await asked.aclose()

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from capelin.embedded.processes import (
     Command,
-    Declared,
     Limits,
     Process,
+    ProcessSpec,
     cgroups,
     kill_all,
-    records,
+    state_dir,
 )
-from capelin.embedded.processes.kernel import identify
+from capelin.embedded.processes.proc import identify
 from capelin.testing.waiting import until
 
 SLEEP = ("/bin/sleep", "1000")
@@ -37,9 +37,9 @@ def declared(
     environment: dict[str, str] | None = None,
     limits: Limits | None = None,
     grace: float = 10.0,
-) -> Declared:
+) -> ProcessSpec:
     command = Command(arguments, environment or {}, limits=limits or Limits())
-    return Declared(name="a", command=command, grace=grace)
+    return ProcessSpec(name="a", command=command, grace=grace)
 
 
 def lines(file: Path) -> list[str]:
@@ -148,9 +148,9 @@ async def test_who_was_never_started_is_not_found(folder: Path) -> None:
 async def test_it_outlives_the_python_process_that_started_it(folder: Path) -> None:
     script = f"""
 import asyncio, os, pathlib, signal
-from capelin.embedded.processes import Command, Declared, Process
+from capelin.embedded.processes import Command, ProcessSpec, Process
 async def main():
-    a = Declared(name="a", command=Command({SLEEP!r}))
+    a = ProcessSpec(name="a", command=Command({SLEEP!r}))
     await Process.start(pathlib.Path({str(folder)!r}), a)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
@@ -174,7 +174,7 @@ async def test_a_record_whose_pid_came_to_mean_another_process_leads_to_nobody(
         identity = identify(stranger.pid)
         assert identity is not None
         earlier = dataclasses.replace(identity, start_time=identity.start_time - 1)
-        records.write(folder, records.Record("a", earlier, "hash", 0, (), 1.0))
+        state_dir.write_record(folder, state_dir.Record("a", earlier, "hash", 0, (), 1.0))
         assert Process.adopt(folder, "a") is None
         await kill_all(folder)
         assert stranger.poll() is None
@@ -237,7 +237,7 @@ async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> 
     ],
 )
 async def test_what_no_process_can_be_given_is_as_if_the_program_could_not_be_started(
-    folder: Path, unusable: Declared
+    folder: Path, unusable: ProcessSpec
 ) -> None:
     with pytest.raises(OSError, match="cannot be passed on") as refused:
         await Process.start(folder, unusable)
@@ -251,11 +251,11 @@ async def test_a_process_that_cannot_be_remembered_does_not_live_on(
 ) -> None:
     started: list[int] = []
 
-    def is_full(_: Path, record: records.Record) -> None:
+    def is_full(_: Path, record: state_dir.Record) -> None:
         started.append(record.identity.pid)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(records, "write", is_full)
+    monkeypatch.setattr(state_dir, "write_record", is_full)
     with pytest.raises(OSError, match="No space left"):
         await Process.start(folder, declared(*SLEEP))
     (pid,) = started
@@ -272,7 +272,7 @@ async def test_it_gives_way_to_others_where_nothing_else_limits_its_processors(
 ) -> None:
     limited = declared(*SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=0.5))
     process = await Process.start(folder, limited)
-    record = records.read(folder, "a")
+    record = state_dir.read_record(folder, "a")
     assert record is not None
     is_limited = any(has_quota(group) for group in record.groups)
     nice = os.getpriority(os.PRIO_PROCESS, process.pid)
@@ -301,7 +301,7 @@ async def test_a_memory_limit_is_enforced_where_control_groups_can_be_made(folde
     limits = Limits(memory_bytes=50_000_000)
     greedy = shell(f"sleep 0.2; exec {sys.executable} -c 'x = b\"x\" * 10**9; input()'")
     process = await Process.start(folder, declared(*greedy, limits=limits))
-    record = records.read(folder, "a")
+    record = state_dir.read_record(folder, "a")
     assert record is not None
     if not record.groups:
         await process.stop()
@@ -309,14 +309,14 @@ async def test_a_memory_limit_is_enforced_where_control_groups_can_be_made(folde
     ended = await process.wait()
     assert ended.reason == "was killed by SIGKILL: it needed more memory than its limit"
     assert all(exists(group) for group in record.groups)
-    records.forget(folder, "a")
+    state_dir.remove_record(folder, "a")
     assert not any(exists(group) for group in record.groups)
 
 
 async def test_all_processes_of_a_folder_can_be_killed_at_once(folder: Path) -> None:
     names = ("a", "b", "c")
     command = Command(SLEEP)
-    started = [await Process.start(folder, Declared(name=n, command=command)) for n in names]
-    records.forget(folder, "b")
+    started = [await Process.start(folder, ProcessSpec(name=n, command=command)) for n in names]
+    state_dir.remove_record(folder, "b")
     await kill_all(folder)
     assert not any(process.is_running for process in started)

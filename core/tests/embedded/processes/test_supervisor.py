@@ -16,17 +16,17 @@ from capelin.embedded.processes import (
     AlreadySupervisedError,
     Backoff,
     Command,
-    Declared,
     Limits,
     Liveness,
     NotReadyError,
     Phase,
     Probe,
     Process,
+    ProcessSpec,
     Supervisor,
-    alive,
-    listening,
-    records,
+    liveness_probe,
+    state_dir,
+    tcp_probe,
 )
 from capelin.testing.waiting import until
 
@@ -36,8 +36,8 @@ QUICK = Backoff(first=0.001, longest=0.002)
 
 def declared(
     name: str, *after: str, arguments: tuple[str, ...] = SLEEP, ready: Probe | None = None
-) -> Declared:
-    return Declared(name=name, command=Command(arguments), after=after, ready=ready)
+) -> ProcessSpec:
+    return ProcessSpec(name=name, command=Command(arguments), after=after, readiness=ready)
 
 
 def telling(journal: Path, name: str) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ async def test_processes_start_in_order_and_stop_in_reverse(folder: Path) -> Non
         "stop api",
         "stop etcd",
     ]
-    assert list(records.names(folder)) == []
+    assert list(state_dir.recorded_names(folder)) == []
 
 
 async def test_another_supervisor_stops_in_order_what_it_never_declared(folder: Path) -> None:
@@ -152,13 +152,13 @@ async def test_a_killed_process_is_started_again(folder: Path) -> None:
 async def test_nothing_is_left_of_what_was_killed(folder: Path) -> None:
     limited = Command(SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=1))
     async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:
-        supervisor.declare(Declared(name="a", command=limited))
+        supervisor.declare(ProcessSpec(name="a", command=limited))
         await supervisor.ready()
-        record = records.read(folder, "a")
+        record = state_dir.read_record(folder, "a")
         assert record is not None
         os.kill(pid_of(supervisor, "a"), signal.SIGKILL)
         await until(lambda: supervisor.states["a"].phase is Phase.BACKING_OFF)
-        assert list(records.names(folder)) == []
+        assert list(state_dir.recorded_names(folder)) == []
         # Where none could be made, there were none.
         assert not any(map(exists, record.groups))
 
@@ -173,14 +173,16 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def server(status: int) -> Declared:
+def server(status: int) -> ProcessSpec:
     port = free_port("127.0.0.1")
-    return Declared(
+    return ProcessSpec(
         name="a",
         command=Command((sys.executable, "-I", "-S", "-c", SERVER, str(port), str(status))),
-        ready=partial(listening, "127.0.0.1", port),
-        alive=Liveness(
-            probe=partial(alive, f"http://127.0.0.1:{port}", within=0.2), every=0.01, pause=0.01
+        readiness=partial(tcp_probe, "127.0.0.1", port),
+        liveness=Liveness(
+            probe=partial(liveness_probe, f"http://127.0.0.1:{port}", within=0.2),
+            period=0.01,
+            retry_period=0.01,
         ),
     )
 
@@ -208,11 +210,11 @@ async def test_what_is_being_stopped_is_not_taken_for_hung(folder: Path) -> None
         while True:
             yield "it has closed its door" if asked_to_end else ""
 
-    draining = Declared(
+    draining = ProcessSpec(
         name="a",
         command=Command(("/bin/sh", "-c", script)),
-        ready=partial(has_started, journal, "a"),
-        alive=Liveness(probe=does_it_live, every=0.01, pause=0.05),
+        readiness=partial(has_started, journal, "a"),
+        liveness=Liveness(probe=does_it_live, period=0.01, retry_period=0.05),
     )
     async with Supervisor(folder) as supervisor:
         supervisor.declare(draining)
@@ -225,8 +227,8 @@ async def test_what_is_being_stopped_is_not_taken_for_hung(folder: Path) -> None
 
 async def test_what_must_not_be_started_now_says_why_and_is_tried_again(folder: Path) -> None:
     reasons = ["its disk is not there"]
-    refused = Declared(
-        name="a", command=Command(SLEEP), refusal=lambda: reasons[0] if reasons else ""
+    refused = ProcessSpec(
+        name="a", command=Command(SLEEP), start_check=lambda: reasons[0] if reasons else ""
     )
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(refused)
@@ -242,7 +244,7 @@ async def test_some_of_those_before_can_be_enough(folder: Path) -> None:
         while True:
             yield "no answer"
 
-    patient = Declared(name="c", command=Command(SLEEP), after=("a", "b"))
+    patient = ProcessSpec(name="c", command=Command(SLEEP), after=("a", "b"))
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a"), declared("b", ready=never), patient)
         await until(lambda: supervisor.states["a"].phase is Phase.RUNNING)
@@ -291,7 +293,7 @@ async def test_a_process_that_keeps_ending_is_reported_as_failed_with_its_reason
             yield "no answer"
 
     async with Supervisor(folder, backoff=QUICK) as supervisor:
-        supervisor.declare(Declared(name="a", command=failing.command, ready=never))
+        supervisor.declare(ProcessSpec(name="a", command=failing.command, readiness=never))
         with pytest.raises(NotReadyError) as error:
             await supervisor.ready()
         assert str(error.value) == (
@@ -322,7 +324,7 @@ async def test_a_new_command_is_tried_at_once_after_the_old_one_failed(folder: P
 async def test_why_a_process_cannot_be_started_is_said_with_what_is_known(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
 ) -> None:
-    async def fails(_: Path, __: Declared) -> Process:
+    async def fails(_: Path, __: ProcessSpec) -> Process:
         raise error
 
     monkeypatch.setattr(Process, "start", fails)
@@ -379,12 +381,12 @@ async def test_the_next_supervisor_knows_what_is_ready_before_it_decides(folder:
         await supervisor.ready()
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a", ready=answers_late), declared("b", ready=never))
-        await supervisor.acquainted(within=20)
+        await supervisor.probed(within=20)
         states = supervisor.states
         assert (states["a"].phase, states["b"].phase) == (Phase.RUNNING, Phase.STARTING)
     async with Supervisor(folder) as supervisor:
         supervisor.declare(declared("a", ready=hangs))
-        await supervisor.acquainted(within=0.05)
+        await supervisor.probed(within=0.05)
         assert supervisor.states["a"].phase is Phase.STARTING
 
 
@@ -404,7 +406,7 @@ async def test_a_changed_command_replaces_what_runs(folder: Path) -> None:
 async def test_the_late_news_of_an_end_is_not_taken_for_that_of_the_next(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep, told_late = Process.sweep, asyncio.Event()
+    sweep, told_late = Process.kill_session, asyncio.Event()
     slow = iter([True])
 
     async def sweeps(process: Process) -> None:
@@ -413,7 +415,7 @@ async def test_the_late_news_of_an_end_is_not_taken_for_that_of_the_next(
             told_late.set()
         await sweep(process)
 
-    monkeypatch.setattr(Process, "sweep", sweeps)
+    monkeypatch.setattr(Process, "kill_session", sweeps)
     async with Supervisor(folder, backoff=QUICK) as supervisor:
         supervisor.declare(declared("a"))
         await supervisor.ready()
@@ -433,7 +435,7 @@ async def test_what_is_no_longer_declared_is_stopped(folder: Path) -> None:
         await supervisor.ready()
         supervisor.declare(declared("b"))
         await until(lambda: list(supervisor.states) == ["b"])
-    assert list(records.names(folder)) == ["b"]
+    assert list(state_dir.recorded_names(folder)) == ["b"]
 
 
 async def test_a_new_order_is_remembered_without_a_restart(folder: Path) -> None:
@@ -455,11 +457,11 @@ async def test_a_supervisor_killed_at_any_moment_leaves_nothing_that_the_next_ca
 ) -> None:
     script = f"""
 import asyncio, pathlib
-from capelin.embedded.processes import Command, Declared, Supervisor
+from capelin.embedded.processes import Command, ProcessSpec, Supervisor
 async def main():
     async with Supervisor(pathlib.Path({str(folder)!r})) as supervisor:
         supervisor.declare(*(
-            Declared(name=f"p{{n}}", command=Command({SLEEP!r})) for n in range(10)
+            ProcessSpec(name=f"p{{n}}", command=Command({SLEEP!r})) for n in range(10)
         ))
         print("declared", flush=True)
         await asyncio.sleep(1000)
@@ -472,7 +474,7 @@ asyncio.run(main())
     await parent.stdout.readline()
     parent.kill()
     await parent.wait()
-    adopted = {name: Process.adopt(folder, name) for name in records.names(folder)}
+    adopted = {name: Process.adopt(folder, name) for name in state_dir.recorded_names(folder)}
     async with Supervisor(folder) as supervisor:
         supervisor.declare(*(declared(f"p{n}") for n in range(10)))
         await supervisor.ready()
@@ -500,7 +502,7 @@ async def test_a_process_that_died_while_nobody_looked_is_forgotten(folder: Path
     await process.wait()
     async with Supervisor(folder) as supervisor:
         assert supervisor.states == {}
-    assert list(records.names(folder)) == []
+    assert list(state_dir.recorded_names(folder)) == []
 
 
 async def test_what_a_dead_process_left_behind_ends_before_it_is_started_again(
@@ -531,7 +533,7 @@ async def test_what_is_started_gets_nothing_that_we_have_open(folder: Path) -> N
 
 async def test_two_supervisors_never_share_a_folder(folder: Path) -> None:
     async with Supervisor(folder):
-        with pytest.raises(AlreadySupervisedError, match="another Capelin process looks after"):
+        with pytest.raises(AlreadySupervisedError, match="another Capelin process supervises"):
             async with Supervisor(folder):
                 pass
     async with Supervisor(folder):
@@ -589,7 +591,7 @@ async def test_who_cannot_find_what_there_is_leaves_the_folder_to_the_next(
         raise OSError("the disk is away")
 
     with monkeypatch.context() as away:
-        away.setattr(records, "names", fails)
+        away.setattr(state_dir, "recorded_names", fails)
         with pytest.raises(OSError, match="the disk is away"):
             async with Supervisor(folder):
                 pass

@@ -11,8 +11,7 @@ import pytest
 from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Binary
-from capelin.embedded.processes import Probe
-from capelin.embedded.processes.kernel import marked
+from capelin.embedded.processes import Probe, marked_processes
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.testing.load import Load
 from capelin_control_plane.backends.processes import ProcessesBackend, backend
@@ -133,7 +132,7 @@ class Rig:
 
     def pids(self) -> dict[str, int]:
         """Everything that runs of the control plane."""
-        return {one.name: one.identity.pid for one in marked(self.folder / "run")}
+        return {one.name: one.identity.pid for one in marked_processes(self.folder / "run")}
 
     @asynccontextmanager
     async def under_load(self) -> "AsyncGenerator[Callers]":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import records
+from capelin.embedded.processes import state_dir
 
 from .rig import KEY, Idle, Rig, all_ready_at_once, control_plane
 
@@ -15,8 +15,8 @@ async def test_an_api_server_may_take_longer_by_what_it_serves_on(
     rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
     await rig.until(control_plane(), lambda seen: seen.answers)
     try:
-        server = records.read(rig.folder / "run", "kube-apiserver-0")
-        etcd = records.read(rig.folder / "run", "etcd-0")
+        server = state_dir.read_record(rig.folder / "run", "kube-apiserver-0")
+        etcd = state_dir.read_record(rig.folder / "run", "etcd-0")
         assert (server and server.grace, etcd and etcd.grace) == (12, 10)
     finally:
         await rig.backend.delete(KEY)

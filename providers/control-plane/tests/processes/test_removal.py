@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import Declared, Process, kill_all
+from capelin.embedded.processes import Process, ProcessSpec, kill_all
 from capelin.provider import Blocked
 
 from .rig import KEY, Idle, Rig, control_plane
@@ -66,7 +66,7 @@ async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
     await kill_all(rig.folder / "run")
     started: list[str] = []
 
-    async def starts(_: Path, declared: Declared) -> Process:
+    async def starts(_: Path, declared: ProcessSpec) -> Process:
         started.append(declared.name)
         raise OSError("not now")
 

@@ -21,13 +21,13 @@ from capelin.embedded.components import (
 )
 from capelin.embedded.processes import (
     Command,
-    Declared,
     Limits,
     Process,
+    ProcessSpec,
     Supervisor,
-    answering,
-    listening,
     private_folder,
+    readiness_probe,
+    tcp_probe,
     write_private,
 )
 from capelin.pki import kubeconfig
@@ -106,7 +106,7 @@ class ApiServer:
 
     folder: Path
     place: Place
-    declared: tuple[Declared, ...]
+    declared: tuple[ProcessSpec, ...]
     """Its processes, for a supervisor that looks after more than these."""
 
     @classmethod
@@ -201,11 +201,11 @@ def _write_kubeconfigs(folder: Path, place: Place, keys: Keys) -> None:
 
 def _declared(
     folder: Path, place: Place, keys: Keys, settings: Settings, paths: Mapping[str, Path]
-) -> tuple[Declared, ...]:
+) -> tuple[ProcessSpec, ...]:
     etcd = _etcd(folder, place, keys, durable=settings.durable)
     api_server = _api_server(place, keys, settings, etcd.client_url)
     answers = partial(
-        answering,
+        readiness_probe,
         ca=keys.ca("ca"),
         certificate=keys.folder / "admin.crt",
         key=keys.folder / "admin.key",
@@ -213,12 +213,12 @@ def _declared(
     declared = [
         # Accepting connections is enough: the API server waits for answers, and its own readiness
         # includes etcd's.
-        Declared(
+        ProcessSpec(
             name=ETCD,
             command=Command((str(paths[ETCD]), *etcd.arguments)),
-            ready=partial(listening, place.address, place.etcd_port),
+            readiness=partial(tcp_probe, place.address, place.etcd_port),
         ),
-        Declared(
+        ProcessSpec(
             name=KUBE_APISERVER,
             command=Command(
                 (str(paths[KUBE_APISERVER]), *api_server.arguments),
@@ -226,7 +226,7 @@ def _declared(
                 limits=Limits(timer_slack=TIMER_SLACK),
             ),
             after=(ETCD,),
-            ready=partial(answers, f"{_url(place)}/readyz"),
+            readiness=partial(answers, f"{_url(place)}/readyz"),
         ),
     ]
     if settings.controllers:
@@ -234,7 +234,7 @@ def _declared(
         # It reads its kubeconfig once: a renewed certificate in there needs another process.
         certificate = hashlib.sha256(keys.read("controller-manager").certificate_pem).hexdigest()
         declared.append(
-            Declared(
+            ProcessSpec(
                 name=KUBE_CONTROLLER_MANAGER,
                 command=Command(
                     (str(paths[KUBE_CONTROLLER_MANAGER]), *manager.arguments),

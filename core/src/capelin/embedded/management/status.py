@@ -13,7 +13,7 @@ from capelin.embedded.management.environment import Environment
 from capelin.embedded.processes import (
     Phase,
     Process,
-    State,
+    ProcessState,
     write_private,
 )
 from capelin.errors import (
@@ -70,7 +70,7 @@ class Status(Model):
         return ready and all(each.phase is Phase.RUNNING for each in self.processes)
 
 
-def process_statuses(states: Mapping[str, State]) -> list[ProcessStatus]:
+def process_statuses(states: Mapping[str, ProcessState]) -> list[ProcessStatus]:
     """The states of a supervisor, for the file."""
     return [
         ProcessStatus(
@@ -120,7 +120,7 @@ class StatusFile:
         stage.seconds = round((now - self._began[name]).total_seconds(), 2)
         self._write()
 
-    def processes_changed(self, states: Mapping[str, State]) -> None:
+    def processes_changed(self, states: Mapping[str, ProcessState]) -> None:
         """The processes as they are now."""
         self._status.processes = process_statuses(states)
         self._write()

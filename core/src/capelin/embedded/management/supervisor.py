@@ -46,7 +46,7 @@ from capelin.embedded.management.manifests import (
 )
 from capelin.embedded.management.providers import resolve_components
 from capelin.embedded.management.status import STAGES, StageName, StatusFile
-from capelin.embedded.processes import Declared, Phase, Process, Supervisor
+from capelin.embedded.processes import Phase, Process, ProcessSpec, Supervisor
 from capelin.errors import MissingError
 from capelin.pki import KeyPair
 
@@ -59,7 +59,7 @@ class ManagementServer:
     """Where it answers, and how to know it."""
     address: str
     """Where it reaches what runs on this machine."""
-    processes: tuple[Declared, ...] = ()
+    processes: tuple[ProcessSpec, ...] = ()
     """Those that it consists of, where it is our own."""
     mark: str | None = None
     """What is put into it is labelled with, where others put things there as well."""
@@ -165,7 +165,7 @@ class ComponentProcess:
 
         await ensure_token(self.folder, self.account, ask, datetime.now(UTC))
 
-    def declared(self) -> Declared:
+    def declared(self) -> ProcessSpec:
         """Its process."""
         place = Placement(
             address=self.address,
@@ -175,11 +175,11 @@ class ComponentProcess:
             authority=self.environment.authority,
         )
         health = f"http://{self.address}:{self.listening.ports['health']}/readyz"
-        return Declared(
+        return ProcessSpec(
             name=self.component.label,
             command=component_command(self.component, place),
             after=tuple(each.name for each in self.foundation.processes),
-            ready=partial(probe_http, health),
+            readiness=partial(probe_http, health),
             grace=_GRACE_SECONDS,
         )
 

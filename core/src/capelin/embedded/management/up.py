@@ -28,7 +28,7 @@ from capelin.embedded.management.providers import (
     upstream_providers,
 )
 from capelin.embedded.management.status import SUPERVISOR, Status, follow_status
-from capelin.embedded.processes import Command, Declared, Process, Supervisor, write_private
+from capelin.embedded.processes import Command, Process, ProcessSpec, Supervisor, write_private
 
 
 class UpView:
@@ -119,7 +119,7 @@ async def start_supervisor(
         # A new one each time: it reads its settings, and the code that it runs, when it starts.
         await launcher.stop()
         launcher.declare(
-            Declared(
+            ProcessSpec(
                 name=SUPERVISOR,
                 command=Command(
                     arguments=(

@@ -1,14 +1,15 @@
-"""Operating system processes that outlive whoever started them, kept running and found again."""
+"""Supervised processes that outlive the process that started them."""
 
-from capelin.embedded.processes.command import Command, Declared, Limits, Liveness, Probe
-from capelin.embedded.processes.decisions import Backoff, Phase
-from capelin.embedded.processes.probes import alive, answering, listening
+from capelin.embedded.processes.probes import liveness_probe, readiness_probe, tcp_probe
+from capelin.embedded.processes.proc import marked_processes
 from capelin.embedded.processes.process import Exit, Process, kill_all
-from capelin.embedded.processes.records import private_folder, write_private
+from capelin.embedded.processes.reconcile import Backoff, Phase
+from capelin.embedded.processes.spec import Command, Limits, Liveness, Probe, ProcessSpec
+from capelin.embedded.processes.state_dir import private_folder, write_private
 from capelin.embedded.processes.supervisor import (
     AlreadySupervisedError,
     NotReadyError,
-    State,
+    ProcessState,
     Supervisor,
 )
 
@@ -16,7 +17,6 @@ __all__ = [
     "AlreadySupervisedError",
     "Backoff",
     "Command",
-    "Declared",
     "Exit",
     "Limits",
     "Liveness",
@@ -24,12 +24,14 @@ __all__ = [
     "Phase",
     "Probe",
     "Process",
-    "State",
+    "ProcessSpec",
+    "ProcessState",
     "Supervisor",
-    "alive",
-    "answering",
     "kill_all",
-    "listening",
+    "liveness_probe",
+    "marked_processes",
     "private_folder",
+    "readiness_probe",
+    "tcp_probe",
     "write_private",
 ]

@@ -1,4 +1,4 @@
-"""Hard limits by control group, version 1 or 2, where this user may make one."""
+"""Hard limits by cgroups, version 1 or 2, where this user may create one."""
 
 import hashlib
 import os
@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.processes.command import Limits
+from capelin.embedded.processes.spec import Limits
 
 ROOT = Path("/sys/fs/cgroup")
 
@@ -16,22 +16,22 @@ _PERIOD_MICROSECONDS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A control group to be made: its folder and what is written into its files."""
+    """A cgroup to create: its folder and the content of its files."""
 
     folder: Path
     settings: Mapping[str, str]
 
     @property
     def limits_cpus(self) -> bool:
-        """Whether it keeps its processes from taking more than some processors."""
+        """Whether it limits the CPU time of its processes."""
         return any(file.startswith("cpu.") for file in self.settings)
 
 
 def groups(limits: Limits, name: str, own: Mapping[str, str], root: Path = ROOT) -> Iterator[Group]:
-    """The control groups that enforce limits; none where there are no hard limits or no rights.
+    """The cgroups that enforce limits; none without hard limits or without permission.
 
-    `own` is where this process is, by controller as in `/proc/self/cgroup`; the empty controller
-    is version 2.
+    `own` maps controllers to the cgroup of this process, as `/proc/self/cgroup` does; the empty
+    controller is version 2.
     """
     if (root / "cgroup.controllers").exists():
         yield from _version_2(limits, name, root, own.get("", "/"))
@@ -40,7 +40,7 @@ def groups(limits: Limits, name: str, own: Mapping[str, str], root: Path = ROOT)
 
 
 def own_groups() -> dict[str, str]:
-    """Where this process is, by controller."""
+    """The cgroups of this process, by controller."""
     own: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -50,13 +50,13 @@ def own_groups() -> dict[str, str]:
 
 
 def group_name(folder: Path, name: str) -> str:
-    """A name for the control group of a process that no other state folder has."""
+    """A name for the cgroup of a process, different in each state folder."""
     digest = hashlib.sha256(f"{folder}/{name}".encode()).hexdigest()
     return f"capelin-{digest[:16]}"
 
 
 def confine(pid: int, group: Group) -> bool:
-    """Put a process into its group; False where the kernel does not let us."""
+    """Move a process into its cgroup; False if the kernel refuses."""
     try:
         group.folder.mkdir(exist_ok=True)
         for file, value in group.settings.items():
@@ -69,7 +69,7 @@ def confine(pid: int, group: Group) -> bool:
 
 
 def ran_out_of_memory(folder: Path) -> bool:
-    """Whether the kernel killed somebody in this group for its memory limit."""
+    """Whether the kernel killed a process of this cgroup for its memory limit."""
     for file in ("memory.events", "memory.oom_control"):
         with suppress(OSError):
             for line in (folder / file).read_text().splitlines():
@@ -80,7 +80,7 @@ def ran_out_of_memory(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Remove the group of a process that is gone."""
+    """Remove the cgroup of a process that is gone."""
     with suppress(OSError):
         folder.rmdir()
 
@@ -94,26 +94,26 @@ def _version_2(limits: Limits, name: str, root: Path, own: str) -> Iterator[Grou
     if not settings:
         return
     needed = {file.partition(".")[0] for file in settings}
-    place = root / own.lstrip("/")
-    # Groups with processes in them cannot pass controllers on, so ours is a sister or an aunt.
-    for parent in (place, *place.parents):
-        passed_on = parent / "cgroup.subtree_control"
-        if passed_on.exists() and needed <= {*passed_on.read_text().split()}:
+    own_folder = root / own.lstrip("/")
+    # A cgroup with processes cannot delegate controllers: create ours next to, or above, our own.
+    for parent in (own_folder, *own_folder.parents):
+        delegated = parent / "cgroup.subtree_control"
+        if delegated.exists() and needed <= {*delegated.read_text().split()}:
             if os.access(parent, os.W_OK):
                 yield Group(parent / name, settings)
             return
 
 
 def _version_1(limits: Limits, name: str, root: Path, own: Mapping[str, str]) -> Iterator[Group]:
-    wanted: dict[str, dict[str, str]] = {}
+    by_controller: dict[str, dict[str, str]] = {}
     if limits.memory_bytes is not None:
-        wanted["memory"] = {"memory.limit_in_bytes": str(limits.memory_bytes)}
+        by_controller["memory"] = {"memory.limit_in_bytes": str(limits.memory_bytes)}
     if limits.cpus is not None:
-        wanted["cpu"] = {
+        by_controller["cpu"] = {
             "cpu.cfs_period_us": str(_PERIOD_MICROSECONDS),
             "cpu.cfs_quota_us": str(_quota(limits.cpus)),
         }
-    for controller, settings in wanted.items():
+    for controller, settings in by_controller.items():
         parent = root / controller / own.get(controller, "/").lstrip("/")
         if os.access(parent, os.W_OK):
             yield Group(parent / name, settings)

@@ -1,23 +1,24 @@
-"""Ways to ask a process whether it is ready."""
+"""Probes of processes over TCP and HTTP."""
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from capelin.embedded.processes.streams import Stream, connect
+_TIMEOUT_SECONDS = 5.0
+_MAX_RESPONSE_BYTES = 64 * 1024
+_CHUNK = 16 * 1024
 
-_SECONDS_FOR_AN_ANSWER = 5.0
-_LONGEST_ANSWER = 64 * 1024
+ResultT = TypeVar("ResultT")
 
 
-async def listening(address: str, port: int) -> AsyncGenerator[str, None]:
-    """Ready when it accepts connections."""
+async def tcp_probe(address: str, port: int) -> AsyncGenerator[str, None]:
+    """Succeeds when the port accepts connections."""
     while True:
         try:
             _, writer = await asyncio.open_connection(address, port)
@@ -28,83 +29,82 @@ async def listening(address: str, port: int) -> AsyncGenerator[str, None]:
             yield ""
 
 
-async def answering(
+async def readiness_probe(
     url: str, *, ca: Path, certificate: Path, key: Path
 ) -> AsyncGenerator[str, None]:
-    """Ready when it answers 200 over HTTPS. A Kubernetes part says which of its checks fail."""
+    """Succeeds when the URL answers 200 over HTTPS. Names the failing checks of a component."""
     trust = ssl.create_default_context(cafile=ca)
     trust.load_cert_chain(certificate, key)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=trust),
-        timeout=aiohttp.ClientTimeout(total=_SECONDS_FOR_AN_ANSWER),
+        timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
     ) as session:
         while True:
             try:
                 async with session.get(url) as response:
                     text = await response.text()
-                    yield "" if response.status == 200 else failing_checks(response.status, text)
+                    yield "" if response.status == 200 else _failing_checks(response.status, text)
             except TimeoutError:
                 yield f"{url} does not answer in time"
             except aiohttp.ClientError:
                 yield f"{url} does not answer"
 
 
-async def alive(
-    url: str, *, ca: Path | None = None, within: float = _SECONDS_FOR_AN_ANSWER
+async def liveness_probe(
+    url: str, *, ca: Path | None = None, within: float = _TIMEOUT_SECONDS
 ) -> AsyncGenerator[str, None]:
-    """Alive when it says anything but that it is broken.
+    """Succeeds when the URL answers anything but a server error.
 
-    It does without a certificate to show, which would end one day: who is refused was answered.
-    It is asked for as long as a process lives, so it does without an HTTP client, too, which takes
-    twice the time.
+    It shows no client certificate, which would expire one day: a refusal is an answer too. It runs
+    for as long as the process, so it avoids the HTTP client, which takes twice the CPU time.
     """
-    async with _Line(url, _trusting(ca)) as line:
+    async with _Connection(url, _trusting(ca)) as connection:
         while True:
             try:
                 async with asyncio.timeout(within):
-                    status, text = await line.ask()
+                    status, text = await connection.get()
             except TimeoutError:
-                line.hang_up()
+                connection.close()
                 yield f"{url} did not answer for {within:g} s"
             except (OSError, EOFError, ValueError):
-                line.hang_up()
+                connection.close()
                 yield f"{url} does not answer"
             else:
-                yield failing_checks(status, text) if status >= 500 else ""
+                yield _failing_checks(status, text) if status >= 500 else ""
 
 
-class _Line:
-    """A connection for one question, asked again and again."""
+class _Connection:
+    """A kept connection that sends the same request again and again."""
 
     def __init__(self, url: str, trust: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
         self._host, self._port, self._trust = parts.hostname or "", parts.port or 443, trust
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        self._question = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
-        self._stream: Stream | None = None
+        self._request = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
+        self._stream: _Stream | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.hang_up()
+        self.close()
 
-    async def ask(self) -> tuple[int, str]:
-        """The status and the text of the answer; EOFError or ValueError if it is none."""
+    async def get(self) -> tuple[int, str]:
+        """The status and the body; EOFError or ValueError if the response is none."""
         if self._stream is None:
-            self._stream = await connect(self._host, self._port, self._trust, limit=_LONGEST_ANSWER)
+            self._stream = await _connect(self._host, self._port, self._trust)
         stream = self._stream
-        await stream.write(self._question)
+        await stream.write(self._request)
         head = (await stream.read_until(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
         length = headers.get("content-length")
         text = b"" if length is None else await stream.read_exactly(int(length))
         if length is None or headers.get("connection") == "close":
-            self.hang_up()
+            self.close()
         return int(head[0].partition(" ")[2][:3]), text.decode(errors="replace")
 
-    def hang_up(self) -> None:
-        """Ask over another connection next time."""
+    def close(self) -> None:
+        """Use another connection next time."""
         if self._stream is not None:
             self._stream.abort()
             self._stream = None
@@ -116,13 +116,104 @@ def _trusting(ca: Path | None) -> ssl.SSLContext | None:
 
 @lru_cache(maxsize=64)
 def _trust(ca: Path, _: int) -> ssl.SSLContext:
-    """Shared by those who ask; the time of the file's last change tells old authorities apart."""
+    """Shared by all probes; the file's modification time tells a renewed CA from the old one."""
     return ssl.create_default_context(cafile=ca)
 
 
-def failing_checks(status: int, text: str) -> str:
-    """What a health endpoint complains about."""
+def _failing_checks(status: int, text: str) -> str:
+    """The failing checks in the body of a health endpoint."""
     failing = [
         line.removeprefix("[-]").split()[0] for line in text.splitlines() if line.startswith("[-]")
     ]
     return f"not yet: {', '.join(failing)}" if failing else f"it answers {status}"
+
+
+class _Stream:
+    """A connection, with TLS if there is a CA. asyncio's TLS would keep 256 KiB for each."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        tls: "_Tls | None",
+    ) -> None:
+        self._reader, self._writer, self._tls = reader, writer, tls
+        self._received = b""
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it."""
+        if self._tls is None:
+            self._writer.write(data)
+        else:
+            await self._with_tls(self._tls, lambda session: session.write(data))
+
+    async def read_until(self, end: bytes) -> bytes:
+        """The data up to `end`; ValueError if it is too long, EOFError if the connection ends."""
+        while end not in self._received:
+            if len(self._received) > _MAX_RESPONSE_BYTES:
+                raise ValueError("the response is too long")
+            await self._receive()
+        data, _, self._received = self._received.partition(end)
+        return data + end
+
+    async def read_exactly(self, count: int) -> bytes:
+        """So many bytes; ValueError if they are too many, EOFError if the connection ends."""
+        if count > _MAX_RESPONSE_BYTES:
+            raise ValueError("the response is too long")
+        while len(self._received) < count:
+            await self._receive()
+        data, self._received = self._received[:count], self._received[count:]
+        return data
+
+    async def handshake(self) -> None:
+        """Do the TLS handshake; ssl.SSLError (an OSError) if the server is not trusted."""
+        if self._tls is not None:
+            await self._with_tls(self._tls, ssl.SSLObject.do_handshake)
+
+    def abort(self) -> None:
+        """Close it at once."""
+        self._writer.transport.abort()
+
+    async def _receive(self) -> None:
+        if self._tls is None:
+            data = await self._reader.read(_CHUNK)
+        else:
+            data = await self._with_tls(self._tls, lambda session: session.read(_CHUNK))
+        if not data:
+            raise EOFError
+        self._received += data
+
+    async def _with_tls(self, tls: "_Tls", act: Callable[[ssl.SSLObject], ResultT]) -> ResultT:
+        """Run an operation of TLS, which may have to send and receive first."""
+        while True:
+            try:
+                result = act(tls.session)
+            except ssl.SSLWantReadError:
+                self._writer.write(tls.outgoing.read())
+                data = await self._reader.read(_CHUNK)
+                if not data:
+                    raise EOFError from None
+                tls.incoming.write(data)
+            else:
+                self._writer.write(tls.outgoing.read())
+                return result
+
+
+class _Tls:
+    """A TLS session with its buffers."""
+
+    def __init__(self, trust: ssl.SSLContext, host: str) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.session = trust.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
+
+
+async def _connect(host: str, port: int, trust: ssl.SSLContext | None) -> _Stream:
+    """Connect; with `trust`, verify the server."""
+    reader, writer = await asyncio.open_connection(host, port, limit=_CHUNK)
+    stream = _Stream(reader, writer, None if trust is None else _Tls(trust, host))
+    try:
+        await stream.handshake()
+    except BaseException:
+        stream.abort()
+        raise
+    return stream

@@ -1,4 +1,4 @@
-"""One operating system process that outlives whoever started it."""
+"""A process that outlives the process that started it."""
 
 import asyncio
 import dataclasses
@@ -9,20 +9,22 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.processes import cgroups, kernel, logs, records
-from capelin.embedded.processes.command import Command, Declared
-from capelin.embedded.processes.kernel import MARKER, Handle
+from capelin.embedded.processes import cgroups, proc, state_dir
+from capelin.embedded.processes.proc import MARKER, Handle
+from capelin.embedded.processes.spec import Command, ProcessSpec
+from capelin.embedded.processes.state_dir import Record, log_path
 
-_NICE_FOR_WANT_OF_A_GROUP = 10
+_NICE_WITHOUT_CGROUP = 10
 _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended. The status is unknown where it was not our child."""
+    """How a process ended. The status is None if it was not our child."""
 
     status: int | None
-    complaint: str
+    message: str
+    """The last error in its log."""
 
     @property
     def reason(self) -> str:
@@ -33,48 +35,48 @@ class Exit:
             ended = f"was killed by {signal.Signals(-self.status).name}"
         else:
             ended = f"exited with code {self.status}"
-        return f"{ended}: {self.complaint}" if self.complaint else ended
+        return f"{ended}: {self.message}" if self.message else ended
 
 
 class Process:
-    """A running process, started here or found again through its state folder."""
+    """A running process, started here or adopted from its state folder."""
 
-    def __init__(self, folder: Path, record: records.Record, handle: Handle) -> None:
+    def __init__(self, folder: Path, record: Record, handle: Handle) -> None:
         self._folder = folder
         self._record = record
         self._handle = handle
         self._exit: Exit | None = None
 
     @classmethod
-    async def start(cls, folder: Path, declared: Declared) -> "Process":
-        """Start a process in a session of its own and remember it in the state folder."""
-        # In a thread: fork and exec take milliseconds. What is started is remembered there too,
-        # so that a cancelled caller leaves no process behind that nobody knows.
-        return await asyncio.to_thread(cls._launch, records.private_folder(folder), declared)
+    async def start(cls, folder: Path, spec: ProcessSpec) -> "Process":
+        """Start a process in a session of its own and write its record."""
+        # In a thread: fork and exec take milliseconds. The same thread writes the record, so that a
+        # cancelled caller leaves no process without one.
+        return await asyncio.to_thread(cls._launch, state_dir.private_folder(folder), spec)
 
     @classmethod
     def adopt(cls, folder: Path, name: str) -> "Process | None":
-        """Find a process that the state folder remembers, if it still runs."""
+        """Find a process that has a record in the state folder, if it still runs."""
         folder = folder.resolve()
-        record = records.read(folder, name)
+        record = state_dir.read_record(folder, name)
         if record is None:
             return None
         handle = Handle.open(record.identity)
         if handle is None:
             return None
         if not handle.is_alive():
-            handle.collect()
+            handle.reap()
             return None
         return cls(folder, record, handle)
 
     @classmethod
-    def _launch(cls, folder: Path, declared: Declared) -> "Process":
-        name, command = declared.name, declared.command
-        log = logs.open_log(log_path(folder, name))
+    def _launch(cls, folder: Path, spec: ProcessSpec) -> "Process":
+        name, command = spec.name, spec.command
+        log = state_dir.open_log(log_path(folder, name))
         try:
             log_start = os.lseek(log, 0, os.SEEK_END)
-            kernel.keep_descriptors()
-            with kernel.timer_slack(command.limits.timer_slack):
+            proc.close_inherited_on_exec()
+            with proc.timer_slack(command.limits.timer_slack):
                 child = subprocess.Popen(
                     command.arguments,
                     env=_environment(folder, name, command),
@@ -83,41 +85,39 @@ class Process:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    # Ours close themselves at exec and not before: until then the child holds the
-                    # supervisor's lock, so that the next one cannot look for what runs while this
-                    # one cannot be seen yet.
+                    # Our descriptors close at exec and not before: until then the child holds the
+                    # supervisor's lock, so that no other supervisor scans for processes while this
+                    # one has no marker yet.
                     close_fds=False,
                 )
         except ValueError as error:
-            # Users have a say in both; whoever starts a process is prepared for an OSError.
+            # Users can set both. Callers expect an OSError when a process cannot be started.
             reason = f"an argument or environment variable cannot be passed on ({error})"
             raise OSError(errno.EINVAL, reason, command.arguments[0]) from error
         finally:
             os.close(log)
         try:
-            started = cls._remembered(folder, declared, child.pid, log_start)
+            started = cls._recorded(folder, spec, child.pid, log_start)
         except BaseException:
-            # On a full disk, say: nobody would find it again.
+            # On a full disk, for example: without a record nobody would find the process.
             child.kill()
             child.wait()
             raise
-        # Popen objects complain when they go while their process lives, which ours is meant to.
+        # A Popen object warns when it is deleted while its process runs, as ours should.
         child.returncode = 0
         return started
 
     @classmethod
-    def _remembered(cls, folder: Path, declared: Declared, pid: int, log_start: int) -> "Process":
-        name, command = declared.name, declared.command
-        identity = kernel.identify(pid)
+    def _recorded(cls, folder: Path, spec: ProcessSpec, pid: int, log_start: int) -> "Process":
+        name, command = spec.name, spec.command
+        identity = proc.identify(pid)
         handle = None if identity is None else Handle.open(identity)
         if identity is None or handle is None:
-            # Dead or alive, a child keeps its pid until it is collected, and only we collect it.
-            raise ChildProcessError(f"{name} was collected by somebody else as soon as it started")
-        groups = _confine(folder, declared, pid)
-        record = records.Record(
-            name, identity, command.hash, log_start, declared.after, declared.grace, groups
-        )
-        records.write(folder, record)
+            # A child keeps its pid until it is reaped, and only we reap it.
+            raise ChildProcessError(f"{name} was reaped by other code as soon as it started")
+        groups = _confine(folder, spec, pid)
+        record = Record(name, identity, command.hash, log_start, spec.after, spec.grace, groups)
+        state_dir.write_record(folder, record)
         return cls(folder, record, handle)
 
     @property
@@ -137,19 +137,19 @@ class Process:
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The processes that it was started after, and that it is stopped before."""
+        """The processes that it starts after, and stops before."""
         return self._record.after
 
-    def remember(self, declared: Declared) -> None:
-        """Keep in mind what a declaration says beyond the command, which cannot change."""
-        record = dataclasses.replace(self._record, after=declared.after, grace=declared.grace)
+    def update_record(self, spec: ProcessSpec) -> None:
+        """Record what the spec says beyond the command, which cannot change."""
+        record = dataclasses.replace(self._record, after=spec.after, grace=spec.grace)
         if record != self._record:
-            records.write(self._folder, record)
+            state_dir.write_record(self._folder, record)
             self._record = record
 
     @property
     def log(self) -> Path:
-        """Where its output goes."""
+        """The file with its output."""
         return log_path(self._folder, self.name)
 
     @property
@@ -158,68 +158,64 @@ class Process:
         return self._handle.is_alive()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; it never reaches another process that got the same pid."""
+        """Send a signal; it never reaches another process with the same pid."""
         self._handle.send(number)
 
     async def wait(self) -> Exit:
-        """Wait until it ends, whoever its parent is."""
-        await self._handle.until_exit()
+        """Wait until it ends. It need not be our child."""
+        await self._handle.wait()
         if self._exit is None:
-            status = self._handle.collect()
-            said = logs.complaint(logs.tail(self.log, self._record.log_start))
+            status = self._handle.reap()
+            lines = state_dir.log_tail(self.log, self._record.log_start)
+            message = state_dir.exit_reason(lines)
             if any(cgroups.ran_out_of_memory(Path(group)) for group in self._record.groups):
-                said = "it needed more memory than its limit"
-            self._exit = Exit(status, said)
+                message = "it needed more memory than its limit"
+            self._exit = Exit(status, message)
         return self._exit
 
     async def stop(self, grace: float | None = None) -> Exit:
-        """Ask it to end, insist after `grace` seconds, and forget it."""
+        """Send SIGTERM, after `grace` seconds SIGKILL, and remove the record."""
         self.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(self._record.grace if grace is None else grace):
-                ended = await self.wait()
+                exited = await self.wait()
         except TimeoutError:
             self.signal(signal.SIGKILL)
-            ended = await self.wait()
-        await self.sweep()
-        self.forget()
-        return ended
+            exited = await self.wait()
+        await self.kill_session()
+        self.remove_record()
+        return exited
 
-    async def sweep(self) -> None:
-        """End what it started itself and left behind."""
+    async def kill_session(self) -> None:
+        """Kill the processes that it started itself and left behind."""
         session = [
-            one.identity
-            for one in await asyncio.to_thread(kernel.marked, self._folder)
-            if one.session == self.pid
+            process.identity
+            for process in await asyncio.to_thread(proc.marked_processes, self._folder)
+            if process.session == self.pid
         ]
-        await asyncio.gather(*map(kernel.end, session))
+        await asyncio.gather(*map(proc.kill, session))
 
-    def forget(self) -> None:
-        """Remember it no more, and remove its control groups, now that nothing of it is left."""
-        records.forget(self._folder, self.name)
+    def remove_record(self) -> None:
+        """Remove its record and its cgroups, now that it is gone."""
+        state_dir.remove_record(self._folder, self.name)
 
 
 async def kill_all(folder: Path) -> None:
-    """SIGKILL every process of a state folder at once, for when nothing in it is worth keeping."""
-    found = await asyncio.to_thread(kernel.marked, folder)
-    await asyncio.gather(*(kernel.end(one.identity) for one in found))
+    """SIGKILL every process of a state folder at once, where no data needs a clean shutdown."""
+    marked = await asyncio.to_thread(proc.marked_processes, folder)
+    await asyncio.gather(*(proc.kill(process.identity) for process in marked))
 
 
-def log_path(folder: Path, name: str) -> Path:
-    """Where the output of a process goes."""
-    return folder / f"{name}.log"
-
-
-def _confine(folder: Path, declared: Declared, pid: int) -> tuple[str, ...]:
-    limits = declared.command.limits
-    name = cgroups.group_name(folder, declared.name)
-    wanted = cgroups.groups(limits, name, cgroups.own_groups())
-    made = [group for group in wanted if cgroups.confine(pid, group)]
+def _confine(folder: Path, spec: ProcessSpec, pid: int) -> tuple[str, ...]:
+    limits = spec.command.limits
+    name = cgroups.group_name(folder, spec.name)
+    possible = cgroups.groups(limits, name, cgroups.own_groups())
+    made = [group for group in possible if cgroups.confine(pid, group)]
     nice = limits.nice
     if limits.cpus is not None and not any(group.limits_cpus for group in made):
-        nice = max(nice, _NICE_FOR_WANT_OF_A_GROUP)
+        nice = max(nice, _NICE_WITHOUT_CGROUP)
     if nice:
-        kernel.renice(pid, nice)
+        proc.renice(pid, nice)
     return tuple(str(group.folder) for group in made)
 
 

@@ -1,4 +1,4 @@
-"""Keeps a declared set of processes running, and leaves them running when it goes."""
+"""Keeps the declared processes running, and leaves them running when it exits."""
 
 import asyncio
 import fcntl
@@ -11,29 +11,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from capelin.embedded.processes import kernel, logs, records
-from capelin.embedded.processes.command import Declared, check_declared
-from capelin.embedded.processes.decisions import Backoff, Phase, next_steps, phase, strays
-from capelin.embedded.processes.life import Life
-from capelin.embedded.processes.process import Process, log_path
+from capelin.embedded.processes import proc, state_dir
+from capelin.embedded.processes.lifecycle import Lifecycle
+from capelin.embedded.processes.process import Process
+from capelin.embedded.processes.reconcile import Backoff, Phase, next_steps, phase, strays
+from capelin.embedded.processes.spec import ProcessSpec, check_specs
+from capelin.embedded.processes.state_dir import log_path
 
 LOG_BYTES = 16 * 1024 * 1024
-"""A log longer than this moves to `<name>.log.1`."""
+"""A longer log is moved to `<name>.log.1`."""
 
 _LOCK_SECONDS = 1.0
 
 
 class AlreadySupervisedError(RuntimeError):
-    """Somebody else looks after this state folder."""
+    """Another process supervises this state folder."""
 
 
 class NotReadyError(RuntimeError):
-    """Processes did not become ready, and why."""
+    """Processes did not become ready; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What people want to know of one process."""
+class ProcessState:
+    """What a process is doing, for people."""
 
     phase: Phase
     pid: int | None
@@ -42,11 +43,11 @@ class State:
 
 
 class Supervisor:
-    """Looks after the processes of one state folder.
+    """Supervises the processes of one state folder.
 
-    Use it as a context manager. Entering finds what earlier supervisors of the folder left running
-    and kills what no one remembers; leaving lets everything run on. `declare` says what should run
-    from then on, `stop` ends all of it.
+    Use it as a context manager. Entering adopts the processes that earlier supervisors of the
+    folder left running and kills those without a record. Leaving keeps all processes running.
+    `declare` sets what should run from now on; `stop` stops everything.
     """
 
     def __init__(
@@ -61,18 +62,18 @@ class Supervisor:
         self._backoff = backoff or Backoff()
         self._log_bytes = log_bytes
         self._log_check_seconds = log_check_seconds
-        self._declared: dict[str, Declared] | None = None
-        self._lives: dict[str, Life] = {}
+        self._specs: dict[str, ProcessSpec] | None = None
+        self._lifecycles: dict[str, Lifecycle] = {}
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._lock: int | None = None
         self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._folder = records.private_folder(self._folder)
+        self._folder = state_dir.private_folder(self._folder)
         self._lock = await _lock(self._folder)
         try:
-            await self._find()
+            await self._adopt()
         except BaseException:
             os.close(self._lock)
             raise
@@ -94,36 +95,38 @@ class Supervisor:
             if self._lock is not None:
                 os.close(self._lock)
 
-    def declare(self, *declared: Declared) -> None:
-        """Say what runs from now on; everything else in the folder is stopped."""
-        before = self._declared or {}
-        self._declared = check_declared(declared)
-        for name, one in self._declared.items():
-            if name not in before or before[name].command.hash != one.command.hash:
-                self._life(name).forgive()
-            life = self._lives.get(name)
-            if life and life.process and life.process.hash == one.command.hash:
-                life.process.remember(one)
+    def declare(self, *specs: ProcessSpec) -> None:
+        """Set what runs from now on; everything else in the folder is stopped."""
+        before = self._specs or {}
+        self._specs = check_specs(specs)
+        for name, spec in self._specs.items():
+            if name not in before or before[name].command.hash != spec.command.hash:
+                self._lifecycle(name).reset_backoff()
+            lifecycle = self._lifecycles.get(name)
+            process = lifecycle.process if lifecycle else None
+            if process and process.hash == spec.command.hash:
+                process.update_record(spec)
         self._wake.set()
 
     @property
-    def states(self) -> Mapping[str, State]:
-        """What every process is doing."""
-        declared = self._declared or {}
-        states: dict[str, State] = {}
-        for name in sorted({*declared, *self._lives}):
-            life = self._lives.get(name)
-            states[name] = State(
-                phase=phase(declared.get(name), life.seen() if life else None),
-                pid=life.process.pid if life and life.process else None,
-                reason=life.reason if life else "",
+    def states(self) -> Mapping[str, ProcessState]:
+        """The state of every process."""
+        specs = self._specs or {}
+        states: dict[str, ProcessState] = {}
+        for name in sorted({*specs, *self._lifecycles}):
+            lifecycle = self._lifecycles.get(name)
+            process = lifecycle.process if lifecycle else None
+            states[name] = ProcessState(
+                phase=phase(specs.get(name), lifecycle.observed() if lifecycle else None),
+                pid=process.pid if process else None,
+                reason=lifecycle.reason if lifecycle else "",
                 log=log_path(self._folder, name),
             )
         return states
 
-    async def changes(self) -> AsyncGenerator[Mapping[str, State], None]:
-        """The states now, and again whenever one of them changed."""
-        last: Mapping[str, State] = {}
+    async def changes(self) -> AsyncGenerator[Mapping[str, ProcessState], None]:
+        """The states now, and again after each change."""
+        last: Mapping[str, ProcessState] = {}
 
         def changed() -> bool:
             return self.states != last
@@ -153,31 +156,33 @@ class Supervisor:
         if missing:
             raise NotReadyError("; ".join(missing))
 
-    async def acquainted(self, within: float) -> None:
-        """Wait until whatever runs has said once whether it is ready.
+    async def probed(self, within: float) -> None:
+        """Wait until every running process was probed once, for `within` seconds at most.
 
-        For whoever has to know what an earlier supervisor left before it decides anything. What
-        does not answer is waited for no longer than `within` seconds.
+        Call this after adopting processes, before deciding anything from their states.
         """
 
         def known() -> bool:
             return all(
-                life.process is None or life.stopping or life.ready or life.reason
-                for life in self._lives.values()
+                lifecycle.process is None
+                or lifecycle.stopping
+                or lifecycle.ready
+                or lifecycle.reason
+                for lifecycle in self._lifecycles.values()
             )
 
         await self._until(known, within)
 
     async def stop(self) -> None:
-        """Stop everything in the folder, those that others were started after last."""
+        """Stop everything in the folder, in reverse order of starting."""
         self.declare()
-        await self._until(lambda: not self._lives)
+        await self._until(lambda: not self._lifecycles)
 
-    async def _until(self, happened: Callable[[], bool], within: float | None = None) -> None:
-        """Wait until something is true, for `within` seconds at most."""
+    async def _until(self, condition: Callable[[], bool], within: float | None = None) -> None:
+        """Wait until a condition is true, for `within` seconds at most."""
         if self._running is None:
             raise RuntimeError("a supervisor works inside `async with` only")
-        waiting = asyncio.create_task(self._wait_for(happened))
+        waiting = asyncio.create_task(self._wait_for(condition))
         try:
             done, _ = await asyncio.wait(
                 {waiting, self._running}, timeout=within, return_when=asyncio.FIRST_COMPLETED
@@ -187,89 +192,94 @@ class Supervisor:
         if self._running in done:
             await self._running
 
-    async def _wait_for(self, happened: Callable[[], bool]) -> None:
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
         async with self._changed:
-            await self._changed.wait_for(happened)
+            await self._changed.wait_for(condition)
 
-    async def _find(self) -> None:
-        """Take over what an earlier supervisor left; end what it could not remember."""
-        for name in records.names(self._folder):
+    async def _adopt(self) -> None:
+        """Adopt the processes of an earlier supervisor; kill those without a record."""
+        for name in state_dir.recorded_names(self._folder):
             process = Process.adopt(self._folder, name)
             if process is None:
-                records.forget(self._folder, name)
+                state_dir.remove_record(self._folder, name)
             else:
-                self._life(name).adopt(process)
-        remembered = {life.process.pid for life in self._lives.values() if life.process}
-        marked = await asyncio.to_thread(kernel.marked, self._folder)
-        await asyncio.gather(*map(kernel.end, strays(marked, remembered)))
+                self._lifecycle(name).adopt(process)
+        lifecycles = self._lifecycles.values()
+        remembered = {lifecycle.process.pid for lifecycle in lifecycles if lifecycle.process}
+        marked = await asyncio.to_thread(proc.marked_processes, self._folder)
+        await asyncio.gather(*map(proc.kill, strays(marked, remembered)))
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cap_logs())
-            for life in self._lives.values():
-                life.watch(tasks)
+            for lifecycle in self._lifecycles.values():
+                lifecycle.watch(tasks)
             while True:
                 self._wake.clear()
-                wait = await self._step(tasks)
+                wait = await self._reconcile(tasks)
                 async with self._changed:
                     self._changed.notify_all()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._wake.wait()
 
-    async def _step(self, tasks: asyncio.TaskGroup) -> float | None:
-        """Do what is to be done now; seconds until something may be again."""
-        if self._declared is None:
+    async def _reconcile(self, tasks: asyncio.TaskGroup) -> float | None:
+        """Take the next steps; returns the seconds until the next reconcile without a change."""
+        if self._specs is None:
             return None
         now = time.monotonic()
         steps = next_steps(
-            self._declared, {name: life.seen() for name, life in self._lives.items()}, now
+            self._specs,
+            {name: lifecycle.observed() for name, lifecycle in self._lifecycles.items()},
+            now,
         )
         for name in steps.stop:
-            self._lives[name].stop(tasks)
+            self._lifecycles[name].stop(tasks)
         for name in steps.start:
-            # Starting takes a moment, in which others can be declared.
-            if (declared := self._declared.get(name)) is not None:
-                await self._life(name).start(tasks, self._folder, declared)
-        for name, life in list(self._lives.items()):
-            declared = self._declared.get(name)
-            if life.process is None and declared is None:
-                del self._lives[name]
-            elif declared is not None:
-                life.look_after(tasks, declared)
+            # `declare` may be called while another process is being started.
+            if (spec := self._specs.get(name)) is not None:
+                await self._lifecycle(name).start(tasks, self._folder, spec)
+        for name, lifecycle in list(self._lifecycles.items()):
+            spec = self._specs.get(name)
+            if lifecycle.process is None and spec is None:
+                del self._lifecycles[name]
+            elif spec is not None:
+                lifecycle.probe(tasks, spec)
         if steps.start:
             self._wake.set()
-        return None if steps.look_again_at is None else max(0.0, steps.look_again_at - now)
+        return None if steps.requeue_at is None else max(0.0, steps.requeue_at - now)
 
-    def _life(self, name: str) -> Life:
-        return self._lives.setdefault(name, Life(self._backoff, self._wake.set))
+    def _lifecycle(self, name: str) -> Lifecycle:
+        return self._lifecycles.setdefault(name, Lifecycle(self._backoff, self._wake.set))
 
     async def _cap_logs(self) -> None:
         while True:
-            for name in list(self._lives):
-                await asyncio.to_thread(logs.rotate, log_path(self._folder, name), self._log_bytes)
+            for name in list(self._lifecycles):
+                await asyncio.to_thread(
+                    state_dir.rotate_log, log_path(self._folder, name), self._log_bytes
+                )
             await asyncio.sleep(self._log_check_seconds)
 
 
-def _why(name: str, state: State) -> str:
-    said = f": {state.reason}" if state.reason else ""
-    return f"{name} is not ready ({state.phase}){said}; its log is {state.log}"
+def _why(name: str, state: ProcessState) -> str:
+    reason = f": {state.reason}" if state.reason else ""
+    return f"{name} is not ready ({state.phase}){reason}; its log is {state.log}"
 
 
 async def _lock(folder: Path) -> int:
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    patience = time.monotonic() + _LOCK_SECONDS
+    deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Between fork and exec, what a supervisor starts holds the lock as well, even if that
-            # supervisor is killed in this moment.
-            if time.monotonic() < patience:
+            # A child of the previous supervisor holds the lock too between fork and exec, even if
+            # that supervisor was killed.
+            if time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
                 continue
             os.close(descriptor)
             raise AlreadySupervisedError(
-                f"another Capelin process looks after {folder}; wait for it or stop it"
+                f"another Capelin process supervises {folder}; wait for it or stop it"
             ) from None
         return descriptor

@@ -17,11 +17,11 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import (
     AlreadySupervisedError,
     Command,
-    Declared,
     Process,
+    ProcessSpec,
     Supervisor,
-    listening,
     private_folder,
+    tcp_probe,
     write_private,
 )
 
@@ -144,10 +144,10 @@ def _processes(folder: Path) -> Path:
     return folder / "run"
 
 
-def _declared(folder: Path, cluster: ObjectKey, program: Path, digest: str) -> Declared:
+def _declared(folder: Path, cluster: ObjectKey, program: Path, digest: str) -> ProcessSpec:
     address = address_of(f"kwok/{cluster}")
     port = _port(folder, address)
-    return Declared(
+    return ProcessSpec(
         name=_NAME,
         command=Command(
             (
@@ -162,7 +162,7 @@ def _declared(folder: Path, cluster: ObjectKey, program: Path, digest: str) -> D
             # KWOK reads both files only when it starts: a change of them has to change the command.
             {"CAPELIN_FILES_SHA256": digest, "HOME": str(folder)},
         ),
-        ready=partial(listening, address, port),
+        readiness=partial(tcp_probe, address, port),
     )
 
 

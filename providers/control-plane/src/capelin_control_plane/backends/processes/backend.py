@@ -14,8 +14,8 @@ from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries, BinariesError
 from capelin.embedded.processes import (
     AlreadySupervisedError,
-    Declared,
     Phase,
+    ProcessSpec,
     Supervisor,
     kill_all,
 )
@@ -239,7 +239,7 @@ class ProcessesBackend:
         if supervised.plan.instances:
             _declare(supervised)
             # An API server that serves but has not said so yet would be taken for down.
-            await supervised.supervisor.acquainted(_SECONDS_TO_ANSWER)
+            await supervised.supervisor.probed(_SECONDS_TO_ANSWER)
         supervised.declared = True
 
     async def _watch(self, key: ObjectKey, supervisor: Supervisor) -> None:
@@ -323,16 +323,16 @@ def _declare(supervised: _Supervised) -> None:
     )
 
 
-def _declared(state_dir: StateDir, instance: Instance, members: tuple[str, ...]) -> Declared:
+def _declared(state_dir: StateDir, instance: Instance, members: tuple[str, ...]) -> ProcessSpec:
     is_member = instance.component == "etcd"
-    return Declared(
+    return ProcessSpec(
         name=instance.name,
         command=command_of(instance),
         after=members if instance.component == "kube-apiserver" else (),
         enough=len(members) // 2 + 1,
         grace=grace_seconds(instance),
         reachable=reachability(state_dir, instance),
-        ready=readiness(state_dir, instance),
-        alive=liveness(state_dir, instance),
-        refusal=partial(etcd.start_refusal, state_dir, instance.index) if is_member else None,
+        readiness=readiness(state_dir, instance),
+        liveness=liveness(state_dir, instance),
+        start_check=partial(etcd.start_refusal, state_dir, instance.index) if is_member else None,
     )

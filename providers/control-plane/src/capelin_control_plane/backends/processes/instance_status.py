@@ -4,7 +4,7 @@ import errno
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from capelin.embedded.processes import Phase, State
+from capelin.embedded.processes import Phase, ProcessState
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends.processes import etcd
@@ -24,7 +24,7 @@ _FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
 def instance_statuses(
     plan: Plan,
     components: DesiredComponents | None,
-    states: Mapping[str, State],
+    states: Mapping[str, ProcessState],
     state_dir: StateDir,
     desired: ControlPlane,
 ) -> tuple[InstanceStatus, ...]:
@@ -86,7 +86,7 @@ def disk_errors_block() -> Generator[None]:
         raise Blocked("StateFolderNotUsable", what, hint) from error
 
 
-def _phase(instance: Instance, states: Mapping[str, State]) -> Phase | None:
+def _phase(instance: Instance, states: Mapping[str, ProcessState]) -> Phase | None:
     state = states.get(instance.name)
     return None if state is None else state.phase
 
@@ -102,7 +102,7 @@ def _is_current(instance: Instance, components: DesiredComponents) -> bool:
 
 def _failure(
     instance: Instance,
-    state: State | None,
+    state: ProcessState | None,
     plan: Plan,
     state_dir: StateDir,
     desired: ControlPlane,

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
 
-from capelin.embedded.processes import Liveness, Probe, alive, answering, listening
+from capelin.embedded.processes import Liveness, Probe, liveness_probe, readiness_probe, tcp_probe
 from capelin.embedded.relay import reachable
 
 from capelin_control_plane.backends.processes.components import (
@@ -29,7 +29,7 @@ def reachability(state_dir: StateDir, instance: Instance) -> Probe | None:
     An API server itself waits until etcd answers. Started only then, it would be ready later.
     """
     if instance.component == "etcd":
-        return partial(listening, state_dir.address, etcd_port(instance.index))
+        return partial(tcp_probe, state_dir.address, etcd_port(instance.index))
     return None
 
 
@@ -41,26 +41,26 @@ def readiness(state_dir: StateDir, instance: Instance) -> Probe:
             # quota counts as healthy: it can be read, and a flag solves it.
             port = etcd_metrics_port(instance.index)
             url = f"http://{state_dir.address}:{port}/health?exclude=NOSPACE"
-            return partial(alive, url, within=TIMEOUT_SECONDS)
+            return partial(liveness_probe, url, within=TIMEOUT_SECONDS)
         case "kube-apiserver":
             return partial(
-                answering,
+                readiness_probe,
                 f"https://{state_dir.address}:{api_server_port(instance.index)}/readyz",
                 ca=state_dir.ca("ca"),
                 certificate=state_dir.certificate("admin"),
                 key=state_dir.certificate("admin"),
             )
         case "kube-controller-manager":
-            return partial(listening, state_dir.address, CONTROLLER_MANAGER_PORT)
+            return partial(tcp_probe, state_dir.address, CONTROLLER_MANAGER_PORT)
         case "kube-scheduler":
-            return partial(listening, state_dir.address, SCHEDULER_PORT)
+            return partial(tcp_probe, state_dir.address, SCHEDULER_PORT)
         case "relay":
-            return partial(listening, *relay_target(instance))
+            return partial(tcp_probe, *relay_target(instance))
 
 
 def liveness(state_dir: StateDir, instance: Instance) -> Liveness:
     """Whether an instance hangs."""
-    return Liveness(probe=_alive(state_dir, instance), every=PERIOD_SECONDS)
+    return Liveness(probe=_alive(state_dir, instance), period=PERIOD_SECONDS)
 
 
 async def notify_relay(control: Path) -> bytes:
@@ -75,12 +75,12 @@ async def notify_relay(control: Path) -> bytes:
 
 
 def _alive(state_dir: StateDir, instance: Instance) -> Probe:
-    get = partial(alive, ca=state_dir.ca("ca"), within=TIMEOUT_SECONDS)
+    get = partial(liveness_probe, ca=state_dir.ca("ca"), within=TIMEOUT_SECONDS)
     match instance.component:
         case "etcd":
             port = etcd_metrics_port(instance.index)
             return partial(
-                alive, f"http://{state_dir.address}:{port}/livez", within=TIMEOUT_SECONDS
+                liveness_probe, f"http://{state_dir.address}:{port}/livez", within=TIMEOUT_SECONDS
             )
         case "kube-apiserver":
             # Without etcd no API server is healthy, and a restart would not help.

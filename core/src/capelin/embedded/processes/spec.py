@@ -1,4 +1,4 @@
-"""What is to run: command lines, their limits, and how they depend on each other."""
+"""What should run: command lines, their limits and probes, and the order of processes."""
 
 import hashlib
 import json
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-Refusal = Callable[[], str]
-"""Says why something must not be started now; an empty answer lets it."""
+StartCheck = Callable[[], str]
+"""Returns why a process must not be started now; an empty string allows the start."""
 
 Probe = Callable[[], AsyncGenerator[str, None]]
-"""Asks again and again whether a process is ready.
+"""Checks a process each time the generator is advanced.
 
-An empty answer is yes, anything else says what is missing.
+It yields an empty string for success, otherwise what is missing.
 """
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,98}[a-z0-9])?")
@@ -24,21 +24,21 @@ _GO_HEAP_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much of the machine a process may take.
+    """How much of the machine a process may use.
 
-    Enforced by a cgroup where one can be made; Go's own soft limits are set everywhere. What should
-    take few processors and gets no cgroup gives way to others.
+    A cgroup enforces them where one can be made; Go's runtime gets soft limits everywhere.
+    A process with a CPU limit and without a cgroup gets a higher nice value instead.
     """
 
     memory_bytes: int | None = None
     cpus: float | None = None
     nice: int = 0
-    """How readily it gives way to others, from 0 to 19."""
+    """The nice value, from 0 to 19."""
     timer_slack: float = 0.0
-    """By how many seconds a timer of its may be late, so that one wakeup serves several.
+    """By how many seconds the kernel may delay the process's timers, to serve several at once.
 
-    What comes over the network still wakes it at once. Servers written in Go keep hundreds of
-    timers when they have nothing to do, and more than half of their time goes into waking up.
+    The network still wakes it at once. Idle servers written in Go keep hundreds of timers and spend
+    more than half of their CPU time on waking up.
     """
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Limits:
             raise ValueError(f"a timer cannot be early; {self.timer_slack} s are no slack")
 
     def environment(self) -> dict[str, str]:
-        """What tells the Go runtime to stay within the limits."""
+        """The variables that make Go's runtime stay within the limits."""
         environment: dict[str, str] = {}
         if self.memory_bytes is not None:
             environment["GOMEMLIMIT"] = f"{int(self.memory_bytes * _GO_HEAP_SHARE)}B"
@@ -86,65 +86,70 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """How a process that was ready is found to hang. It is killed then, and started again."""
+    """How to find out that a process hangs after it was ready. It is killed and restarted then."""
 
     probe: Probe
-    """Asks whether it is alive. It has to bound itself the time that an answer may take."""
-    every: float = 10.0
-    """Seconds between two questions."""
-    pause: float = 1.0
-    """Seconds until the next question where the answer was bad."""
-    patience: int = 3
-    """This many bad answers in a row are a hang."""
+    """Must limit the time of each check itself."""
+    period: float = 10.0
+    """Seconds between two checks."""
+    retry_period: float = 1.0
+    """Seconds until the next check after a failed one."""
+    failure_threshold: int = 3
+    """The process hangs after this many failed checks in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class ProcessSpec:
     """A process that a supervisor keeps running.
 
-    It starts when `enough` of those in `after` are reachable, and stops before them.
+    It starts when `enough` of the processes in `after` are reachable, and stops before them.
     """
 
     name: str
     command: Command
     after: tuple[str, ...] = ()
     enough: int | None = None
-    """How many of them have to be reachable; all, where nothing is said."""
+    """How many processes of `after` must be reachable; None means all."""
     reachable: Probe | None = None
-    """Asks whether those after it may start, where they wait themselves until it is ready.
+    """Whether the processes after it may start, if they can wait themselves until it is ready.
 
-    Where nothing is said, they start when it is ready.
+    Without this probe they start when it is ready.
     """
-    ready: Probe | None = None
-    alive: Liveness | None = None
-    refusal: Refusal | None = None
+    readiness: Probe | None = None
+    liveness: Liveness | None = None
+    start_check: StartCheck | None = None
     grace: float = 10.0
+    """Seconds between SIGTERM and SIGKILL."""
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        _check_name(self.name)
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that could not be the name of a file."""
+def check_specs(specs: Iterable[ProcessSpec]) -> dict[str, ProcessSpec]:
+    """The specs by name.
+
+    Raises:
+        ValueError: Two have one name, or their order has a gap or a cycle.
+    """
+    by_name: dict[str, ProcessSpec] = {}
+    for spec in specs:
+        if spec.name in by_name:
+            raise ValueError(f"two processes are called {spec.name!r}; give each its own name")
+        by_name[spec.name] = spec
+    for spec in by_name.values():
+        for other in spec.after:
+            if other not in by_name:
+                raise ValueError(f"{spec.name!r} starts after {other!r}, which is not declared")
+    try:
+        TopologicalSorter({spec.name: spec.after for spec in by_name.values()}).prepare()
+    except CycleError as error:
+        raise ValueError(f"processes wait for each other: {' → '.join(error.args[1])}") from error
+    return by_name
+
+
+def _check_name(name: str) -> None:
+    # Names become names of files.
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot name a process: use 1 to 100 lower case letters, digits, '-' and '.'"
         )
-
-
-def check_declared(declared: Iterable[Declared]) -> dict[str, Declared]:
-    """The declared processes by name, refused where their order makes no sense."""
-    by_name: dict[str, Declared] = {}
-    for one in declared:
-        if one.name in by_name:
-            raise ValueError(f"two processes are called {one.name!r}; give each its own name")
-        by_name[one.name] = one
-    for one in by_name.values():
-        for other in one.after:
-            if other not in by_name:
-                raise ValueError(f"{one.name!r} starts after {other!r}, which is not declared")
-    try:
-        TopologicalSorter({one.name: one.after for one in by_name.values()}).prepare()
-    except CycleError as error:
-        raise ValueError(f"processes wait for each other: {' → '.join(error.args[1])}") from error
-    return by_name

@@ -3,10 +3,10 @@ import stat
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import records
-from capelin.embedded.processes.kernel import Identity
+from capelin.embedded.processes import state_dir
+from capelin.embedded.processes.proc import Identity
 
-RECORD = records.Record("a", Identity(1, 2, "boot"), "hash", 7, ("b",), 3.0, ("/group",))
+RECORD = state_dir.Record("a", Identity(1, 2, "boot"), "hash", 7, ("b",), 3.0, ("/group",))
 
 
 def mode(path: Path) -> int:
@@ -14,29 +14,29 @@ def mode(path: Path) -> int:
 
 
 def test_what_is_written_is_read_again(folder: Path) -> None:
-    records.write(folder, RECORD)
-    assert records.read(folder, "a") == RECORD
-    assert list(records.names(folder)) == ["a"]
+    state_dir.write_record(folder, RECORD)
+    assert state_dir.read_record(folder, "a") == RECORD
+    assert list(state_dir.recorded_names(folder)) == ["a"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"identity": {"pid": 1}}'])
 def test_a_record_that_cannot_be_read_is_none(folder: Path, content: bytes) -> None:
     (folder / "a.process").write_bytes(content)
-    assert records.read(folder, "a") is None
+    assert state_dir.read_record(folder, "a") is None
 
 
 def test_what_is_forgotten_is_gone_and_may_be_forgotten_again(folder: Path) -> None:
-    records.write(folder, RECORD)
-    records.forget(folder, "a")
-    records.forget(folder, "a")
-    assert list(records.names(folder)) == []
+    state_dir.write_record(folder, RECORD)
+    state_dir.remove_record(folder, "a")
+    state_dir.remove_record(folder, "a")
+    assert list(state_dir.recorded_names(folder)) == []
 
 
 def test_folder_and_file_are_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        folder = records.private_folder(tmp_path / "deep" / "state")
-        records.write_private(folder / "secret", b"s")
+        folder = state_dir.private_folder(tmp_path / "deep" / "state")
+        state_dir.write_private(folder / "secret", b"s")
     finally:
         os.umask(before)
     assert mode(folder) == 0o700
@@ -45,7 +45,7 @@ def test_folder_and_file_are_private_whatever_the_umask(tmp_path: Path) -> None:
 
 def test_a_folder_that_others_could_read_is_made_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    records.private_folder(tmp_path)
+    state_dir.private_folder(tmp_path)
     assert mode(tmp_path) == 0o700
 
 
@@ -54,13 +54,13 @@ def test_a_folder_of_another_user_is_refused(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(PermissionError, match="belongs to another user"):
-        records.private_folder(tmp_path)
+        state_dir.private_folder(tmp_path)
 
 
 def test_a_file_that_is_replaced_becomes_private(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b"old")
     file.chmod(0o644)
-    records.write_private(file, b"new")
+    state_dir.write_private(file, b"new")
     assert (mode(file), file.read_bytes()) == (0o600, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]

@@ -3,14 +3,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.embedded.processes import Command, Declared, Limits
-from capelin.embedded.processes.command import check_declared
+from capelin.embedded.processes import Command, Limits, ProcessSpec
+from capelin.embedded.processes.spec import check_specs
 
 BASE = Command(("/bin/sleep", "9"), {"A": "1", "B": "2"}, Path("/srv"), Limits(nice=3))
 
 
-def declared(name: str, *after: str) -> Declared:
-    return Declared(name=name, command=BASE, after=after)
+def declared(name: str, *after: str) -> ProcessSpec:
+    return ProcessSpec(name=name, command=BASE, after=after)
 
 
 def test_the_hash_does_not_depend_on_the_order_of_the_environment() -> None:
@@ -63,14 +63,14 @@ def test_a_name_that_cannot_be_a_file_is_refused(name: str) -> None:
 
 def test_two_processes_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two processes are called 'a'"):
-        check_declared([declared("a"), declared("a")])
+        check_specs([declared("a"), declared("a")])
 
 
 def test_waiting_for_an_undeclared_process_is_refused() -> None:
     with pytest.raises(ValueError, match="'a' starts after 'b', which is not declared"):
-        check_declared([declared("a", "b")])
+        check_specs([declared("a", "b")])
 
 
 def test_waiting_in_a_circle_is_refused() -> None:
     with pytest.raises(ValueError, match="processes wait for each other"):
-        check_declared([declared("a", "b"), declared("b", "a")])
+        check_specs([declared("a", "b"), declared("b", "a")])

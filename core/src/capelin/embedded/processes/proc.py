@@ -1,4 +1,4 @@
-"""What the kernel knows of processes: who they are, signals that never hit a stranger, exits."""
+"""Processes as /proc and pidfds show them: identities, signals that hit no stranger, exits."""
 
 import asyncio
 import ctypes
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 MARKER = "CAPELIN_PROCESS"
-"""The environment variable that names the state folder and the process of all that we start."""
+"""The environment variable of every process that we start: its state folder and its name."""
 
 _WITHOUT_PIDFD_POLL_SECONDS = 0.05
 _EXEC_SECONDS = 0.1
@@ -24,7 +24,7 @@ _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process of one boot: pids come again, start times and boots do not."""
+    """A process of one boot. Pids are reused; the start time tells their processes apart."""
 
     pid: int
     start_time: int
@@ -32,8 +32,8 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """A live process that carries our marker."""
+class MarkedProcess:
+    """A running process with our marker."""
 
     identity: Identity
     session: int
@@ -41,36 +41,38 @@ class Marked:
 
 
 @cache
-def boot() -> str:
-    """The running boot's id."""
+def boot_id() -> str:
+    """The id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def identify(pid: int) -> Identity | None:
-    """Who `pid` is now, dead but not yet collected included."""
+    """The identity of `pid` now, also of a process that is dead and not yet reaped."""
     fields = _stat(pid)
-    return None if fields is None else Identity(pid, int(fields[19]), boot())
+    return None if fields is None else Identity(pid, int(fields[19]), boot_id())
 
 
-def marked(folder: Path) -> list[Marked]:
-    """Live processes whose marker names this state folder, whoever started them."""
+def marked_processes(folder: Path) -> list[MarkedProcess]:
+    """Running processes whose marker names this state folder, whoever started them."""
     prefix = f"{MARKER}={folder.resolve()}/".encode()
-    found: list[Marked] = []
+    marked: list[MarkedProcess] = []
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
-            variable = next((v for v in _environment(entry.name) if v.startswith(prefix)), None)
+            variable = next(
+                (item for item in _environment(entry.name) if item.startswith(prefix)), None
+            )
             fields = None if variable is None else _stat(int(entry.name))
             if variable is not None and fields is not None:
-                identity = Identity(int(entry.name), int(fields[19]), boot())
+                identity = Identity(int(entry.name), int(fields[19]), boot_id())
                 name = os.fsdecode(variable.removeprefix(prefix))
-                found.append(Marked(identity, int(fields[3]), name))
-    return found
+                marked.append(MarkedProcess(identity, int(fields[3]), name))
+    return marked
 
 
 class Handle:
-    """A hold on one process that can never come to mean another.
+    """Refers to one process and never to another with the same pid.
 
-    By pidfd. Where the kernel has none, the start time is compared before each signal.
+    It holds a pidfd. Where the kernel has none, it compares the start time before each signal.
     """
 
     def __init__(self, identity: Identity, pidfd: int | None) -> None:
@@ -81,7 +83,7 @@ class Handle:
 
     @classmethod
     def open(cls, identity: Identity) -> "Handle | None":
-        """Take hold of a process, if the pid still means that one, dead or alive."""
+        """Open a handle, if the pid still refers to that process, dead or alive."""
         try:
             pidfd = os.pidfd_open(identity.pid)
         except ProcessLookupError:
@@ -92,7 +94,7 @@ class Handle:
         return handle if identify(identity.pid) == identity else None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process; nothing happens where it is gone."""
+        """Signal the process, if it still exists."""
         with suppress(ProcessLookupError):
             if self._pidfd is not None:
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -109,13 +111,13 @@ class Handle:
         poll.register(self._pidfd, select.POLLIN)
         return not poll.poll(0)
 
-    async def until_exit(self) -> None:
-        """Wait for the end of the process, which need not be our child."""
+    async def wait(self) -> None:
+        """Wait until the process ends. It need not be our child."""
         if self._pidfd is None:
-            while self.is_alive():  # noqa: ASYNC110 - nothing tells when a stranger ends
+            while self.is_alive():  # noqa: ASYNC110 - the kernel does not notify us
                 await asyncio.sleep(_WITHOUT_PIDFD_POLL_SECONDS)
             return
-        # A copy of its own for each who waits: an event loop knows one reader a descriptor.
+        # Each caller needs a copy: an event loop has one reader for a descriptor.
         descriptor = os.dup(self._pidfd)
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
@@ -126,8 +128,8 @@ class Handle:
             loop.remove_reader(descriptor)
             os.close(descriptor)
 
-    def collect(self) -> int | None:
-        """The exit status as `subprocess` has it, where the process was our child."""
+    def reap(self) -> int | None:
+        """The exit status as `subprocess` reports it; None if the process is not our child."""
         kind, number = (
             (os.P_PID, self.identity.pid) if self._pidfd is None else (os.P_PIDFD, self._pidfd)
         )
@@ -140,36 +142,35 @@ class Handle:
         return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
-def keep_descriptors() -> None:
-    """Pass on no descriptor that we were given; those that we open ourselves never are."""
+def close_inherited_on_exec() -> None:
+    """Keep the descriptors that this process inherited from its own children."""
     for entry in Path("/proc/self/fd").iterdir():
         if (descriptor := int(entry.name)) > 2:
-            # That of the folder itself is in the list, and closed by now.
+            # The list includes the descriptor of /proc/self/fd, which is closed by now.
             with suppress(OSError):
                 os.set_inheritable(descriptor, False)  # noqa: FBT003 - it takes no keyword
 
 
 def renice(pid: int, nice: int) -> None:
-    """Make all threads of a process give way to others."""
+    """Set the nice value of all threads of a process."""
     changed = True
     while changed:
         changed = False
-        # What one of its threads starts meanwhile has the priority of that thread: look again.
+        # A thread may start another in the meantime, with its own old value: repeat until none.
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(ProcessLookupError):
                 thread = int(task.name)
                 if os.getpriority(os.PRIO_PROCESS, thread) < nice:
                     os.setpriority(os.PRIO_PROCESS, thread, nice)
                     changed = True
-    # Where sessions are scheduled as groups, threads of different sessions do not compete by their
-    # own priority but by their session's.
+    # With autogroups, the nice value of the session decides between sessions, not the thread's.
     with suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 @contextmanager
 def timer_slack(seconds: float) -> Generator[None]:
-    """Have what this thread starts meanwhile keep its timers less exactly. 0 changes nothing."""
+    """Set the timer slack of the children that this thread starts. 0 changes nothing."""
     nanoseconds = int(seconds * 1e9)
     if not nanoseconds:
         yield
@@ -183,30 +184,30 @@ def timer_slack(seconds: float) -> Generator[None]:
 
 
 def _prctl(option: int, value: int) -> int:
-    """Where there is no such call, nothing happens: processes run as well without."""
+    """Does nothing where libc has no prctl."""
     call = getattr(ctypes.CDLL(None), "prctl", None)
     return 0 if call is None else int(call(option, ctypes.c_ulong(value)))
 
 
-async def end(identity: Identity) -> None:
-    """SIGKILL a process, if the pid still means that one, and wait until it is gone."""
+async def kill(identity: Identity) -> None:
+    """SIGKILL a process, if the pid still refers to it, and wait until it is gone."""
     handle = Handle.open(identity)
     if handle is not None:
         handle.send(signal.SIGKILL)
-        await handle.until_exit()
-        handle.collect()
+        await handle.wait()
+        handle.reap()
 
 
 def _environment(pid: str) -> list[bytes]:
-    """The environment of a process, if we may read it."""
-    patience = time.monotonic() + _EXEC_SECONDS
+    """The environment of a process; empty if we may not read it."""
+    deadline = time.monotonic() + _EXEC_SECONDS
     try:
         while True:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
-            if environment or time.monotonic() > patience:
+            if environment or time.monotonic() > deadline:
                 return environment.split(b"\0")
-            # Neither environment nor arguments: the dead, the kernel's own threads, and whoever is
-            # just about to become another program. Only the last are worth waiting for.
+            # The environment of dead processes and kernel threads is empty, and so is that of a
+            # process in the middle of exec. Only the last is worth waiting for.
             fields = _stat(int(pid))
             if fields is None or fields[0] in {"Z", "X"} or int(fields[6]) & _KERNEL_THREAD:
                 return []
@@ -222,5 +223,5 @@ def _stat(pid: int) -> list[str] | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the program's name in brackets and may hold anything, brackets too.
+    # The second field is the program's name in brackets and may contain brackets itself.
     return text.rpartition(")")[2].split()

@@ -3,31 +3,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
-from capelin.embedded.processes import Backoff, Command, Declared, Phase
-from capelin.embedded.processes.decisions import (
-    Seen,
+from capelin.embedded.processes import Backoff, Command, Phase, ProcessSpec
+from capelin.embedded.processes.proc import Identity, MarkedProcess
+from capelin.embedded.processes.reconcile import (
+    Observed,
     Steps,
     next_steps,
     phase,
     poll_pause,
     strays,
 )
-from capelin.embedded.processes.kernel import Identity, Marked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 OLD, NEW = Command(("old",)), Command(("new",))
 
 
-def wanted(*names: str, command: Command = NEW, **after: str) -> dict[str, Declared]:
+def wanted(*names: str, command: Command = NEW, **after: str) -> dict[str, ProcessSpec]:
     return {
-        name: Declared(name=name, command=command, after=tuple(after.get(name, "").split()))
+        name: ProcessSpec(name=name, command=command, after=tuple(after.get(name, "").split()))
         for name in names
     }
 
 
-def running(*, ready: bool = True, after: str = "", command: Command = NEW) -> Seen:
-    return Seen(alive=True, hash=command.hash, after=tuple(after.split()), ready=ready)
+def running(*, ready: bool = True, after: str = "", command: Command = NEW) -> Observed:
+    return Observed(alive=True, hash=command.hash, after=tuple(after.split()), ready=ready)
 
 
 class TestNextSteps:
@@ -75,12 +75,12 @@ class TestNextSteps:
         assert next_steps({}, seen, 0) == Steps(stop=("a", "b"))
 
     def test_what_ended_waits_for_its_time(self) -> None:
-        seen = {"a": Seen(alive=False, failures=2, retry_at=5.0)}
-        assert next_steps(wanted("a"), seen, 4.0) == Steps(look_again_at=5.0)
+        seen = {"a": Observed(alive=False, failures=2, retry_at=5.0)}
+        assert next_steps(wanted("a"), seen, 4.0) == Steps(requeue_at=5.0)
         assert next_steps(wanted("a"), seen, 5.0) == Steps(start=("a",))
 
     def test_what_ended_is_not_looked_at_again_before_what_it_waits_for_is_ready(self) -> None:
-        seen = {"b": Seen(alive=False, failures=2, retry_at=5.0), "a": running(ready=False)}
+        seen = {"b": Observed(alive=False, failures=2, retry_at=5.0), "a": running(ready=False)}
         assert next_steps(wanted("a", "b", b="a"), seen, 4.0) == Steps()
 
 
@@ -88,18 +88,18 @@ class TestNextSteps:
     ("declared", "seen", "expected"),
     [
         (True, None, Phase.WAITING),
-        (True, Seen(alive=False), Phase.WAITING),
+        (True, Observed(alive=False), Phase.WAITING),
         (True, running(ready=False), Phase.STARTING),
         (True, running(), Phase.RUNNING),
         (True, running(command=OLD), Phase.STOPPING),
         (False, running(), Phase.STOPPING),
         (True, replace(running(), stopping=True), Phase.STOPPING),
-        (True, Seen(alive=False, failures=1), Phase.BACKING_OFF),
-        (True, Seen(alive=False, failures=3), Phase.FAILED),
+        (True, Observed(alive=False, failures=1), Phase.BACKING_OFF),
+        (True, Observed(alive=False, failures=3), Phase.FAILED),
     ],
 )
 def test_a_phase_says_what_a_process_is_doing(
-    declared: bool, seen: Seen | None, expected: Phase
+    declared: bool, seen: Observed | None, expected: Phase
 ) -> None:
     assert phase(wanted("a")["a"] if declared else None, seen) is expected
 
@@ -135,8 +135,8 @@ def test_polls_are_fine_at_first_and_sparse_later() -> None:
 
 
 def test_a_stray_belongs_to_no_remembered_session() -> None:
-    def marked(pid: int, session: int) -> Marked:
-        return Marked(Identity(pid, 7, "boot"), session, "a")
+    def marked(pid: int, session: int) -> MarkedProcess:
+        return MarkedProcess(Identity(pid, 7, "boot"), session, "a")
 
     remembered, its_child, stray = marked(10, 10), marked(11, 10), marked(20, 20)
     assert strays([remembered, its_child, stray], {10}) == [stray.identity]
@@ -146,15 +146,15 @@ def test_a_stray_belongs_to_no_remembered_session() -> None:
 class World:
     """Processes that do at once what they are told, for playing decisions through."""
 
-    seen: dict[str, Seen] = field(default_factory=dict[str, Seen])
+    seen: dict[str, Observed] = field(default_factory=dict[str, Observed])
     now: float = 0.0
 
     def kill(self, names: set[str]) -> None:
         for name in names & self.seen.keys():
             failures = self.seen[name].failures + 1
-            self.seen[name] = Seen(alive=False, failures=failures, retry_at=self.now + 1)
+            self.seen[name] = Observed(alive=False, failures=failures, retry_at=self.now + 1)
 
-    def play(self, declared: Mapping[str, Declared]) -> None:
+    def play(self, declared: Mapping[str, ProcessSpec]) -> None:
         """Follow the decisions until there is nothing left to do."""
         for name, one in declared.items():
             if name in self.seen and self.seen[name].hash == one.command.hash:
@@ -165,39 +165,41 @@ class World:
                 return
             self.stop(steps.stop, declared)
             self.start(steps.start, declared)
-            self.now = max(self.now, steps.look_again_at or 0.0)
+            self.now = max(self.now, steps.requeue_at or 0.0)
         raise AssertionError("the decisions never come to rest")
 
-    def stop(self, names: tuple[str, ...], declared: Mapping[str, Declared]) -> None:
+    def stop(self, names: tuple[str, ...], declared: Mapping[str, ProcessSpec]) -> None:
         unwanted = {n: one for n, one in self.seen.items() if one.alive and n not in declared}
         for name in names:
             users = {n for n, one in unwanted.items() if name in one.after}
             assert name in declared or not users, f"{name} stopped before {users}"
-            self.seen[name] = Seen(alive=False)
+            self.seen[name] = Observed(alive=False)
 
-    def start(self, names: tuple[str, ...], declared: Mapping[str, Declared]) -> None:
+    def start(self, names: tuple[str, ...], declared: Mapping[str, ProcessSpec]) -> None:
         for name in names:
             one = declared[name]
             for other in one.after:
                 assert self.seen[other].ready, f"{name} started before {other} was ready"
-            self.seen[name] = Seen(alive=True, hash=one.command.hash, after=one.after, ready=True)
+            self.seen[name] = Observed(
+                alive=True, hash=one.command.hash, after=one.after, ready=True
+            )
 
 
 @st.composite
-def declarations(draw: st.DrawFn) -> dict[str, Declared]:
+def declarations(draw: st.DrawFn) -> dict[str, ProcessSpec]:
     names = draw(st.lists(st.sampled_from("abcd"), unique=True))
-    declared: dict[str, Declared] = {}
+    declared: dict[str, ProcessSpec] = {}
     for index, name in enumerate(names):
         after = draw(st.lists(st.sampled_from(names[:index]), unique=True)) if index else []
         command = draw(st.sampled_from([OLD, NEW]))
-        declared[name] = Declared(name=name, command=command, after=tuple(after))
+        declared[name] = ProcessSpec(name=name, command=command, after=tuple(after))
     return declared
 
 
 @settings(max_examples=50)
 @given(changes=st.lists(st.tuples(declarations(), st.sets(st.sampled_from("abcd"))), max_size=4))
 def test_whatever_is_declared_and_whatever_dies_the_declared_processes_end_up_running(
-    changes: list[tuple[dict[str, Declared], set[str]]],
+    changes: list[tuple[dict[str, ProcessSpec], set[str]]],
 ) -> None:
     world = World()
     for declared, dying in changes:

@@ -10,7 +10,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes.kernel import Handle, Identity, boot, end, identify, marked
+from capelin.embedded.processes import marked_processes
+from capelin.embedded.processes.proc import Handle, Identity, boot_id, identify, kill
 
 BOTH = pytest.mark.parametrize("has_pidfd", [True, False])
 
@@ -94,10 +95,10 @@ async def test_a_child_is_signalled_waited_for_and_collected(
     handle = hold(whoever(child.pid))
     assert handle.is_alive()
     handle.send(signal.SIGTERM)
-    await handle.until_exit()
+    await handle.wait()
     assert not handle.is_alive()
-    assert handle.collect() == -signal.SIGTERM
-    assert handle.collect() is None
+    assert handle.reap() == -signal.SIGTERM
+    assert handle.reap() is None
     child.returncode = 0
 
 
@@ -105,15 +106,15 @@ async def test_a_child_is_signalled_waited_for_and_collected(
 @pytest.mark.parametrize("arguments", [["/bin/sh", "-c", "exit 7"]])
 async def test_an_exit_code_is_told(child: subprocess.Popen[bytes]) -> None:
     handle = hold(whoever(child.pid))
-    await handle.until_exit()
-    assert handle.collect() == 7
+    await handle.wait()
+    assert handle.reap() == 7
     child.returncode = 7
 
 
 @BOTH
 async def test_several_may_wait_for_one_end(child: subprocess.Popen[bytes]) -> None:
     handle = hold(whoever(child.pid))
-    waiting = [asyncio.create_task(handle.until_exit()) for _ in range(3)]
+    waiting = [asyncio.create_task(handle.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     handle.send(signal.SIGKILL)
     await asyncio.gather(*waiting)
@@ -124,8 +125,8 @@ async def test_several_may_wait_for_one_end(child: subprocess.Popen[bytes]) -> N
 async def test_the_end_of_somebody_elses_child_is_seen(orphan: int) -> None:
     handle = hold(whoever(orphan))
     handle.send(signal.SIGKILL)
-    await handle.until_exit()
-    assert handle.collect() is None
+    await handle.wait()
+    assert handle.reap() is None
 
 
 async def test_waiting_leaves_no_descriptor_behind(child: subprocess.Popen[bytes]) -> None:
@@ -135,7 +136,7 @@ async def test_waiting_leaves_no_descriptor_behind(child: subprocess.Popen[bytes
     async def lose_patience() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await hold(whoever(child.pid)).until_exit()
+                await hold(whoever(child.pid)).wait()
 
     await lose_patience()
     gc.collect()
@@ -158,7 +159,7 @@ def test_a_pid_that_changes_hands_while_it_is_held_is_not_signalled(
 
 
 async def test_ending_a_stranger_with_our_pid_hits_nobody(child: subprocess.Popen[bytes]) -> None:
-    await end(Identity(child.pid, 1, boot()))
+    await kill(Identity(child.pid, 1, boot_id()))
     with pytest.raises(subprocess.TimeoutExpired):
         await asyncio.to_thread(child.wait, 0.05)
 
@@ -173,7 +174,7 @@ def test_marked_processes_are_found_by_their_folder(tmp_path: Path) -> None:
 
     ours, other = start(tmp_path), start(tmp_path.with_name("other"))
     try:
-        found = marked(tmp_path)
+        found = marked_processes(tmp_path)
         assert [(one.identity.pid, one.session, one.name) for one in found] == [
             (ours.pid, ours.pid, "a")
         ]

@@ -1,0 +1,168 @@
+"""The lifecycle of one supervised process: started, ready, hung, ended, and started again."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.embedded.processes.process import Process
+from capelin.embedded.processes.reconcile import Backoff, Observed, poll_pause
+from capelin.embedded.processes.spec import Liveness, Probe, ProcessSpec
+
+
+@dataclass(slots=True, eq=False)
+class Lifecycle:
+    """The process of one name, if there is one, and its history."""
+
+    backoff: Backoff
+    notify: Callable[[], None]
+    """Called after each change."""
+    process: Process | None = None
+    reachable: bool = False
+    ready: bool = False
+    stopping: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
+    reason: str = ""
+    _started_at: float = 0.0
+    _probing: asyncio.Task[None] | None = None
+    _kill_reason: str = ""
+    """Why the supervisor killed the process, if it did."""
+
+    def observed(self) -> Observed:
+        """The facts that decisions need."""
+        process = self.process
+        return Observed(
+            alive=process is not None,
+            hash=process.hash if process else "",
+            after=process.after if process else (),
+            reachable=self.reachable,
+            ready=self.ready,
+            stopping=self.stopping,
+            failures=self.failures,
+            retry_at=self.retry_at,
+        )
+
+    def reset_backoff(self) -> None:
+        """Start it as if it had never failed."""
+        self.failures, self.retry_at, self.reason = 0, 0.0, ""
+
+    def adopt(self, process: Process) -> None:
+        """Continue with a process that an earlier supervisor started."""
+        self.process, self._started_at = process, time.monotonic()
+
+    async def start(self, tasks: asyncio.TaskGroup, folder: Path, spec: ProcessSpec) -> None:
+        """Start it, unless its start check refuses."""
+        self._started_at = time.monotonic()
+        if spec.start_check is not None and (why := spec.start_check()):
+            self._failed(why)
+            return
+        try:
+            self.process = await Process.start(folder, spec)
+        except OSError as error:
+            self._failed(f"cannot be started: {_explained(error)}")
+        else:
+            self.watch(tasks)
+
+    def watch(self, tasks: asyncio.TaskGroup) -> None:
+        """Notice its end."""
+        if self.process is not None:
+            tasks.create_task(self._wait_for_end(self.process))
+
+    def probe(self, tasks: asyncio.TaskGroup, spec: ProcessSpec) -> None:
+        """Begin to run its probes, if they do not run yet."""
+        if self.process is not None and self._probing is None and not self.stopping:
+            self._probing = tasks.create_task(self._run_probes(self.process, spec))
+
+    def stop(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to stop it."""
+        self.stopping, self._kill_reason = True, ""
+        if self._probing is not None:
+            # A process that shuts down may stop answering; it must not be killed for that.
+            self._probing.cancel()
+        tasks.create_task(self._stop())
+
+    async def _stop(self) -> None:
+        if self.process is not None:
+            await self.process.stop()
+            self._ended()
+        self.failures, self.reason = 0, ""
+
+    async def _wait_for_end(self, process: Process) -> None:
+        exited = await process.wait()
+        await process.kill_session()
+        # `_stop` may have been first, and the next process may run already.
+        if self.process is process and not self.stopping:
+            with suppress(OSError):
+                # The next supervisor finds a record that cannot be removed, and that it is dead.
+                process.remove_record()
+            self._ended()
+            self._failed(self._kill_reason or exited.reason)
+            self._kill_reason = ""
+
+    async def _run_probes(self, process: Process, spec: ProcessSpec) -> None:
+        def report(missing: str) -> None:
+            if missing != self.reason:
+                self.reason = missing
+                self.notify()
+
+        if spec.reachable is not None:
+            await _until_success(spec.reachable, report)
+            self.reachable = self.process is process
+            self.notify()
+        if spec.readiness is not None:
+            await _until_success(spec.readiness, report)
+        if self.process is not process:
+            return
+        self.ready, self.reason = True, ""
+        self.notify()
+        if spec.liveness is not None:
+            self._kill_reason = f"hung: {await _until_hung(spec.liveness)}"
+            process.signal(signal.SIGKILL)
+
+    def _ended(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+        self.process, self._probing, self.stopping = None, None, False
+        self.reachable, self.ready = False, False
+        self.notify()
+
+    def _failed(self, reason: str) -> None:
+        now = time.monotonic()
+        self.failures = self.backoff.failures(self.failures, now - self._started_at)
+        self.retry_at = now + self.backoff.delay(self.failures)
+        self.reason = reason
+        self.notify()
+
+
+async def _until_success(probe: Probe, report: Callable[[str], None]) -> None:
+    """Probe until it succeeds: often at first, rarely when it takes long."""
+    began = time.monotonic()
+    async with aclosing(probe()) as answers:
+        async for missing in answers:
+            if not missing:
+                return
+            report(missing)
+            await asyncio.sleep(poll_pause(time.monotonic() - began))
+
+
+async def _until_hung(liveness: Liveness) -> str:
+    """Probe until enough checks in a row have failed; returns what the last one missed."""
+    failed = 0
+    await asyncio.sleep(liveness.period)
+    async with aclosing(liveness.probe()) as answers:
+        async for missing in answers:
+            failed = failed + 1 if missing else 0
+            if failed >= liveness.failure_threshold:
+                return missing
+            await asyncio.sleep(liveness.retry_period if failed else liveness.period)
+    raise RuntimeError("a probe must yield for as long as it is asked")
+
+
+def _explained(error: OSError) -> str:
+    # Some errors have no file, and some that Python raises have no `strerror`.
+    reason = error.strerror or str(error)
+    return f"{reason}: {error.filename}" if error.filename else reason

@@ -1,0 +1,155 @@
+"""What a supervisor does next, decided from the specs and from what was observed."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from capelin.embedded.processes.proc import Identity, MarkedProcess
+from capelin.embedded.processes.spec import ProcessSpec
+
+FAILED_AFTER = 3
+"""A process is called failed after this many ends in a row. The supervisor still restarts it."""
+
+_MAX_DOUBLINGS = 64
+_SHORTEST_PAUSE = 0.015
+_LONGEST_PAUSE = 0.5
+_POLLS = 100
+
+
+class Phase(StrEnum):
+    """What a process is doing."""
+
+    WAITING = "Waiting"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    BACKING_OFF = "BackingOff"
+    FAILED = "Failed"
+    STOPPING = "Stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a process that ended is started again."""
+
+    first: float = 0.1
+    factor: float = 2.0
+    longest: float = 30.0
+    steady_after: float = 60.0
+    """A run of this many seconds resets the count of failures."""
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after this many ends in a row."""
+        # More doublings overflow a float.
+        return min(self.longest, self.first * self.factor ** min(failures - 1, _MAX_DOUBLINGS))
+
+    def failures(self, before: int, ran_for: float) -> int:
+        """The number of ends in a row, with one more after a run of `ran_for` seconds."""
+        return 1 if ran_for >= self.steady_after else before + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A process as the supervisor observes it now."""
+
+    alive: bool
+    hash: str = ""
+    after: tuple[str, ...] = ()
+    reachable: bool = False
+    ready: bool = False
+    stopping: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What to do now, and when to reconcile again if nothing happens before."""
+
+    start: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    requeue_at: float | None = None
+
+
+def next_steps(
+    specs: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], now: float
+) -> Steps:
+    """Which processes to start and stop now."""
+    alive = {name: process for name, process in observed.items() if process.alive}
+    outdated = {name for name in alive if _is_outdated(name, specs, observed)}
+    stop = (_surplus(alive, specs) | outdated) - {name for name in alive if alive[name].stopping}
+    startable = [
+        name
+        for name, spec in sorted(specs.items())
+        if name not in alive and _may_start(spec, specs, observed)
+    ]
+    retry_at = {name: observed[name].retry_at if name in observed else now for name in startable}
+    return Steps(
+        start=tuple(name for name in startable if retry_at[name] <= now),
+        stop=tuple(sorted(stop)),
+        requeue_at=min((time for time in retry_at.values() if time > now), default=None),
+    )
+
+
+def phase(spec: ProcessSpec | None, observed: Observed | None) -> Phase:
+    """The phase of a process, for people."""
+    if observed is not None and observed.stopping:
+        return Phase.STOPPING
+    if observed is not None and observed.alive:
+        if spec is None or spec.command.hash != observed.hash:
+            return Phase.STOPPING
+        return Phase.RUNNING if observed.ready else Phase.STARTING
+    if observed is not None and observed.failures:
+        return Phase.FAILED if observed.failures >= FAILED_AFTER else Phase.BACKING_OFF
+    return Phase.WAITING
+
+
+def poll_pause(waited: float) -> float:
+    """Seconds between two probes of a process that has been starting for `waited` seconds.
+
+    Short at first, so that probing does not delay others; longer later, so that it does not slow
+    down the start.
+    """
+    return min(max(waited / _POLLS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+
+
+def strays(marked: Iterable[MarkedProcess], remembered: Collection[int]) -> list[Identity]:
+    """Marked processes that belong to no remembered process.
+
+    A remembered process leads its own session, so its children are no strays.
+    """
+    return [process.identity for process in marked if process.session not in remembered]
+
+
+def _surplus(alive: Mapping[str, Observed], specs: Mapping[str, ProcessSpec]) -> set[str]:
+    """Processes without a spec, except those that another of them still uses."""
+    unwanted = {name for name in alive if name not in specs}
+    used = {other for name in unwanted for other in alive[name].after}
+    # Records written at different times may form a cycle; stop all of them at once then.
+    return unwanted - used or unwanted
+
+
+def _may_start(
+    spec: ProcessSpec, specs: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]
+) -> bool:
+    reachable = sum(_is_reachable(other, specs, observed) for other in spec.after)
+    needed = len(spec.after) if spec.enough is None else min(spec.enough, len(spec.after))
+    return reachable >= needed
+
+
+def _is_outdated(
+    name: str, specs: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]
+) -> bool:
+    return name in specs and specs[name].command.hash != observed[name].hash
+
+
+def _is_reachable(
+    name: str, specs: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]
+) -> bool:
+    process = observed.get(name)
+    return (
+        process is not None
+        and process.alive
+        and (process.reachable or process.ready)
+        and not process.stopping
+        and not _is_outdated(name, specs, observed)
+    )
