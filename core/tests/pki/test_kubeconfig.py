@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from capelin.pki import (
-    Access,
+    KubeconfigAccess,
     KubeconfigError,
-    bundle,
-    client_certificate_of,
     issue,
-    kubeconfig,
     kubeconfig_reason,
     new_ca,
+    new_kubeconfig,
     read_kubeconfig,
 )
 
@@ -33,7 +31,7 @@ CLIENT = issue(
     validity=timedelta(days=100),
 )
 SERVER = "https://127.64.0.1:6443"
-CONFIG = kubeconfig(SERVER, CA.certificate_pem, "demo-admin", CLIENT, cluster="demo")
+CONFIG = new_kubeconfig(SERVER, CA.certificate_pem, "demo-admin", CLIENT, cluster="demo")
 
 
 def test_it_says_where_whom_to_trust_and_as_whom() -> None:
@@ -66,11 +64,12 @@ def test_it_says_where_whom_to_trust_and_as_whom() -> None:
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
-    assert kubeconfig(SERVER, CA.certificate_pem, "demo-admin", CLIENT, cluster="demo") == CONFIG
+    again = new_kubeconfig(SERVER, CA.certificate_pem, "demo-admin", CLIENT, cluster="demo")
+    assert again == CONFIG
 
 
 def test_a_namespace_goes_into_the_context() -> None:
-    config = kubeconfig(SERVER, CA.certificate_pem, "u", CLIENT, namespace="team")
+    config = new_kubeconfig(SERVER, CA.certificate_pem, "u", CLIENT, namespace="team")
     assert yaml.safe_load(config)["contexts"] == [
         {
             "name": "u@kubernetes",
@@ -102,8 +101,10 @@ def test_kubectl_reads_it(tmp_path: Path) -> None:
 
 
 def test_it_reads_back() -> None:
-    assert read_kubeconfig(CONFIG) == Access(SERVER, CA.certificate_pem, CLIENT.certificate_pem)
-    assert client_certificate_of(CONFIG) == CLIENT.certificate_pem
+    assert read_kubeconfig(CONFIG) == KubeconfigAccess(
+        SERVER, CA.certificate_pem, CLIENT.certificate_pem
+    )
+    assert read_kubeconfig(CONFIG).client_certificate_pem == CLIENT.certificate_pem
 
 
 def changed(change: dict[str, Any]) -> bytes:
@@ -112,7 +113,7 @@ def changed(change: dict[str, Any]) -> bytes:
 
 def test_a_user_with_a_token_has_no_certificate() -> None:
     config = changed({"users": [{"name": "demo-admin", "user": {"token": "t"}}]})
-    assert client_certificate_of(config) is None
+    assert read_kubeconfig(config).client_certificate_pem is None
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_user_with_a_token_has_no_certificate() -> None:
     ],
 )
 def test_what_is_no_kubeconfig_is_refused_and_made_anew(broken: bytes) -> None:
-    with pytest.raises(KubeconfigError, match="is not a kubeconfig whose current context names"):
+    with pytest.raises(KubeconfigError, match="is no kubeconfig whose current context has"):
         read_kubeconfig(broken)
     assert reason(broken) == "the present one cannot be read"
 
@@ -179,7 +180,7 @@ OTHER = new_ca("kubernetes", now=NOW)
     ("changes", "expected"),
     [
         ({"server": "https://127.64.0.2:6443"}, "its server is another"),
-        ({"ca_pem": bundle(CA.certificate_pem, OTHER.certificate_pem)}, "it trusts other CAs"),
+        ({"ca_pem": CA.certificate_pem + OTHER.certificate_pem}, "it trusts other CAs"),
         (
             {"signer_pem": OTHER.certificate_pem},
             "with its client certificate, another CA has signed it",

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from capelin.pki import issue, new_ca, reissue_reason, renewal_at, renewal_due, validity_of
+from capelin.pki import issue, new_ca, reissue_reason, validity_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,35 +27,38 @@ seconds = st.integers(-(10**7), 2 * 10**7)
 @given(share=shares, first=seconds, then=st.integers(0, 10**7))
 def test_what_is_due_stays_due(share: float, first: int, then: int) -> None:
     early, late = NOW + timedelta(seconds=first), NOW + timedelta(seconds=first + then)
-    due = renewal_due(LEAF.certificate_pem, early, share)
-    assert not due or renewal_due(LEAF.certificate_pem, late, share)
+    due = "it is due for renewal"
+    assert reason(now=early, share=share) != due or reason(now=late, share=share) == due
 
 
 @given(share=shares)
 def test_renewal_falls_within_the_life(share: float) -> None:
     life = validity_of(LEAF.certificate_pem)
-    moment = renewal_at(LEAF.certificate_pem, share)
+    moment = life.after(share)
     assert life.not_before < moment <= life.not_after
-    assert renewal_due(LEAF.certificate_pem, moment, share)
-    assert not renewal_due(LEAF.certificate_pem, moment - timedelta(microseconds=1), share)
+    assert reason(now=moment, share=share) == "it is due for renewal"
+    before = reason(now=moment - timedelta(microseconds=1), share=share)
+    assert before in {None, "it is not valid yet"}
 
 
 @given(smaller=shares, larger=shares)
 def test_a_larger_share_is_never_due_earlier(smaller: float, larger: float) -> None:
     smaller, larger = sorted((smaller, larger))
-    assert renewal_at(LEAF.certificate_pem, smaller) <= renewal_at(LEAF.certificate_pem, larger)
+    life = validity_of(LEAF.certificate_pem)
+    assert life.after(smaller) <= life.after(larger)
 
 
 def test_half_a_life_is_the_default() -> None:
     # The life begins five minutes before the making.
     half = NOW + timedelta(days=50, minutes=-2.5)
-    assert renewal_at(LEAF.certificate_pem) == half
+    assert reason(now=half) == "it is due for renewal"
+    assert reason(now=half - timedelta(seconds=1)) is None
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.01])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="more than 0 and at most 1"):
-        renewal_at(LEAF.certificate_pem, share)
+        validity_of(LEAF.certificate_pem).after(share)
 
 
 def reason(**changes: Any) -> str | None:
@@ -83,6 +86,8 @@ def test_the_order_of_names_and_usages_does_not_matter() -> None:
         ({"usages": ("server",)}, "its usages are others"),
         ({"now": NOW + timedelta(days=51)}, "it is due for renewal"),
         ({"now": NOW + timedelta(days=200)}, "it is due for renewal"),
+        # The clock was ahead when it was issued, and is right again.
+        ({"now": NOW - timedelta(days=1)}, "it is not valid yet"),
     ],
 )
 def test_a_leaf_is_issued_anew_when_something_else_is_wanted(

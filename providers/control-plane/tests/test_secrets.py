@@ -8,7 +8,7 @@ from capelin.api.views.core import Secret
 from capelin.client import Client
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import controller_of, is_controlled_by
-from capelin.pki import KeyPair, client_certificate_of, new_ca, read_kubeconfig, validity_of
+from capelin.pki import KeyPair, new_ca, read_kubeconfig, validity_of
 from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.certificates import Authorities
@@ -126,7 +126,7 @@ async def test_the_kubeconfig_is_renewed_at_half_its_life_and_not_before(
     soon = await keep_kubeconfig(client, owner, keys, NOW + timedelta(days=181))
     assert soon.metadata.resource_version == first.metadata.resource_version
     later = await keep_kubeconfig(client, owner, keys, NOW + timedelta(days=184))
-    certificate = client_certificate_of(later.data["value"])
+    certificate = read_kubeconfig(later.data["value"]).client_certificate_pem
     assert certificate is not None
     assert validity_of(certificate).not_after > NOW + timedelta(days=500)
 

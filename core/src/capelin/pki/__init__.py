@@ -1,65 +1,56 @@
-"""Certificate authorities, leaf certificates, kubeconfigs, and when each is made anew."""
+"""Certificate authorities, leaf certificates and kubeconfigs, and when to renew them."""
 
 from capelin.pki.certificates import (
     CA_VALIDITY,
     CLOCK_SKEW,
     LEAF_VALIDITY,
+    Algorithm,
     KeyPair,
+    ServiceAccountKeys,
     Usage,
     issue,
     new_ca,
+    new_service_account_keys,
 )
-from capelin.pki.given import (
-    Refusal,
-    RefusedError,
+from capelin.pki.kubeconfig import (
+    KubeconfigAccess,
+    KubeconfigError,
+    kubeconfig_reason,
+    new_kubeconfig,
+    read_kubeconfig,
+)
+from capelin.pki.renewal import Leaf, Validity, reissue_reason, validity_of
+from capelin.pki.user_certificates import (
+    InvalidPemError,
+    PemProblem,
     read_ca,
     read_ca_certificate,
     read_service_account_keys,
 )
-from capelin.pki.keys import Algorithm, ServiceAccountKeys, new_service_account_keys
-from capelin.pki.kubeconfig import (
-    Access,
-    KubeconfigError,
-    client_certificate_of,
-    kubeconfig,
-    kubeconfig_reason,
-    read_kubeconfig,
-)
-from capelin.pki.leaves import Leaf
-from capelin.pki.renewal import Validity, reissue_reason, renewal_at, renewal_due, validity_of
-from capelin.pki.trust import CaChange, bundle, next_ca_change, signer, trusted
 
 __all__ = [
     "CA_VALIDITY",
     "CLOCK_SKEW",
     "LEAF_VALIDITY",
-    "Access",
     "Algorithm",
-    "CaChange",
+    "InvalidPemError",
     "KeyPair",
+    "KubeconfigAccess",
     "KubeconfigError",
     "Leaf",
-    "Refusal",
-    "RefusedError",
+    "PemProblem",
     "ServiceAccountKeys",
     "Usage",
     "Validity",
-    "bundle",
-    "client_certificate_of",
     "issue",
-    "kubeconfig",
     "kubeconfig_reason",
     "new_ca",
+    "new_kubeconfig",
     "new_service_account_keys",
-    "next_ca_change",
     "read_ca",
     "read_ca_certificate",
     "read_kubeconfig",
     "read_service_account_keys",
     "reissue_reason",
-    "renewal_at",
-    "renewal_due",
-    "signer",
-    "trusted",
     "validity_of",
 ]

@@ -1,4 +1,4 @@
-"""Certificates: certificate authorities and the leaves that they sign."""
+"""Keys, certificate authorities and the leaf certificates that they sign."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -8,24 +8,30 @@ from typing import Literal, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from capelin.pki.keys import Algorithm, PrivateKey, PublicKey, generate, private_pem
-
 Usage = Literal["server", "client"]
-"""What a leaf may prove: that it is a server, a client, or both."""
+"""Extended key usage of a leaf certificate."""
+
+Algorithm = Literal["ecdsa-p256", "rsa-2048"]
+"""ECDSA keys are generated a hundred times faster; RSA is for components that require it."""
+
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+"""The types of key that all Kubernetes components support."""
+
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""How far certificates start in the past, for machines whose clock is behind."""
+"""Certificates start this long before now, for machines whose clock is behind."""
 
 CA_VALIDITY = timedelta(days=3650)
 LEAF_VALIDITY = timedelta(days=365)
 
 UNREADABLE = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
-"""What reading a certificate that is damaged, or stranger than ours, raises."""
+"""What cryptography raises for a certificate that it cannot read."""
 
-_LONGEST_COMMON_NAME = 64
+_MAX_COMMON_NAME = 64
 _USAGES = {
     "server": ExtendedKeyUsageOID.SERVER_AUTH,
     "client": ExtendedKeyUsageOID.CLIENT_AUTH,
@@ -34,10 +40,24 @@ _USAGES = {
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate and its private key, both PEM. Its `repr` keeps the key to itself."""
+    """A certificate and its private key, both PEM. Its `repr` does not show the key."""
 
     certificate_pem: bytes
     private_key_pem: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccountKeys:
+    """The key pair that signs and verifies service account tokens."""
+
+    public_key_pem: bytes
+    private_key_pem: bytes = field(repr=False)
+
+
+def new_service_account_keys(algorithm: Algorithm = "ecdsa-p256") -> ServiceAccountKeys:
+    """A new pair for `--service-account-signing-key-file` and `--service-account-key-file`."""
+    key = generate_key(algorithm)
+    return ServiceAccountKeys(public_pem(key.public_key()), private_pem(key))
 
 
 def new_ca(
@@ -48,7 +68,7 @@ def new_ca(
     validity: timedelta = CA_VALIDITY,
 ) -> KeyPair:
     """A self-signed certificate authority whose common name is `name`."""
-    key = generate(algorithm)
+    key = generate_key(algorithm)
     subject = distinguished_name(name, ())
     start = _start(now)
     usage = _key_usage(signs=True, enciphers=True)
@@ -76,7 +96,7 @@ def issue(
     validity: timedelta = LEAF_VALIDITY,
     algorithm: Algorithm = "ecdsa-p256",
 ) -> KeyPair:
-    """A leaf certificate signed by `ca`; it ends with its CA where it would outlive it."""
+    """A leaf certificate signed by `ca`. It does not outlive its CA."""
     issuer = x509.load_pem_x509_certificate(ca.certificate_pem)
     if now >= issuer.not_valid_after_utc:
         raise ValueError(
@@ -89,7 +109,7 @@ def issue(
     issuer_key = cast(
         "PrivateKey", serialization.load_pem_private_key(ca.private_key_pem, password=None)
     )
-    key = generate(algorithm)
+    key = generate_key(algorithm)
     builder = (
         _builder(
             distinguished_name(common_name, organizations),
@@ -110,11 +130,11 @@ def issue(
 
 
 def distinguished_name(common_name: str, organizations: Iterable[str]) -> x509.Name:
-    """The subject: Kubernetes takes organizations as groups and the common name as the user."""
-    if not 0 < len(common_name) <= _LONGEST_COMMON_NAME:
+    """The subject: for Kubernetes, organizations are groups and the common name is the user."""
+    if not 0 < len(common_name) <= _MAX_COMMON_NAME:
         raise ValueError(
             f"common name {common_name!r} has {len(common_name)} characters; "
-            f"X.509 takes 1 to {_LONGEST_COMMON_NAME}: choose another name"
+            f"X.509 allows 1 to {_MAX_COMMON_NAME}: choose another name"
         )
     attributes = [
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)
@@ -126,7 +146,7 @@ def distinguished_name(common_name: str, organizations: Iterable[str]) -> x509.N
 def alternative_names(
     dns_names: Iterable[str], addresses: Iterable[str | IPv4Address | IPv6Address]
 ) -> list[x509.GeneralName]:
-    """The subject alternative names, each once, in the order given."""
+    """The subject alternative names without duplicates, in the given order."""
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     names += [x509.IPAddress(ip_address(address)) for address in addresses]
     return list(dict.fromkeys(names))
@@ -158,7 +178,7 @@ def _start(now: datetime) -> datetime:
 
 def _end(now: datetime, validity: timedelta) -> datetime:
     if validity <= timedelta():
-        raise ValueError(f"a certificate cannot be valid for {validity}; give it a positive time")
+        raise ValueError(f"the validity of a certificate must be positive, not {validity}")
     return (now + validity).replace(microsecond=0)
 
 
@@ -177,7 +197,7 @@ def _key_usage(*, signs: bool, enciphers: bool) -> x509.KeyUsage:
 
 
 def _authority(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    # A user's own CA may have computed its key id in another way: repeat what it says.
+    # A user's CA may have computed its key id in another way, so copy it.
     try:
         own = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
     except x509.ExtensionNotFound:
@@ -194,3 +214,24 @@ def _digest(key: PrivateKey) -> hashes.SHA256 | hashes.SHA384 | hashes.SHA512:
 
 def _pair(certificate: x509.Certificate, key: PrivateKey) -> KeyPair:
     return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private_pem(key))
+
+
+def generate_key(algorithm: Algorithm) -> PrivateKey:
+    if algorithm == "rsa-2048":
+        return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: PrivateKey) -> bytes:
+    """PEM as `RSA PRIVATE KEY` or `EC PRIVATE KEY`, as kubeadm and CAPI write it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+
+
+def public_pem(key: PublicKey) -> bytes:
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )

@@ -1,4 +1,4 @@
-"""Kubeconfigs with everything inside: building them, and reading back what renewal looks at."""
+"""Kubeconfigs with embedded certificates: create them and decide when to renew them."""
 
 import base64
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from capelin.yaml import read_yaml
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """What a kubeconfig's current context says: where, whom to trust, and as whom."""
+class KubeconfigAccess:
+    """Server, CA and client certificate of a kubeconfig's current context."""
 
     server: str
     ca_pem: bytes
@@ -23,10 +23,10 @@ class Access:
 
 
 class KubeconfigError(ValueError):
-    """Bytes that are not a kubeconfig with everything inside."""
+    """The data is no kubeconfig with embedded certificates."""
 
 
-def kubeconfig(
+def new_kubeconfig(
     server: str,
     ca_pem: bytes,
     user: str,
@@ -35,7 +35,7 @@ def kubeconfig(
     cluster: str = "kubernetes",
     namespace: str | None = None,
 ) -> bytes:
-    """A kubeconfig in YAML: one cluster, one user with a client certificate, one context."""
+    """A kubeconfig with one cluster, one user with a client certificate and one context."""
     context: dict[str, Any] = {"cluster": cluster, "user": user}
     if namespace is not None:
         context["namespace"] = namespace
@@ -64,30 +64,29 @@ def kubeconfig(
     return yaml.safe_dump(content, sort_keys=False, encoding="utf-8")
 
 
-def read_kubeconfig(data: bytes) -> Access:
-    """Where a kubeconfig leads, and the certificate it comes with."""
+def read_kubeconfig(data: bytes) -> KubeconfigAccess:
+    """Read the current context of a kubeconfig.
+
+    Raises:
+        KubeconfigError: it has no server or no embedded CA.
+    """
     try:
         content = read_yaml(data)
         context = _named(content, "context", content["current-context"])
         cluster = _named(content, "cluster", context["cluster"])
         user = _named(content, "user", context["user"])
         certificate = user.get("client-certificate-data")
-        return Access(
+        return KubeconfigAccess(
             server=str(cluster["server"]),
             ca_pem=_bytes(cluster["certificate-authority-data"]),
             client_certificate_pem=None if certificate is None else _bytes(certificate),
         )
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
-        # What was wrong stays unsaid: a parser's words may quote the content, keys included.
+        # The parser's message may quote the content, keys included.
         raise KubeconfigError(
-            "this is not a kubeconfig whose current context names a server and holds its CA; "
-            "delete it, so that it is made anew"
+            "this is no kubeconfig whose current context has a server and its CA; "
+            "delete it, so that it is created again"
         ) from None
-
-
-def client_certificate_of(data: bytes) -> bytes | None:
-    """The client certificate in a kubeconfig, if it has one, for deciding on renewal."""
-    return read_kubeconfig(data).client_certificate_pem
 
 
 def kubeconfig_reason(
@@ -101,9 +100,9 @@ def kubeconfig_reason(
     now: datetime,
     share: float = 0.5,
 ) -> str | None:
-    """Why a kubeconfig must be made anew, in words that fit "because ..."; nothing when it is good.
+    """Why a kubeconfig must be renewed, as a clause after "because"; `None` if it is good.
 
-    `ca_pem` is what it trusts, `signer_pem` the CA that signs its client certificate.
+    `ca_pem` is the CA to trust, `signer_pem` the CA that signs its client certificate.
     """
     if data is None:
         return "there is none yet"

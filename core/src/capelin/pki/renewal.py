@@ -1,50 +1,45 @@
-"""When a certificate has to be made anew: a pure function of the certificate and the clock."""
+"""Leaf certificates as they should be, and why an existing one must be reissued."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from capelin.pki.certificates import (
+    CLOCK_SKEW,
+    LEAF_VALIDITY,
     UNREADABLE,
+    Algorithm,
+    KeyPair,
     Usage,
     alternative_names,
     distinguished_name,
     extended_usages,
+    issue,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """The time in which a certificate is good."""
+    """The validity period of a certificate."""
 
     not_before: datetime
     not_after: datetime
 
     def after(self, share: float) -> datetime:
-        """The moment at which `share` of this time has passed."""
+        """The moment at which `share` of the period has passed."""
         if not 0 < share <= 1:
-            raise ValueError(f"a share of a life is more than 0 and at most 1, not {share}")
+            raise ValueError(f"the share must be more than 0 and at most 1, not {share}")
         return self.not_before + (self.not_after - self.not_before) * share
 
 
 def validity_of(certificate_pem: bytes) -> Validity:
-    """When a certificate is good; of several, the first counts."""
+    """The validity period of a certificate; the first if there are several."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
-
-
-def renewal_at(certificate_pem: bytes, share: float = 0.5) -> datetime:
-    """When `share` of a certificate's life will have passed."""
-    return validity_of(certificate_pem).after(share)
-
-
-def renewal_due(certificate_pem: bytes, now: datetime, share: float = 0.5) -> bool:
-    """Whether `share` of a certificate's life has passed."""
-    return now >= renewal_at(certificate_pem, share)
 
 
 def reissue_reason(
@@ -59,26 +54,29 @@ def reissue_reason(
     now: datetime,
     share: float = 0.5,
 ) -> str | None:
-    """Why a leaf must be issued anew, in words that fit "because ..."; nothing when it is good.
+    """Why a leaf must be reissued, as a clause that fits after "because"; `None` if it is good.
 
-    Takes what `issue` takes, so that a caller says once what it wants.
+    Takes the same arguments as `issue`.
     """
     if certificate_pem is None:
         return "there is none yet"
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
-        names, found = _names(certificate), _usages(certificate)
+        names, found_usages = _names(certificate), _usages(certificate)
     except UNREADABLE:
         return "the present one cannot be read"
-    good = {
+    validity = Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    checks = {
         "another CA has signed it": _signed_by(certificate, ca_pem),
         "its subject is another": certificate.subject
         == distinguished_name(common_name, organizations),
         "its names and addresses are others": names == set(alternative_names(dns_names, addresses)),
-        "its usages are others": found == set(extended_usages(usages)),
-        "it is due for renewal": not renewal_due(certificate_pem, now, share),
+        "its usages are others": found_usages == set(extended_usages(usages)),
+        # Issued while the clock was ahead: nobody would accept it for as long as that was.
+        "it is not valid yet": now >= validity.not_before - CLOCK_SKEW,
+        "it is due for renewal": now < validity.after(share),
     }
-    return next((reason for reason, is_good in good.items() if not is_good), None)
+    return next((reason for reason, is_fulfilled in checks.items() if not is_fulfilled), None)
 
 
 def _signed_by(certificate: x509.Certificate, ca_pem: bytes) -> bool:
@@ -103,3 +101,51 @@ def _usages(certificate: x509.Certificate) -> set[x509.ObjectIdentifier]:
     except x509.ExtensionNotFound:
         return set()
     return set(found.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """A leaf certificate as it should be: whom it is for and what it is used for."""
+
+    common_name: str
+    usages: tuple[Usage, ...]
+    organizations: tuple[str, ...] = ()
+    dns_names: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+    def reissue_reason(
+        self, certificate_pem: bytes | None, ca_pem: bytes, *, now: datetime, share: float = 0.5
+    ) -> str | None:
+        """Why it must be reissued; `None` if it is good. See the function of this name."""
+        return reissue_reason(
+            certificate_pem,
+            ca_pem,
+            common_name=self.common_name,
+            usages=self.usages,
+            organizations=self.organizations,
+            dns_names=self.dns_names,
+            addresses=self.addresses,
+            now=now,
+            share=share,
+        )
+
+    def issue(
+        self,
+        ca: KeyPair,
+        *,
+        now: datetime,
+        validity: timedelta = LEAF_VALIDITY,
+        algorithm: Algorithm = "ecdsa-p256",
+    ) -> KeyPair:
+        """The certificate signed by `ca`. It does not outlive its CA."""
+        return issue(
+            ca,
+            common_name=self.common_name,
+            usages=self.usages,
+            organizations=self.organizations,
+            dns_names=self.dns_names,
+            addresses=self.addresses,
+            now=now,
+            validity=validity,
+            algorithm=algorithm,
+        )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.apiserver.keys import CAS, Keys, leaves
-from capelin.pki import RefusedError
+from capelin.pki import InvalidPemError
 from cryptography import x509
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -79,7 +79,7 @@ def test_the_api_server_is_known_by_its_address_and_by_its_service(keys: Keys) -
 
 
 def test_an_authority_that_has_expired_is_refused(keys: Keys) -> None:
-    with pytest.raises(RefusedError, match="expired"):
+    with pytest.raises(InvalidPemError, match="expired"):
         keys.ensure(LEAVES, NOW + timedelta(days=4000))
 
 

@@ -20,16 +20,16 @@ from capelin.contract.secrets import (
     service_account_secret,
 )
 from capelin.pki import (
+    InvalidPemError,
     KeyPair,
-    RefusedError,
     ServiceAccountKeys,
-    client_certificate_of,
     issue,
-    kubeconfig,
     kubeconfig_reason,
     new_ca,
+    new_kubeconfig,
     new_service_account_keys,
     read_ca,
+    read_kubeconfig,
     read_service_account_keys,
 )
 from capelin.provider import Blocked
@@ -142,7 +142,7 @@ def _new_kubeconfig(
         algorithm=desired.algorithm,
     )
     ca = authorities.ca.certificate_pem
-    return kubeconfig(endpoint.url, ca, _ADMINISTRATOR, pair, cluster=desired.cluster)
+    return new_kubeconfig(endpoint.url, ca, _ADMINISTRATOR, pair, cluster=desired.cluster)
 
 
 async def _find(
@@ -190,7 +190,7 @@ def _read_ca(purpose: Authority, desired: ControlPlane, secret: Secret) -> KeyPa
     _check(purpose, desired, secret)
     try:
         return read_ca(secret.data.get(CERTIFICATE), secret.data.get(PRIVATE_KEY), desired.now)
-    except RefusedError as error:
+    except InvalidPemError as error:
         raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
 
 
@@ -198,7 +198,7 @@ def _read_keys(desired: ControlPlane, secret: Secret) -> ServiceAccountKeys:
     _check("sa", desired, secret)
     try:
         return read_service_account_keys(secret.data.get(CERTIFICATE), secret.data.get(PRIVATE_KEY))
-    except RefusedError as error:
+    except InvalidPemError as error:
         raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
 
 
@@ -214,5 +214,5 @@ def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:
 
 
 def _is_issued_before(data: bytes, moment: datetime | None) -> bool:
-    certificate = client_certificate_of(data)
+    certificate = read_kubeconfig(data).client_certificate_pem
     return certificate is not None and issued_before(certificate, moment)

@@ -30,7 +30,7 @@ from capelin.embedded.processes import (
     tcp_probe,
     write_private,
 )
-from capelin.pki import kubeconfig
+from capelin.pki import new_kubeconfig
 
 CONTROLLERS = (
     "clusterrole-aggregation-controller",
@@ -195,7 +195,7 @@ def _write_kubeconfigs(folder: Path, place: Place, keys: Keys) -> None:
     for user in ("admin", "controller-manager"):
         write_private(
             folder / f"{user}.kubeconfig",
-            kubeconfig(_url(place), authority, user, keys.read(user), cluster="capelin"),
+            new_kubeconfig(_url(place), authority, user, keys.read(user), cluster="capelin"),
         )
 
 

@@ -19,7 +19,7 @@ from capelin.embedded.processes import (
     Supervisor,
     kill_all,
 )
-from capelin.pki import kubeconfig
+from capelin.pki import new_kubeconfig
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends import Wake
@@ -208,7 +208,7 @@ class ProcessesBackend:
         listen = listen_host(state_dir, endpoint.host)
         server = Endpoint(listen, listen, endpoint.port).url
         ca = state_dir.ca("ca").read_bytes()
-        return Config.from_kubeconfig(kubeconfig(server, ca, "capelin", admin))
+        return Config.from_kubeconfig(new_kubeconfig(server, ca, "capelin", admin))
 
     async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> _Supervised:
         """Take the lock of a state directory. Nothing is started or stopped yet."""

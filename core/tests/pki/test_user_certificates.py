@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.pki import (
+    InvalidPemError,
     KeyPair,
-    RefusedError,
     issue,
     new_ca,
     new_service_account_keys,
@@ -160,13 +160,13 @@ CERTIFICATES = {
         CA.certificate_pem + OTHER.certificate_pem,
         NOW,
         "SeveralCertificates",
-        "there are 2 certificates where one CA is wanted, so it is unclear which of them signs; ",
+        "there are 2 certificates instead of one CA, so it is unclear which of them signs; ",
     ),
     "leaf": (
         LEAF.certificate_pem,
         NOW,
         "NotACertificateAuthority",
-        "certificate CN=leaf is not a CA (its basic constraints do not say CA:TRUE); ",
+        "certificate CN=leaf is not a CA (its basic constraints have no CA:TRUE); ",
     ),
     "no authority": (
         NOT_A_CA.certificate_pem,
@@ -216,7 +216,7 @@ CERTIFICATES = {
         doctored(CA.certificate_pem, EC_KEY, UNKNOWN_KEY),
         NOW,
         "KeyNotSupported",
-        "the key is of a kind that is unknown here, ",
+        "the key is of an unknown type, ",
     ),
     "twice the same extension": (
         doctored(CA.certificate_pem, AUTHORITY_KEY_ID, SUBJECT_KEY_ID),
@@ -236,7 +236,7 @@ def test_a_certificate_that_cannot_work_is_refused_with_its_reason(case: str) ->
         lambda: read_ca_certificate(pem, now),
     ]
     for read in readers:
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(InvalidPemError) as refused:
             read()
         assert refused.value.reason == reason
         assert words in str(refused.value)
@@ -263,7 +263,7 @@ KEYS = {
     "unknown": (
         doctored(own_ca(p256()).private_key_pem, EC_KEY, UNKNOWN_KEY),
         "KeyNotSupported",
-        "the key is of a kind that is unknown here, ",
+        "the key is of an unknown type, ",
     ),
     "weak": (WEAK.private_key_pem, "KeyNotSupported", "the key is RSA with 1024 bits, "),
 }
@@ -272,7 +272,7 @@ KEYS = {
 @pytest.mark.parametrize("case", KEYS)
 def test_a_key_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
     pem, reason, words = KEYS[case]
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(InvalidPemError) as refused:
         read_ca(CA.certificate_pem, pem, NOW)
     assert refused.value.reason == reason
     assert words in str(refused.value)
@@ -296,7 +296,7 @@ def test_no_bytes_bring_anything_but_the_ca_or_a_refusal(noise: bytes, at: int) 
 def outcome(read: Callable[[], object]) -> object:
     try:
         return read()
-    except RefusedError:
+    except InvalidPemError:
         return "refused"
 
 
@@ -313,20 +313,20 @@ def test_the_public_half_of_service_account_keys_is_computed(public: bytes | Non
 
 def test_halves_of_different_pairs_are_refused() -> None:
     mine, other = new_service_account_keys(), new_service_account_keys()
-    with pytest.raises(RefusedError, match="does not belong to its private key") as refused:
+    with pytest.raises(InvalidPemError, match="does not belong to its private key") as refused:
         read_service_account_keys(other.public_key_pem, mine.private_key_pem)
     assert refused.value.reason == "KeyDoesNotMatch"
 
 
 def test_a_service_account_public_key_that_is_none_is_refused() -> None:
     keys = new_service_account_keys()
-    with pytest.raises(RefusedError, match="BEGIN PUBLIC KEY") as refused:
+    with pytest.raises(InvalidPemError, match="BEGIN PUBLIC KEY") as refused:
         read_service_account_keys(b"hello", keys.private_key_pem)
     assert refused.value.reason == "KeyNotReadable"
 
 
 def test_refusals_say_nothing_of_the_key() -> None:
     body = OTHER.private_key_pem.splitlines()[1].decode()
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(InvalidPemError) as refused:
         read_ca(CA.certificate_pem, OTHER.private_key_pem, NOW)
     assert body not in str(refused.value)
