@@ -6,25 +6,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.api import Condition, ObjectMeta
-from capelin.contract.conditions import ConditionSpec
-from capelin.provider import Blocked
+from capelin.provider import Blocked, ControlPlaneInitialization
 from capelin_control_plane.api import (
     CapelinControlPlane,
-    Initialization,
     Spec,
     Status,
 )
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.instances import InstanceStatus, Observed
-from capelin_control_plane.status import CERTIFICATES_AVAILABLE, blocked_status, running_status
+from capelin_control_plane.status import running_status
 
 from .factories import desired_control_plane
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD, NEW = "v1.33.13", "v1.34.4"
-NOT_PAUSED = ConditionSpec("Paused", "False", "NotPaused")
-GOOD = ConditionSpec(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
-APPLIED = ConditionSpec("WorkloadObjectsAvailable", "True", "WorkloadObjectsAvailable")
+WANTED = replace(desired_control_plane(NEW), now=NOW)
 
 
 def control_plane(
@@ -34,7 +30,7 @@ def control_plane(
         metadata=ObjectMeta(name="one", namespace="default", generation=7),
         spec=Spec(version=NEW),
         status=Status(
-            initialization=Initialization(control_plane_initialized=initialized),
+            initialization=ControlPlaneInitialization(control_plane_initialized=initialized),
             conditions=list(conditions),
         ),
     )
@@ -74,15 +70,7 @@ def observed(
 def said(
     seen: Observed, *, want: ControlPlane | None = None, of: CapelinControlPlane | None = None
 ) -> Status:
-    return running_status(
-        of or control_plane(),
-        want or desired_control_plane(NEW),
-        seen,
-        paused=NOT_PAUSED,
-        certificates=GOOD,
-        workload=APPLIED,
-        now=NOW,
-    )
+    return running_status(of or control_plane(), want or WANTED, seen)
 
 
 def condition(current: Status, type_: str) -> tuple[str, str, str]:
@@ -111,9 +99,7 @@ def test_versions_are_listed_oldest_first_with_their_replicas() -> None:
     seen = observed(
         part("kube-apiserver", 1), part("kube-apiserver", 0, OLD), others=followers(OLD)
     )
-    current = said(
-        seen, want=desired_control_plane(NEW, replicas=2), of=control_plane(initialized=True)
-    )
+    current = said(seen, want=replace(WANTED, replicas=2), of=control_plane(initialized=True))
     assert [(one.version, one.replicas) for one in current.versions] == [(OLD, 1), (NEW, 1)]
     assert current.version == OLD
 
@@ -141,9 +127,7 @@ def test_a_new_version_that_cannot_be_had_is_said_where_people_look() -> None:
 
 def test_a_second_api_server_that_starts_is_scaling_and_not_remediation() -> None:
     seen = observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False))
-    current = said(
-        seen, want=desired_control_plane(NEW, replicas=2), of=control_plane(initialized=True)
-    )
+    current = said(seen, want=replace(WANTED, replicas=2), of=control_plane(initialized=True))
     assert condition(current, "ScalingUp") == ("True", "ScalingUp", "from 1 to 2 API servers")
     assert condition(current, "Remediating")[0] == "False"
 
@@ -152,7 +136,7 @@ def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
     failing = part("kube-apiserver", 1, ready=False, failure="was killed by SIGKILL")
     current = said(
         observed(part("kube-apiserver"), failing),
-        want=desired_control_plane(NEW, replicas=2),
+        want=replace(WANTED, replicas=2),
         of=control_plane(initialized=True),
     )
     message = "kube-apiserver-1 was killed by SIGKILL"
@@ -160,7 +144,7 @@ def test_an_api_server_that_died_is_remediated_and_not_scaled() -> None:
     assert condition(current, "ScalingUp")[0] == "False"
     again = said(
         observed(part("kube-apiserver"), part("kube-apiserver", 1, ready=False)),
-        want=desired_control_plane(NEW, replicas=2),
+        want=replace(WANTED, replicas=2),
         of=control_plane(initialized=True, conditions=current.conditions),
     )
     assert condition(again, "Remediating") == (
@@ -174,7 +158,7 @@ def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
     members = [part("etcd"), part("etcd", 1, ready=False), part("etcd", 2, ready=False)]
     current = said(
         observed(part("kube-apiserver"), etcd=members),
-        want=desired_control_plane(NEW, etcd_replicas=3),
+        want=replace(WANTED, etcd_replicas=3),
         of=control_plane(initialized=True),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
@@ -185,7 +169,7 @@ def test_one_lost_member_of_three_is_told_and_survived() -> None:
     members = [part("etcd"), part("etcd", 1), part("etcd", 2, ready=False)]
     current = said(
         observed(part("kube-apiserver"), etcd=members),
-        want=desired_control_plane(NEW, etcd_replicas=3),
+        want=replace(WANTED, etcd_replicas=3),
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("True", "EtcdClusterDegraded")
     assert condition(current, "Available")[0] == "True"
@@ -196,35 +180,14 @@ def test_the_same_again_changes_nothing() -> None:
     first = said(seen)
     later = control_plane()
     later.status = first
-    second = running_status(
-        later,
-        desired_control_plane(NEW),
-        seen,
-        paused=NOT_PAUSED,
-        certificates=GOOD,
-        workload=APPLIED,
-        now=NOW + timedelta(hours=1),
-    )
+    second = running_status(later, replace(WANTED, now=NOW + timedelta(hours=1)), seen)
     assert second.dump() == first.dump()
-
-
-def test_what_blocks_is_said_and_what_was_true_stays() -> None:
-    running = said(observed(part("kube-apiserver")))
-    later = control_plane()
-    later.status = running
-    problem = Blocked("CertificatesNotUsable", "Secret one-ca: it expired")
-    blocked = blocked_status(later, [NOT_PAUSED], problem, NOW)
-    assert condition(blocked, "Available") == ("Unknown", problem.reason, problem.message)
-    assert blocked.initialization.control_plane_initialized is True
-    assert blocked.versions == running.versions
 
 
 def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
     lost = part("etcd", 1, ready=False, failure="lost its data, and is being replaced")
     seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), lost, part("etcd", 2)))
-    current = said(
-        seen, want=desired_control_plane(NEW, etcd_replicas=3), of=control_plane(initialized=True)
-    )
+    current = said(seen, want=replace(WANTED, etcd_replicas=3), of=control_plane(initialized=True))
     assert condition(current, "EtcdClusterAvailable") == (
         "True",
         "EtcdClusterDegraded",
@@ -237,9 +200,7 @@ def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
 def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
     down = [part("etcd", slot, ready=False, failure="lost its data") for slot in (1, 2)]
     seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), *down))
-    current = said(
-        seen, want=desired_control_plane(NEW, etcd_replicas=3), of=control_plane(initialized=True)
-    )
+    current = said(seen, want=replace(WANTED, etcd_replicas=3), of=control_plane(initialized=True))
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
     assert condition(current, "Available")[:2] == ("False", "NotAvailable")
     assert "etcd-2 lost its data" in condition(current, "Available")[2]

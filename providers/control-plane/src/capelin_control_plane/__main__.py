@@ -12,7 +12,7 @@ from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
 from capelin_control_plane.backends.processes import ProcessesBackend
-from capelin_control_plane.reconciler import MANAGER, ControlPlaneReconciler
+from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,9 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
         reconciler.wake(key)
 
     binaries = Binaries(progress=PlainProgress())
-    reconciler = ControlPlaneReconciler(ProcessesBackend(options.state_folder, binaries, wake))
+    reconciler = CapelinControlPlaneReconciler(
+        ProcessesBackend(options.state_folder, binaries, wake)
+    )
     return [reconciler]
 
 

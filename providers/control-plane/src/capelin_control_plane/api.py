@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
     Column,
-    Conditions,
     Definition,
     Model,
     Object,
@@ -21,16 +20,15 @@ from capelin.api import (
 )
 from capelin.api.fields import (
     Host,
-    Int64,
     KubernetesVersion,
     Port,
     Quantity,
     Replicas,
-    map_list,
     set_list,
 )
 from capelin.api.rules import Marker, Schema, kept
 from capelin.embedded.components import OWNED_FLAGS
+from capelin.provider import ControlPlaneStatus
 
 GROUP = "controlplane.cluster.x-k8s.io"
 VERSION = "v1alpha1"
@@ -247,55 +245,8 @@ class Spec(ControlPlaneTemplateSpec):
     )
 
 
-class Initialization(Model):
-    """What has happened once in the initialization of the control plane. Never taken back."""
-
-    control_plane_initialized: bool | None = None
-    """Whether the API has accepted requests."""
-
-
-class VersionCount(Model):
-    """Number of API servers that run a version."""
-
-    version: KubernetesVersion
-    """Kubernetes version."""
-    replicas: Replicas | None = None
-    """Number of API servers."""
-
-
-class Status(Model):
+class Status(ControlPlaneStatus):
     """Observed state of the control plane."""
-
-    conditions: Conditions = []
-    """Current conditions."""
-    initialization: Initialization = Initialization()
-    """Progress of the initialization."""
-    observed_generation: Int64 | None = None
-    """Generation of the spec that this status describes."""
-    external_managed_control_plane: bool | None = None
-    """Always true: the control plane has no machines in its own cluster."""
-    selector: Annotated[str, MaxLen(2048)] | None = None
-    """Label selector of the scale subresource."""
-    replicas: Replicas | None = None
-    """Number of API servers."""
-    ready_replicas: Replicas | None = None
-    """Number of API servers that are ready."""
-    available_replicas: Replicas | None = None
-    """Number of API servers that are available, which is as soon as they are ready."""
-    up_to_date_replicas: Replicas | None = None
-    """Number of API servers that run as the spec says."""
-    versions: Annotated[list[VersionCount], MaxLen(100), map_list("version")] = []
-    """Versions that API servers run now, the oldest first."""
-    version: KubernetesVersion | None = None
-    """The oldest version that runs."""
-    initialized: bool | None = None
-    """Equals `initialization.controlPlaneInitialized`, for contract v1beta1."""
-    ready: bool | None = None
-    """Whether the API accepts requests, for contract v1beta1."""
-    updated_replicas: Replicas | None = None
-    """Equals `upToDateReplicas`, for contract v1beta1."""
-    unavailable_replicas: Replicas | None = None
-    """Number of missing replicas, for contract v1beta1."""
 
 
 def _condition(type_: str) -> str:

@@ -2,29 +2,25 @@
 
 from importlib.metadata import version
 
-from capelin.api import Unstructured, crd
-from capelin.controller import rbac
+from capelin.api import Unstructured
 from capelin.provider import Provider
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 from capelin_control_plane.desired import PROGRAMS
-from capelin_control_plane.reconciler import ControlPlaneReconciler
+from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
 LABEL = "control-plane-capelin"
 
 
 def provider() -> Provider:
     """The provider, for environments that install it."""
-    return Provider(
-        name="capelin",
-        type="ControlPlaneProvider",
+    return Provider.of(
+        "capelin",
+        "ControlPlaneProvider",
         version=f"v{version('capelin-control-plane')}",
         module="capelin_control_plane",
-        crds=[
-            crd(CapelinControlPlane, provider=LABEL),
-            crd(CapelinControlPlaneTemplate, provider=LABEL),
-        ],
-        rules=rbac([ControlPlaneReconciler]),
+        reconcilers=[CapelinControlPlaneReconciler],
+        kinds=[CapelinControlPlaneTemplate],
         programs=PROGRAMS,
         objects=read_by_bootstrap_provider(),
     )

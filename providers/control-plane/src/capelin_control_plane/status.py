@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
-from capelin.api import Condition
-from capelin.contract.conditions import AVAILABLE, DELETING, ConditionSpec, is_true, update
+from capelin.contract.conditions import AVAILABLE, ConditionSpec, is_true, update
 from capelin.contract.labels import CLUSTER_NAME_LABEL
-from capelin.provider import Blocked
+from capelin.provider import Blocked, ControlPlaneInitialization, VersionCount
 from capelin.versions import Version
 
-from capelin_control_plane.api import CapelinControlPlane, Initialization, Status, VersionCount
+from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.instances import InstanceStatus, Observed
 
@@ -48,16 +46,9 @@ _COMPONENTS: dict[str, Component] = {
 
 
 def running_status(
-    control_plane: CapelinControlPlane,
-    desired: ControlPlane,
-    observed: Observed,
-    *,
-    paused: ConditionSpec,
-    certificates: ConditionSpec,
-    workload: ConditionSpec,
-    now: datetime,
+    control_plane: CapelinControlPlane, desired: ControlPlane, observed: Observed
 ) -> Status:
-    """The status of a control plane that runs or starts."""
+    """The status of a control plane that runs or starts, without what the frame adds."""
     before = control_plane.status or Status()
     observed = _compared_by_version(observed, desired)
     initialized = bool(before.initialization.control_plane_initialized) or observed.answers
@@ -68,21 +59,23 @@ def running_status(
     versions = running_versions(observed) if initialized else []
     conditions = [
         available(desired, observed, initialized=initialized),
-        certificates,
+        certificates_available(),
         etcd_available(desired, observed),
         api_servers_available(desired, observed),
         *(component_available(type_, observed) for type_ in _COMPONENTS),
-        workload,
         rolling_out(desired, observed, initialized=initialized),
         scaling_up(desired, observed, unhealthy),
         scaling_down(desired, observed),
         remediating(unhealthy),
-        ConditionSpec(DELETING, "False", "NotDeleting"),
-        paused,
     ]
     return Status(
-        conditions=_conditions(control_plane, conditions, now),
-        initialization=Initialization(control_plane_initialized=initialized),
+        conditions=update(
+            before.conditions,
+            conditions,
+            now=desired.now,
+            generation=control_plane.metadata.generation,
+        ),
+        initialization=ControlPlaneInitialization(control_plane_initialized=initialized),
         observed_generation=control_plane.metadata.generation,
         external_managed_control_plane=True,
         selector=f"{CLUSTER_NAME_LABEL}={desired.cluster}",
@@ -99,42 +92,11 @@ def running_status(
     )
 
 
-def blocked_status(
-    control_plane: CapelinControlPlane,
-    conditions: list[ConditionSpec],
-    blocked: Blocked,
-    now: datetime,
-) -> Status:
-    """The status of a control plane that cannot be reconciled. What was known of it stays."""
-    before = control_plane.status or Status()
-    known = before.initialization.control_plane_initialized
-    available = ConditionSpec(
-        AVAILABLE, "Unknown" if known else "False", blocked.reason, str(blocked)
-    )
-    return before.model_copy(
-        update={
-            "conditions": _merged(control_plane, [available, *conditions], now),
-            "observed_generation": control_plane.metadata.generation,
-            "external_managed_control_plane": True,
-        }
-    )
-
-
-def paused_status(
-    control_plane: CapelinControlPlane, paused: ConditionSpec, now: datetime
-) -> Status:
-    """The status of a paused control plane: what it was, and that it is paused."""
-    before = control_plane.status or Status()
-    return before.model_copy(update={"conditions": _merged(control_plane, [paused], now)})
-
-
-def deleting_status(
-    control_plane: CapelinControlPlane, reason: str, message: str, now: datetime
-) -> Status:
-    """The status of a control plane that is being deleted."""
-    before = control_plane.status or Status()
-    condition = ConditionSpec(DELETING, "True", reason, message)
-    return before.model_copy(update={"conditions": _merged(control_plane, [condition], now)})
+def certificates_available(blocked: Blocked | None = None) -> ConditionSpec:
+    """Whether every CA, key and certificate exists and is valid."""
+    if blocked is None:
+        return ConditionSpec(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
+    return ConditionSpec(CERTIFICATES_AVAILABLE, "False", blocked.reason, str(blocked))
 
 
 def available(desired: ControlPlane, observed: Observed, *, initialized: bool) -> ConditionSpec:
@@ -308,20 +270,3 @@ def _failures(instances: Sequence[InstanceStatus]) -> str:
         for instance in instances
         if not instance.ready
     )
-
-
-def _merged(
-    control_plane: CapelinControlPlane, conditions: list[ConditionSpec], now: datetime
-) -> list[Condition]:
-    """These conditions, and the present ones of other types."""
-    before = (control_plane.status or Status()).conditions
-    merged = {condition.type: ConditionSpec.of(condition) for condition in before}
-    merged |= {condition.type: condition for condition in conditions}
-    return _conditions(control_plane, list(merged.values()), now)
-
-
-def _conditions(
-    control_plane: CapelinControlPlane, conditions: list[ConditionSpec], now: datetime
-) -> list[Condition]:
-    before = (control_plane.status or Status()).conditions
-    return update(before, conditions, now=now, generation=control_plane.metadata.generation)

@@ -1,13 +1,14 @@
 """What of a control plane is removed, and what is left alone because it is another one's."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from capelin.controller import ObjectKey
-from capelin.embedded.processes import Process, ProcessSpec, kill_all
+from capelin.embedded.processes import Process, ProcessSpec, Supervisor, kill_all
 from capelin.provider import Blocked
 
-from .rig import KEY, Idle, Rig, control_plane
+from .rig import KEY, Idle, Rig, authorities, control_plane
 
 
 @pytest.fixture
@@ -74,3 +75,29 @@ async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
     await rig.backend.delete(KEY)
     assert started == []
     assert list(rig.state.iterdir()) == []
+
+
+async def test_another_one_of_the_same_name_does_not_meet_what_was_the_first_ones(
+    idle: Rig,
+) -> None:
+    await idle.allocate(control_plane())
+    first = idle.folder
+    certificate = (first / "pki" / "admin.pem").read_bytes()
+    second = Rig(idle.state, authorities(datetime.now(UTC)), idle.backend)
+    await second.allocate(control_plane())
+    assert second.folder != first
+    assert (first / "pki" / "admin.pem").read_bytes() == certificate
+    async with Supervisor(first / "run"):
+        """Nobody supervises the first one any more."""
+    await idle.backend.delete(KEY)
+    assert list(idle.state.iterdir()) == []
+
+
+async def test_one_that_takes_over_is_not_kept_out_by_the_one_before(idle: Rig) -> None:
+    await idle.allocate(control_plane())
+    heir = ObjectKey("default", "heir")
+    await idle.backend.allocate(heir, control_plane(), idle.keys, idle.folder.name)
+    await idle.backend.delete(KEY)
+    assert idle.folder.exists()
+    await idle.backend.delete(heir)
+    assert list(idle.state.iterdir()) == []

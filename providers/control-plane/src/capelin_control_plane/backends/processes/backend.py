@@ -213,10 +213,12 @@ class ProcessesBackend:
     async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> _Supervised:
         """Take the lock of a state directory. Nothing is started or stopped yet."""
         present = self._supervised.get(key)
-        if present is not None:
-            if present.state_dir == state_dir:
-                return present
-            await self.release(key)
+        if present is not None and present.state_dir == state_dir:
+            return present
+        for other, supervised in list(self._supervised.items()):
+            # A new object of the same name, or another one that takes over.
+            if other == key or supervised.state_dir == state_dir:
+                await self.release(other)
         try:
             async with AsyncExitStack() as stack:
                 supervisor = await stack.enter_async_context(Supervisor(state_dir.run))
