@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from core.tests.runtime.running import CA, Served, certificate, serving, write
+from core.tests.runtime.server_process import CA, Served, certificate, serving, write
 
 SCHEMATHESIS = "schemathesis==4.32.5"
 CHECKS = (

@@ -19,19 +19,19 @@ from capelin.api.views.capi import ExtensionConfig
 from capelin.client import Client, Forbidden, NotServed
 from capelin.errors import InvalidInputError, MissingError
 from capelin.pki import issue, new_ca
-from capelin.runtime.requests import Scene, UsedPatch, example_scene
+from capelin.runtime.fixtures import ClusterFixture, UsedPatch, sample_cluster
 from capelin.runtime.v1alpha1 import GeneratePatches
-from capelin_infra.hooks.measuring import milliseconds
 from capelin_infra.hooks.preview import preview
-from capelin_infra.hooks.requests import Wanted
+from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import registered
+from capelin_infra.hooks.verbs import percentile
 
 from . import command
 from .command import Said
 
 PROGRAM = """
 from capelin.api import Model
-from capelin.runtime import Call, Extension, Failure, Verdict, proceed, retry_after
+from capelin.runtime import Call, Extension, Failure, Response, proceed, retry_after
 from capelin.runtime.topology import Mutations, Template
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate, BeforeClusterDelete, BeforeClusterUpgrade, GeneratePatches
@@ -50,18 +50,19 @@ def motto(template: Template[NoVariables]) -> None:
     template.sequence("files").append({"path": "/etc/motd"})
 
 @ext.handler(BeforeClusterCreate)
-def fine(call: Call[BeforeClusterCreate, None]) -> Verdict:
+def fine(call: Call[BeforeClusterCreate, None]) -> Response:
     return proceed(call.request.cluster.name)
 
 @ext.handler(BeforeClusterUpgrade)
-def closed(call: Call[BeforeClusterUpgrade, None]) -> Verdict:
+def closed(call: Call[BeforeClusterUpgrade, None]) -> Response:
     return retry_after(30, "closed until " + call.request.to_kubernetes_version)
 
 @ext.handler(BeforeClusterDelete)
-def never(_: Call[BeforeClusterDelete, None]) -> Verdict:
-    return Failure("never")
+def never(_: Call[BeforeClusterDelete, None]) -> Response:
+    raise Failure("never")
 
-ext.run()
+from capelin.runtime.server import serve
+serve(ext)
 """
 
 
@@ -78,7 +79,7 @@ class BeforeOpeningResponse(RetryResponse):
 
 @ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before a gate opens")
 class BeforeOpening(Hook[BeforeOpeningRequest, BeforeOpeningResponse]):
-    \"""Asked every morning.\"""
+    \"""Probe every morning.\"""
 """
 KEEPER = """
 from capelin.runtime import Call, Extension
@@ -91,7 +92,8 @@ def fed(call: Call[BeforeOpening, None]) -> BeforeOpeningResponse:
     hungry = {"north": 60}.get(call.request.gate, 0)
     return BeforeOpeningResponse(status="Success", retry_after_seconds=hungry, visitors=3)
 
-ext.run()
+from capelin.runtime.server import serve
+serve(ext)
 """
 
 Capelin = Callable[..., Said]
@@ -176,7 +178,7 @@ def test_call_says_by_its_exit_code_whether_the_caller_goes_on(capelin: Capelin)
     assert (held.returncode, json.loads(held.stdout)["message"]) == (7, "closed until v1.35.0")
     no = capelin("call", "config.json", "never")
     assert (no.returncode, no.stdout) == (1, "")
-    assert "never says no: never" in no.stderr
+    assert "never failed: never" in no.stderr
 
 
 def test_a_request_is_shown_changed_and_sent(capelin: Capelin, tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_conformance_says_what_holds_and_by_its_exit_code_whether_all_does(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("discover", "http://example.com"), 2, "has to begin with https://"),
+        (("discover", "http://example.com"), 2, "must start with https://"),
         (("discover", "none.yaml"), 2, "It cannot be read"),
         (("discover", "program.py"), 2, "It is neither YAML nor JSON"),
         (("discover", "shoal"), 4, "There is no environment default"),
@@ -239,7 +241,7 @@ def test_conformance_says_what_holds_and_by_its_exit_code_whether_all_does(
         (("call", "config.json", "fine", "--cluster", "x/y"), 4, "There is no environment"),
         (("call", "config.json", "fine", "-f", "a", "--cluster", "b"), 2, "not both"),
         (("call", "config.json", "motto-v1", "--patch", "motto"), 2, "Say --cluster as well"),
-        (("discover", "config.json", "--client-cert", "tls.crt"), 2, "Say both or neither"),
+        (("discover", "config.json", "--client-cert", "tls.crt"), 2, "Give both or neither"),
         (("discover", "https://127.0.0.1:1"), 1, "connection refused"),
     ],
 )
@@ -320,7 +322,7 @@ def test_nothing_changes_where_no_patch_says_so() -> None:
 
 
 SCENE = replace(
-    example_scene(variables={"motto": "swim", "depth": 3}),
+    sample_cluster(variables={"motto": "swim", "depth": 3}),
     patches=[
         UsedPatch("inline", variables=frozenset({"depth"})),
         UsedPatch(
@@ -340,11 +342,11 @@ async def request_about_the_scene(
 ) -> tuple[set[str], dict[str, str]]:
     """The names of the variables that the handler is sent, and its settings."""
 
-    async def scene(*_: object) -> Scene:
+    async def fixture(*_: object) -> ClusterFixture:
         return SCENE
 
-    monkeypatch.setattr(Wanted, "scene", scene)
-    wanted = Wanted(cluster="example", patch=patch)
+    monkeypatch.setattr(RequestOptions, "cluster_fixture", fixture)
+    wanted = RequestOptions(cluster="example", patch=patch)
     settings = {"a": "config", "b": "config"}
     request = await wanted.request(GeneratePatches, handler, "default", settings)
     return {variable["name"] for variable in request["variables"]}, request["settings"]
@@ -398,13 +400,13 @@ def test_what_python_calls_equal_differs_in_a_template() -> None:
 @pytest.mark.parametrize("kind", ["JSONPatch", "JSONMergePatch"])
 @pytest.mark.parametrize("patch", [b"", b"{", b"<html>", b"\xff"])
 def test_a_patch_that_is_no_json_is_said_to_be_none(patch: bytes, kind: str) -> None:
-    with pytest.raises(InvalidInputError, match="It is no JSON"):
+    with pytest.raises(InvalidInputError, match="a patch is no JSON"):
         patched_by(patch, kind)
 
 
 @pytest.mark.parametrize("patch", [b"{}", b"1", b"null", b'"x"'])
 def test_a_json_patch_has_steps(patch: bytes) -> None:
-    with pytest.raises(InvalidInputError, match="is a list of steps"):
+    with pytest.raises(InvalidInputError, match="is no list of steps"):
         patched_by(patch)
 
 
@@ -430,5 +432,5 @@ def test_the_title_says_what_is_wrong_with_a_patch(patch: bytes, uid: str, title
 
 def test_percentiles_are_what_so_many_calls_took_at_most() -> None:
     took = [number / 1000 for number in range(1, 101)]
-    assert [milliseconds(took, part) for part in (50, 99)] == [51.0, 100.0]
-    assert milliseconds([0.001], 99) == 1.0
+    assert [percentile(took, part) for part in (50, 99)] == [51.0, 100.0]
+    assert percentile([0.001], 99) == 1.0

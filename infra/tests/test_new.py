@@ -15,7 +15,7 @@ from capelin.api.views.capi import ExtensionConfig
 from capelin.api.views.core import Namespace
 from capelin.client import Client, Config
 from capelin.errors import InvalidInputError
-from capelin.runtime.calling import address_of
+from capelin.runtime.client import endpoint_of
 from capelin_infra.scaffold.writing import write_extension
 
 
@@ -71,7 +71,7 @@ def test_its_certificate_names_the_service_that_is_called_and_its_last_calls_hav
     config = ExtensionConfig.read(
         yaml.safe_load((folder / "deploy/extensionconfig.yaml").read_text())
     )
-    host = address_of(config.spec.client_config).host
+    host = endpoint_of(config.spec.client_config).host
     assert host in manifests["Certificate"]["spec"]["dnsNames"]
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
     secret = manifests["Certificate"]["spec"]["secretName"]

@@ -16,7 +16,7 @@ import yaml
 from capelin.api import Model
 from capelin.api.views.core import ConfigMap
 from capelin.client import Client, Config
-from capelin.runtime import Call, Extension, Failure, Hook, Response, Verdict, retry_after
+from capelin.runtime import Call, Extension, Failure, Hook, Response, retry_after
 from capelin.runtime import v1alpha1 as v1
 from capelin.runtime.messages import read
 from capelin.runtime.topology import Mutations, Template, json_patch
@@ -133,11 +133,11 @@ def control_plane(template: Template[Variables]) -> None:
 @mutations.on("KubeadmConfigTemplate")
 def workers(template: Template[Variables]) -> None:
     """More to log, and what the user wants on workers."""
-    mark(template.apply_metadata)
+    mark(template.own_metadata)
     add_argument(template, "joinConfiguration", "nodeRegistration", "kubeletExtraArgs")
     add_files_and_commands(template)
     annotations = template.variables.kubeadm_config_template_annotations
-    template.apply_metadata["annotations"].update(annotations)
+    template.own_metadata["annotations"].update(annotations)
 
 
 @mutations.on("DevMachineTemplate")
@@ -145,7 +145,7 @@ def workers(template: Template[Variables]) -> None:
 def machine_image(template: Template[Variables]) -> None:
     """The image for the version that the machines are to be on."""
     pool, builtin = template.kind == "DevMachinePoolTemplate", template.builtin
-    mark(template.metadata if pool else template.apply_metadata)
+    mark(template.metadata if pool else template.own_metadata)
     owner = builtin.machine_pool if pool else builtin.control_plane or builtin.machine_deployment
     if owner is None:
         raise Failure("no version is known for a machine's template")
@@ -235,10 +235,10 @@ began: dict[str, float] = {}
 
 
 @ext.handler(v1.UpdateMachine, settings=Settings)
-async def update_machine(call: Call[v1.UpdateMachine, Settings]) -> Verdict | None:
+async def update_machine(call: Call[v1.UpdateMachine, Settings]) -> Response | None:
     """Act as if it took a while."""
     if call.settings.disable_in_place_updates:
-        return Failure("UpdateMachine is called although nothing can change in place")
+        raise Failure("UpdateMachine is called although nothing can change in place")
     name, now = call.request.desired.machine.name, time.monotonic()
     if now - began.setdefault(name, now) < 15:
         return retry_after(5, "Extension is updating Machine")
@@ -247,4 +247,4 @@ async def update_machine(call: Call[v1.UpdateMachine, Settings]) -> Verdict | No
 
 
 if __name__ == "__main__":
-    ext.run()
+    serve(ext)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from capelin.runtime.calling import Address
-from capelin.runtime.conformance import examine
-from capelin.runtime.requests import example_scene
+from capelin.conformance.extensions import check_extension
+from capelin.runtime.client import Endpoint
+from capelin.runtime.fixtures import sample_cluster
 
 from tests.extensions import HOST, certificates, reference
 
@@ -17,7 +17,7 @@ async def test_cluster_api_s_reference_extension_holds_every_rule(
 ) -> None:
     variables = {"imageRepository": "kindest", "kubeadmControlPlaneMaxSurge": "1"}
     # It plans upgrades between the versions that it has images of, and to no others.
-    scene = example_scene(
+    scene = sample_cluster(
         "example",
         namespace,
         from_version="v1.33.7",
@@ -27,7 +27,7 @@ async def test_cluster_api_s_reference_extension_holds_every_rule(
     settings = {"extensionConfigName": "reference", "defaultAllHandlersToBlocking": "false"}
     ca = certificates(tmp_path)
     async with reference(tmp_path, kubeconfig) as running:
-        address = Address(HOST, running.port, ca=ca)
-        report = await examine(address, scene=scene, settings=settings)
+        address = Endpoint(HOST, running.port, ca=ca)
+        report = await check_extension(address, scene=scene, settings=settings)
     assert {v.rule.name: v.problems for v in report.verdicts if v.problems} == {}
     assert len(report.handlers) >= 16

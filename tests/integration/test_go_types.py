@@ -13,9 +13,9 @@ from capelin.api import Model
 from capelin.embedded.binaries import CLUSTER_API as SOURCES
 from capelin.embedded.binaries import Platform, find_go
 from capelin.runtime import AnyHook
+from capelin.runtime.fixtures import request_for, sample_cluster
 from capelin.runtime.messages import read
 from capelin.runtime.openapi import openapi_document
-from capelin.runtime.requests import example_scene, request_for
 from capelin.runtime.v1alpha1 import CLUSTER_API
 
 # Without what Go keeps of earlier builds, it compiles a good part of Kubernetes' libraries.
@@ -105,7 +105,7 @@ async def test_a_message_with_every_field_of_go_s_comes_out_of_our_types_as_it_w
 
 
 async def test_go_reads_our_messages_and_finds_nothing_that_it_does_not_know(ask: Ask) -> None:
-    samples, scene = hooks_of(await ask({})), example_scene()
+    samples, scene = hooks_of(await ask({})), sample_cluster()
     ours: Messages = {}
     for hook in CLUSTER_API:
         full = samples[hook.id.name]["response"]["full"]

@@ -8,8 +8,8 @@ from capelin.api.views.capi import Cluster
 from capelin.client import Client, NotFound
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
+from capelin.runtime.fixtures import cluster_from, request_for
 from capelin.runtime.messages import read
-from capelin.runtime.requests import request_for, scene_of
 from capelin.runtime.v1alpha1 import CLUSTER_API, GeneratePatches, GeneratePatchesRequest
 
 pytestmark = pytest.mark.timeout(600)
@@ -60,9 +60,9 @@ async def test_a_live_cluster_makes_a_request_of_every_hook(
 ) -> None:
     install_crds(*CRDS)
     with pytest.raises(NotFound):
-        await scene_of(client, "none", namespace)
+        await cluster_from(client, "none", namespace)
     shape = await made(client, namespace)
-    scene = await scene_of(client, NAME, namespace, to_version="v1.34.0")
+    scene = await cluster_from(client, NAME, namespace, to_version="v1.34.0")
     assert (scene.from_version, scene.to_version) == ("v1.33.0", "v1.34.0")
     assert "managedFields" not in scene.cluster["metadata"]
     for hook in CLUSTER_API:

@@ -11,7 +11,7 @@ import pytest
 from capelin.embedded.apiserver import ApiServer
 from capelin.runtime import AnyHook
 from capelin.runtime import v1alpha1 as v1
-from capelin.runtime.answering import endpoints
+from capelin.runtime.dispatch import handler_runners
 from capelin.runtime.messages import read_json
 from capelin.runtime.topology import apply_json_patch
 
@@ -124,7 +124,7 @@ async def test_both_answer_the_same(original: aiohttp.ClientSession, question: s
     async with original.post(path, json=request) as answer:
         theirs = await answer.read()
     assert read_json(hook.response_type(), theirs).dump() == json.loads(theirs)
-    ours = await endpoints(reference_extension.ext)[path].answer(json.dumps(request).encode())
+    ours = await handler_runners(reference_extension.ext)[path].answer(json.dumps(request).encode())
     assert effect(request, json.loads(ours.body)) == effect(request, json.loads(theirs))
 
 

@@ -11,14 +11,13 @@ import orjson
 import pytest
 from capelin.api import Model
 from capelin.runtime import Catalog, Hook, Request, RetryResponse
+from capelin.runtime.dispatch import MAX_THREADS
 from capelin.runtime.extension import Call, Extension, InvalidExtensionError
-from capelin.runtime.server.app import App, patience
-from capelin.runtime.server.bodies import MAX_BODY_BYTES
+from capelin.runtime.results import Response, Retry, proceed, retry_after
+from capelin.runtime.server.app import MAX_BODY_BYTES, App, patience
+from capelin.runtime.server.deadlines import Watch, WatchedCall
 from capelin.runtime.server.metrics import Counter
-from capelin.runtime.server.watch import Watch, WatchedCall
-from capelin.runtime.threads import MOST
 from capelin.runtime.v1alpha1 import AfterClusterUpgrade, BeforeClusterCreate, Discovery
-from capelin.runtime.verdicts import Proceed, Retry, proceed, retry_after
 from capelin.testing.waiting import PATIENCE, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,7 +89,7 @@ def app_of(function: Any, **registration: Any) -> tuple[App, Counts]:
     return App(ext, counts), counts
 
 
-async def go_on(_: object) -> Proceed:
+async def go_on(_: object) -> Response:
     return proceed()
 
 
@@ -200,7 +199,7 @@ class Hanging:
         self._begun = threading.Semaphore(0)
         self.released = threading.Event()
 
-    def __call__(self, _: object) -> Proceed:
+    def __call__(self, _: object) -> Response:
         self._begun.release()
         self.released.wait()
         return proceed("at last")
@@ -230,34 +229,34 @@ async def test_plain_handlers_that_hang_hold_up_no_other_and_say_so_at_last(
     ext.handler(BeforeClusterCreate, name="try")(hanging)
 
     @ext.handler(AfterClusterUpgrade)
-    def other(_: object) -> Proceed:
+    def other(_: object) -> Response:
         return proceed("fine")
 
     app = App(ext)
-    await hanging.left_alone(app, MOST)
+    await hanging.left_alone(app, MAX_THREADS)
     well = Client(UPGRADED, path=AfterClusterUpgrade.id.path("other"))
     assert (await well.call(app))["message"] == "fine"
     assert (await Client().call(app))["message"] == (
-        f"handler try takes no call while {MOST} earlier ones hang; find what they wait for,"
+        f"handler try takes no call while {MAX_THREADS} earlier ones hang; find what they wait for,"
         " or restart the extension"
     )
 
 
 async def test_plain_handlers_that_only_have_much_to_do_refuse_nothing() -> None:
-    most = threading.Barrier(MOST)
+    most = threading.Barrier(MAX_THREADS)
 
-    def meet(_: object) -> Proceed:
+    def meet(_: object) -> Response:
         most.wait()
         return proceed("fine")
 
     app, _ = app_of(meet)
-    answers = await asyncio.gather(*(Client().call(app) for _ in range(2 * MOST)))
+    answers = await asyncio.gather(*(Client().call(app) for _ in range(2 * MAX_THREADS)))
     assert {answer["message"] for answer in answers} == {"fine"}
 
 
 async def test_plain_handlers_are_called_again_when_what_hung_has_ended(hanging: Hanging) -> None:
     app, _ = app_of(hanging)
-    await hanging.left_alone(app, MOST)
+    await hanging.left_alone(app, MAX_THREADS)
     hanging.released.set()
 
     async def answer() -> dict[str, Any]:
@@ -314,7 +313,7 @@ async def test_being_cancelled_by_the_server_is_no_timeout() -> None:
 
 
 async def test_a_handler_that_will_not_be_cancelled_still_gives_its_answer() -> None:
-    async def stubborn(_: object) -> Proceed:
+    async def stubborn(_: object) -> Response:
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         return proceed("late")
@@ -327,7 +326,7 @@ async def test_a_handler_that_will_not_be_cancelled_still_gives_its_answer() -> 
 async def test_a_call_is_answered_in_time_whatever_its_handler_does_then() -> None:
     release, ended = asyncio.Event(), asyncio.Event()
 
-    async def stubborn(_: object) -> Proceed:
+    async def stubborn(_: object) -> Response:
         while not release.is_set():
             with suppress(asyncio.CancelledError):
                 await release.wait()
@@ -352,7 +351,7 @@ async def test_a_call_is_answered_in_time_whatever_its_handler_does_then() -> No
 async def test_a_handler_that_fails_after_its_time_is_answered_for_once() -> None:
     release = asyncio.Event()
 
-    async def stubborn(_: object) -> Proceed:
+    async def stubborn(_: object) -> Response:
         try:
             await asyncio.Event().wait()
         finally:
@@ -486,7 +485,7 @@ class OpeningResponse(RetryResponse):
 
 @ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Before the gates open")
 class BeforeOpening(Hook[OpeningRequest, OpeningResponse]):
-    """Asked every morning."""
+    """Probe every morning."""
 
 
 class Rain(Model):

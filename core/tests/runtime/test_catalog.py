@@ -11,7 +11,7 @@ from capelin.runtime.catalog import (
     Hook,
     HookId,
     Version,
-    catalog_at,
+    load_catalog,
 )
 from capelin.runtime.messages import Message, Request, Response, RetryResponse, read
 from capelin.runtime.v1alpha1 import CLUSTER_API, BeforeClusterCreate, Discovery, UpdateMachine
@@ -343,7 +343,7 @@ def test_a_catalog_is_found_by_its_module_and_name(
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     (tmp_path / "zoo_hooks.py").write_text("from capelin.runtime import Catalog\nZOO = Catalog()")
     (tmp_path / "broken_hooks.py").write_text("raise OSError('no sea')")
-    assert isinstance(catalog_at("zoo_hooks:ZOO"), Catalog)
+    assert isinstance(load_catalog("zoo_hooks:ZOO"), Catalog)
     for place, words in (
         ("zoo_hooks", "write it as module:name"),
         ("zoo_hooks:", "write it as module:name"),
@@ -353,4 +353,4 @@ def test_a_catalog_is_found_by_its_module_and_name(
         ("broken_hooks:ZOO", r"\(OSError: no sea\)"),
     ):
         with pytest.raises(CatalogError, match=words):
-            catalog_at(place)
+            load_catalog(place)

@@ -5,6 +5,7 @@ from capelin.api import Model
 from capelin.runtime import Catalog, Hook, Message, Response
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.extension import Call, Extension, InvalidExtensionError
+from capelin.runtime.results import Failure, Response, Retry, proceed, retry_after
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,
     BeforeClusterCreateRequest,
@@ -14,7 +15,6 @@ from capelin.runtime.v1alpha1 import (
     GeneratePatches,
     UpdateMachine,
 )
-from capelin.runtime.verdicts import Failure, Proceed, Retry, Verdict, proceed, retry_after
 
 
 class Settings(Model):
@@ -25,7 +25,7 @@ def test_discovery_says_what_was_registered() -> None:
     ext = Extension("guard")
 
     @ext.handler(BeforeClusterUpgrade, timeout_seconds=5, failure_policy="Ignore")
-    async def storage_is_healthy(call: Call[BeforeClusterUpgrade, None]) -> Verdict:
+    async def storage_is_healthy(call: Call[BeforeClusterUpgrade, None]) -> Response:
         assert call.request.from_kubernetes_version
         return proceed()
 
@@ -138,12 +138,12 @@ ZOO = Catalog()
 
 @ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before the gates open")
 class BeforeOpening(Hook[Message, Response]):
-    """Asked every morning."""
+    """Probe every morning."""
 
 
 @ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="The animals", singleton=True)
 class Animals(Hook[Message, Response]):
-    """Asked at any time."""
+    """Probe at any time."""
 
 
 class Forgotten(Hook[Message, Response]):
@@ -211,5 +211,5 @@ def test_to_ask_again_takes_whole_seconds(seconds: Any) -> None:
 
 
 def test_verdicts_are_plain_values() -> None:
-    assert proceed("fine") == Proceed("fine")
+    assert proceed("fine") == Response("fine")
     assert str(Failure("no room")) == Failure("no room").message == "no room"

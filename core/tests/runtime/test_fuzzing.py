@@ -22,7 +22,7 @@ from capelin.runtime.v1alpha1 import (
 )
 from capelin.testing.waiting import wait_until
 
-from .running import CA, PATIENCE, Served, certificate, serving, write
+from .server_process import CA, PATIENCE, Served, certificate, serving, write
 
 SEEDS = (1, 2, 3)
 CASES = 250

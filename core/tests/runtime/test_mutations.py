@@ -9,30 +9,30 @@ from typing import Any
 import orjson
 import pytest
 from capelin.api import Model
-from capelin.runtime.answering import endpoints
+from capelin.runtime.dispatch import handler_runners
 from capelin.runtime.extension import Call, Extension
 from capelin.runtime.messages import read
-from capelin.runtime.topology.builtins import Builtins
+from capelin.runtime.results import Failure
+from capelin.runtime.topology.golden import changed_patches, record_patches
 from capelin.runtime.topology.mutations import Mutations, NoVariables
 from capelin.runtime.topology.patches import apply_json_patch, apply_merge_patch
-from capelin.runtime.topology.released import changed_answers, record_answers
-from capelin.runtime.topology.schemas import VariableSchemaError
 from capelin.runtime.topology.templates import (
-    Place,
+    Builtins,
+    Selector,
     Template,
-    Where,
+    TemplateRef,
     control_plane,
     infrastructure_cluster,
     machine_deployments,
     machine_pools,
 )
+from capelin.runtime.topology.variables import VariableSchemaError
 from capelin.runtime.v1alpha1 import (
     DiscoverVariables,
     GeneratePatches,
     GeneratePatchesRequest,
     HolderReference,
 )
-from capelin.runtime.verdicts import Failure
 
 KUBEADM = "bootstrap.cluster.x-k8s.io/v1beta2"
 DEV = "infrastructure.cluster.x-k8s.io/v1beta2"
@@ -115,7 +115,7 @@ def test_a_template_s_own_metadata_and_all_of_it_can_be_changed() -> None:
 
     @mutations.on("KubeadmConfigTemplate")
     def both(template: Template[Variables]) -> None:
-        template.apply_metadata["labels"] = {"seen": "yes"}
+        template.own_metadata["labels"] = {"seen": "yes"}
         template.object["spec"]["template"]["metadata"] = {}
 
     assert answer(mutations, request(item("1"), image="pause")) == {
@@ -340,11 +340,11 @@ def test_merge_patches_can_be_had() -> None:
         answer(mutations, request(item("null")))
 
 
-def place(kind: str, path: str, builtin: Any = None) -> Place:
+def place(kind: str, path: str, builtin: Any = None) -> TemplateRef:
     holder = HolderReference(
         api_version=CLUSTER, kind=kind, namespace="default", name="demo", field_path=path
     )
-    return Place(holder, Builtins(builtin))
+    return TemplateRef(holder, Builtins(builtin))
 
 
 CONFIG, INFRA = "spec.template.spec.bootstrap.configRef", "spec.template.spec.infrastructureRef"
@@ -385,7 +385,7 @@ PLACES = {
         (machine_pools("gpu"), set[str]()),
     ],
 )
-def test_templates_are_chosen_by_where_they_are_used(where: Where, expected: set[str]) -> None:
+def test_templates_are_chosen_by_where_they_are_used(where: Selector, expected: set[str]) -> None:
     assert {name for name, place in PLACES.items() if where(place)} == expected
 
 
@@ -448,7 +448,7 @@ async def test_patches_and_variables_are_answered_over_the_wire() -> None:
         path.rpartition("/")[2]: orjson.loads(
             (await endpoint.answer(orjson.dumps(request(item("1"), image="pause")))).body
         )
-        for path, endpoint in endpoints(extension()).items()
+        for path, endpoint in handler_runners(extension()).items()
     }
     (patched,) = answers["images-v1"]["items"]
     assert json.loads(base64.b64decode(patched["patch"]))[0]["value"] == ["pull pause"]
@@ -468,7 +468,7 @@ def released(tmp_path: Path) -> Path:
 
 
 async def test_answers_are_written_down_once(released: Path) -> None:
-    written = await record_answers(extension(), released)
+    written = await record_patches(extension(), released)
     assert [str(path.relative_to(released)) for path in written] == [
         "images-v1/none.json",
         "images-v1/one.json",
@@ -478,13 +478,13 @@ async def test_answers_are_written_down_once(released: Path) -> None:
         "message": "no image",
         "patches": [],
     }
-    assert await record_answers(extension("fetch"), released) == []
-    assert await changed_answers(extension(), released) == []
+    assert await record_patches(extension("fetch"), released) == []
+    assert await changed_patches(extension(), released) == []
 
 
 async def test_a_released_handler_does_not_change(released: Path) -> None:
-    await record_answers(extension(), released)
-    (problem,) = await changed_answers(extension("fetch"), released)
+    await record_patches(extension(), released)
+    (problem,) = await changed_patches(extension("fetch"), released)
     assert problem == (
         "images-v1 answers one otherwise than it did, which would roll out machines;"
         " leave it as it was and give what is new a handler of its own"
@@ -492,15 +492,15 @@ async def test_a_released_handler_does_not_change(released: Path) -> None:
 
 
 async def test_a_failure_is_an_answer_that_does_not_change(released: Path) -> None:
-    await record_answers(extension(), released)
+    await record_patches(extension(), released)
     file = released / "images-v1" / "none.json"
     file.write_text(file.read_text().replace("no image", "no picture"))
-    (problem,) = await changed_answers(extension(), released)
+    (problem,) = await changed_patches(extension(), released)
     assert problem.startswith("images-v1 answers none otherwise than it did")
 
 
 async def test_the_same_effect_in_other_words_is_no_change(released: Path) -> None:
-    await record_answers(extension(), released)
+    await record_patches(extension(), released)
     file = released / "images-v1" / "one.json"
     answered = json.loads(file.read_text())
     answered["patches"][0] = {
@@ -509,7 +509,7 @@ async def test_the_same_effect_in_other_words_is_no_change(released: Path) -> No
         "patch": {"spec": {"template": {"spec": {"preKubeadmCommands": ["pull pause"]}}}},
     }
     file.write_text(json.dumps(answered))
-    assert await changed_answers(extension(), released) == []
+    assert await changed_patches(extension(), released) == []
 
 
 GONE = (
@@ -519,24 +519,24 @@ GONE = (
 
 
 async def test_a_released_handler_does_not_go(released: Path) -> None:
-    await record_answers(extension(), released)
-    assert GONE in await changed_answers(extension(name="images-v2"), released)
+    await record_patches(extension(), released)
+    assert GONE in await changed_patches(extension(name="images-v2"), released)
 
 
 async def test_a_released_handler_that_nobody_names_may_go(released: Path) -> None:
-    await record_answers(extension(), released)
-    await record_answers(extension(name="images-v2"), released)
-    assert await changed_answers(extension(name="images-v2"), released) == [GONE]
+    await record_patches(extension(), released)
+    await record_patches(extension(name="images-v2"), released)
+    assert await changed_patches(extension(name="images-v2"), released) == [GONE]
     shutil.rmtree(released / "images-v1")
     recorded = json.loads((released / "examples.json").read_text())
     del recorded["images-v1"]
     (released / "examples.json").write_text(json.dumps(recorded))
-    assert await changed_answers(extension(name="images-v2"), released) == []
+    assert await changed_patches(extension(name="images-v2"), released) == []
 
 
 async def test_a_new_handler_is_written_down_before_release(released: Path) -> None:
-    await record_answers(extension(), released)
-    assert "images-v2 has no answer for one; record it before release" in await changed_answers(
+    await record_patches(extension(), released)
+    assert "images-v2 has no answer for one; record it before release" in await changed_patches(
         extension(name="images-v2"), released
     )
 
@@ -552,18 +552,18 @@ async def test_a_new_handler_is_written_down_before_release(released: Path) -> N
 async def test_an_example_does_not_go_unseen(
     released: Path, files: list[str], said: str, bring: str
 ) -> None:
-    await record_answers(extension(), released)
+    await record_patches(extension(), released)
     for file in files:
         (released / file).unlink()
-    assert await changed_answers(extension(), released) == [
+    assert await changed_patches(extension(), released) == [
         f"images-v1 was recorded with {said}, which is gone; bring {bring} back"
     ]
 
 
 async def test_the_list_of_what_was_recorded_does_not_go_unseen(released: Path) -> None:
-    await record_answers(extension(), released)
+    await record_patches(extension(), released)
     (released / "examples.json").unlink()
-    (problem,) = await changed_answers(extension(), released)
+    (problem,) = await changed_patches(extension(), released)
     assert problem.startswith(
         "examples.json is not there, which tells what was recorded; bring it back"
     )
@@ -572,20 +572,20 @@ async def test_the_list_of_what_was_recorded_does_not_go_unseen(released: Path) 
 async def test_a_handler_does_not_go_unseen_with_all_that_was_recorded_of_it(
     released: Path,
 ) -> None:
-    await record_answers(extension(), released)
-    await record_answers(extension(name="images-v2"), released)
+    await record_patches(extension(), released)
+    await record_patches(extension(name="images-v2"), released)
     shutil.rmtree(released / "images-v1")
-    assert await changed_answers(extension(name="images-v2"), released) == [GONE]
+    assert await changed_patches(extension(name="images-v2"), released) == [GONE]
 
 
 async def test_what_is_recorded_later_forgets_nothing(released: Path) -> None:
-    await record_answers(extension(), released)
+    await record_patches(extension(), released)
     (released / "requests" / "one.json").unlink()
     (released / "images-v1" / "one.json").unlink()
     (released / "requests" / "two.json").write_text(json.dumps(request(item("2"))))
-    await record_answers(extension(), released)
+    await record_patches(extension(), released)
     assert json.loads((released / "examples.json").read_text()) == {
         "images-v1": ["none", "one", "two"]
     }
-    (problem,) = await changed_answers(extension(), released)
+    (problem,) = await changed_patches(extension(), released)
     assert problem.endswith("bring requests/one.json back")

@@ -21,7 +21,7 @@ from capelin.runtime.v1alpha1 import (
 from capelin.testing.waiting import wait_until
 from cryptography import x509
 
-from .running import CA, PATIENCE, PROGRAM, Served, ask, certificate, serial, serving, write
+from .server_process import CA, PATIENCE, PROGRAM, Served, ask, certificate, serial, serving, write
 
 PID = BeforeClusterCreate.id.path("pid")
 SLOW = BeforeClusterUpgrade.id.path("slow")

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from capelin.runtime.threads import Threads
+from capelin.runtime.dispatch import Threads
 
 PATIENCE = 10
 

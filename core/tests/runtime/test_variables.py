@@ -10,19 +10,23 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from capelin.api import Model
 from capelin.api.rules import rule
 from capelin.runtime.messages import read
-from capelin.runtime.topology.builtins import Builtins
+from capelin.runtime.results import Failure
 from capelin.runtime.topology.patches import is_object
-from capelin.runtime.topology.schemas import VariableSchemaError, variable_schemas
-from capelin.runtime.topology.variables import RequestVariables, read_variables
+from capelin.runtime.topology.templates import Builtins
+from capelin.runtime.topology.variables import (
+    RequestVariables,
+    VariableSchemaError,
+    read_variables,
+    variable_schemas,
+)
 from capelin.runtime.v1alpha1 import Variable
-from capelin.runtime.verdicts import Failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
 
 class Proxy(Model):
-    """Where to go through."""
+    """Selector to go through."""
 
     url: Annotated[str, MaxLen(200), Field(pattern="^https?://")]
     """With its scheme."""
@@ -283,15 +287,15 @@ def test_merging_keeps_all_of_the_one_that_counts(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     request = RequestVariables(Two, variables(builtin=one))
-    merged = request.builtin(variables(builtin=other))
+    merge_responses = request.builtin(variables(builtin=other))
 
     def holds(whole: Any, part: Any) -> bool:
         if is_object(part):
             return all(key in whole and holds(whole[key], value) for key, value in part.items())
         return whole == part
 
-    assert holds(merged, other)
-    assert merged.keys() == one.keys() | other.keys()
+    assert holds(merge_responses, other)
+    assert merge_responses.keys() == one.keys() | other.keys()
 
 
 def test_builtin_variables_are_typed() -> None:

@@ -1,7 +1,8 @@
-"""The Runtime SDK: hooks and their versions, and extensions that answer them.
+"""The Runtime SDK: hooks and their versions, and extensions that serve them.
 
-Cluster API's own hooks are in `capelin.runtime.v1alpha1`; what changes templates is in
-`capelin.runtime.topology`.
+Cluster API's own hooks are in `capelin.runtime.v1alpha1`, patches and variables of managed
+topologies in `capelin.runtime.topology`. `capelin.runtime.server` serves an extension, and
+`capelin.runtime.client` calls one.
 """
 
 from capelin.runtime.catalog import (
@@ -13,7 +14,7 @@ from capelin.runtime.catalog import (
     Hook,
     HookId,
     Version,
-    catalog_at,
+    load_catalog,
 )
 from capelin.runtime.extension import Call, Extension, Handler, InvalidExtensionError
 from capelin.runtime.messages import (
@@ -26,18 +27,9 @@ from capelin.runtime.messages import (
     Status,
 )
 from capelin.runtime.openapi import openapi_document
-from capelin.runtime.verdicts import (
-    Answer,
-    Failure,
-    Proceed,
-    Retry,
-    Verdict,
-    proceed,
-    retry_after,
-)
+from capelin.runtime.results import Failure, HandlerResult, proceed, retry_after
 
 __all__ = [
-    "Answer",
     "AnyHook",
     "Call",
     "Catalog",
@@ -47,21 +39,19 @@ __all__ = [
     "Extension",
     "Failure",
     "Handler",
+    "HandlerResult",
     "Hook",
     "HookId",
     "InvalidExtensionError",
     "Message",
     "MessageError",
     "Part",
-    "Proceed",
     "Request",
     "Response",
-    "Retry",
     "RetryResponse",
     "Status",
-    "Verdict",
     "Version",
-    "catalog_at",
+    "load_catalog",
     "openapi_document",
     "proceed",
     "retry_after",

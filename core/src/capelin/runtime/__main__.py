@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from capelin.runtime.catalog import Catalog, CatalogError, catalog_at
+from capelin.runtime.catalog import Catalog, CatalogError, load_catalog
 from capelin.runtime.openapi import openapi_document
 
 
@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _catalog(reference: str) -> Catalog:
     try:
-        return catalog_at(reference)
+        return load_catalog(reference)
     except CatalogError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -96,7 +96,7 @@ class Hook(Generic[RequestT, ResponseT]):
     exclusive: ClassVar[bool]
     """The caller accepts at most one handler for it in the whole management cluster."""
     pure: ClassVar[bool]
-    """Asked at any time, dry runs included: the answer follows from the request alone."""
+    """Probe at any time, dry runs included: the answer follows from the request alone."""
     deprecated: ClassVar[Deprecation | None]
 
     @classmethod
@@ -270,7 +270,7 @@ class Catalog:
         raise CatalogError(f"no conversion leads from {newer.id} to {older.id}")
 
 
-def catalog_at(place: str) -> Catalog:
+def load_catalog(place: str) -> Catalog:
     """The catalog that a module holds, as `module:name`.
 
     Raises:

@@ -1,16 +1,16 @@
-"""An extension: its handlers, and what Cluster API has to be told about them."""
+"""An extension: its handlers, and what discovery reports of them."""
 
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from pydantic import BaseModel
 
 from capelin.runtime.catalog import AnyHook, Hook
 from capelin.runtime.messages import Message, is_whole
+from capelin.runtime.results import HandlerResult
 from capelin.runtime.v1alpha1 import (
     Discovery,
     DiscoveryResponse,
@@ -19,25 +19,24 @@ from capelin.runtime.v1alpha1 import (
     GroupVersionHook,
 )
 from capelin.runtime.v1alpha1.discovery import HANDLER_NAME, MAX_TIMEOUT_SECONDS
-from capelin.runtime.verdicts import Answer
 
 HookT = TypeVar("HookT", bound=Hook[Any, Any])
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 HookT_co = TypeVar("HookT_co", bound=Hook[Any, Any], covariant=True)
 SettingsT_co = TypeVar("SettingsT_co", covariant=True)
 RequestT = TypeVar("RequestT", bound=Message)
-ResultT = TypeVar("ResultT", bound=Awaitable[Answer] | Answer)
+ResultT = TypeVar("ResultT", bound=Awaitable[HandlerResult] | HandlerResult)
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
-"""What is open for as long as a process answers, a client for example."""
+"""What is open for as long as the server runs, a client for example."""
 
 
 class InvalidExtensionError(ValueError):
-    """An extension that Cluster API would not take."""
+    """Cluster API would refuse the extension."""
 
 
 class Call(Generic[HookT_co, SettingsT_co]):
-    """One call of a handler: what is asked, and the settings that it comes with."""
+    """One call of a handler: the request and its settings."""
 
     __slots__ = ("_request", "_settings")
 
@@ -47,7 +46,7 @@ class Call(Generic[HookT_co, SettingsT_co]):
 
     @property
     def request(self: "Call[Hook[RequestT, Any], Any]") -> RequestT:
-        """What is asked, as the hook's own type."""
+        """The request, as the hook's own type."""
         return self._request  # pyright: ignore[reportReturnType] - the server reads that type
 
     @property
@@ -58,7 +57,7 @@ class Call(Generic[HookT_co, SettingsT_co]):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function that answers a hook, and how it is to be called."""
+    """A function that serves a hook, and how callers are to call it."""
 
     name: str
     hook: AnyHook
@@ -69,11 +68,11 @@ class Handler:
 
     @property
     def path(self) -> str:
-        """Where it is called."""
+        """The URL path of the handler."""
         return self.hook.id.path(None if self.hook.singleton else self.name)
 
     def discovered(self) -> ExtensionHandler:
-        """What discovery says about it."""
+        """The handler as discovery reports it."""
         return ExtensionHandler(
             name=self.name,
             request_hook=GroupVersionHook(
@@ -85,14 +84,12 @@ class Handler:
 
 
 class Extension:
-    """A server of handlers, in the making.
+    """A named set of handlers. `capelin.runtime.server.serve` serves it.
 
     ext = Extension("storage-guard")
 
     @ext.handler(BeforeClusterUpgrade, timeout_seconds=5)
-    async def storage_is_healthy(call: Call[BeforeClusterUpgrade, None]) -> Verdict: ...
-
-    ext.run()
+    async def storage_is_healthy(call: Call[BeforeClusterUpgrade, None]) -> Response: ...
     """
 
     def __init__(self, name: str, *, lifespan: Lifespan | None = None) -> None:
@@ -146,11 +143,11 @@ class Extension:
         they only compute, and in a thread of the handler's for all others, since they may wait.
 
         Args:
-            hook: What it answers.
-            name: Its name for Cluster API, after the function's when not given. Part of the
-                contract with those who use it: ClusterClasses name it.
-            timeout_seconds: For how long the caller waits, up to 30.
-            failure_policy: What the caller makes of a call without an answer.
+            hook: The hook that it serves.
+            name: Its name for Cluster API, by default the function's with dashes. ClusterClasses
+                refer to it.
+            timeout_seconds: How long the caller waits, up to 30.
+            failure_policy: What the caller does when a call brings no response.
             settings: The type that the settings are read as.
         """
 
@@ -170,11 +167,11 @@ class Extension:
         return register
 
     def check(self) -> None:
-        """Hold the registrations against what Cluster API demands of them.
+        """Check that Cluster API would accept the handlers.
 
         Raises:
-            InvalidExtensionError: with everything that is wrong. One bad handler would make
-                Cluster API refuse them all.
+            InvalidExtensionError: with everything that is wrong. Cluster API refuses all handlers
+                for one that is invalid.
         """
         problems = list(_problems(self._handlers))
         if problems:
@@ -182,15 +179,8 @@ class Extension:
                 f"Cluster API would refuse the extension {self.name}: " + "; ".join(problems)
             )
 
-    def run(self, arguments: Sequence[str] | None = None) -> NoReturn:
-        """Serve until told to stop, as the command line or the environment says; see `--help`."""
-        # The server's libraries are for those who serve: types and tests do without them.
-        from capelin.runtime.server.command import run  # noqa: PLC0415
-
-        sys.exit(run(self, arguments))
-
     def discovery(self) -> DiscoveryResponse:
-        """What the server answers when it is asked for its handlers."""
+        """The response to a discovery request."""
         return DiscoveryResponse(
             status="Success", handlers=[handler.discovered() for handler in self._handlers]
         )
@@ -224,7 +214,7 @@ def _problems_of_all(handlers: Sequence[Handler]) -> Iterator[str]:
 
 
 def _for_others(handlers: Sequence[Handler]) -> list[Handler]:
-    """Handlers for other callers, where there are some for Cluster API: it is told of them all."""
+    """Handlers for other callers beside some for Cluster API, which discovers them all."""
     others = [handler for handler in handlers if handler.hook.id.group != Discovery.id.group]
     return others if len(others) < len(handlers) else []
 

@@ -44,6 +44,14 @@ class Go:
     type: str
 
 
+@dataclass(frozen=True, slots=True)
+class Required:
+    """Marks a field that the OpenAPI document requires, and that may be missing when it is read.
+
+    Go reads a missing field as its zero value. So a rule can name what is wrong with it.
+    """
+
+
 Json = Annotated[Any, Go("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.JSON")]
 """Any JSON value."""
 

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from capelin.api import Model
 from capelin.api.rules import Marker, Schema
 from capelin.runtime.catalog import AnyHook
-from capelin.runtime.messages import Go
+from capelin.runtime.messages import Go, Required
 
 _REFERENCE = "#/components/schemas/"
 _SIZES = ("minItems", "maxItems", "minProperties", "maxProperties")
@@ -116,7 +116,11 @@ class Components:
                 str(field.serialization_alias): self._property(field) for field in fields
             },
         }
-        required = [str(field.serialization_alias) for field in fields if field.is_required()]
+        required = [
+            str(field.serialization_alias)
+            for field in fields
+            if field.is_required() or any(isinstance(marker, Required) for marker in field.metadata)
+        ]
         return {**schema, "required": required} if required else schema
 
     def _property(self, field: FieldInfo) -> Schema:

@@ -1,6 +1,6 @@
 """For tests of extensions: made-up requests, and handlers answered without a server.
 
-answer = await answer_of(ext, "storage-is-healthy")
+answer = await response_of(ext, "storage-is-healthy")
 assert answer.retry_after_seconds == 30
 
 assert await patches_of(ext, "motto-v1", {"motto": "swim"}) == {
@@ -16,9 +16,9 @@ import orjson
 
 from capelin.api import Unstructured
 from capelin.runtime import AnyHook, Extension
-from capelin.runtime.answering import Endpoint
+from capelin.runtime.dispatch import HandlerRunner
+from capelin.runtime.fixtures import ClusterFixture, request_for, sample_cluster
 from capelin.runtime.messages import read
-from capelin.runtime.requests import Scene, example_scene, request_for
 from capelin.runtime.v1alpha1 import (
     GeneratePatches,
     GeneratePatchesRequest,
@@ -27,13 +27,13 @@ from capelin.runtime.v1alpha1 import (
 
 
 def fake_request(
-    hook: AnyHook, scene: Scene | None = None, settings: Mapping[str, str] | None = None
+    hook: AnyHook, scene: ClusterFixture | None = None, settings: Mapping[str, str] | None = None
 ) -> Unstructured:
     """A request of a hook, as JSON: about a made-up cluster if nothing else is said."""
-    return request_for(hook, scene or example_scene(), settings)
+    return request_for(hook, scene or sample_cluster(), settings)
 
 
-async def answer_of(
+async def response_of(
     extension: Extension,
     name: str,
     request: Unstructured | None = None,
@@ -52,7 +52,7 @@ async def answer_of(
     extension.check()
     handler = {one.name: one for one in extension.handlers}[name]
     asked = request or fake_request(handler.hook, settings=settings)
-    answered = await Endpoint(handler).answer(orjson.dumps(asked))
+    answered = await HandlerRunner(handler).respond(orjson.dumps(asked))
     return read(handler.hook.response_type(), orjson.loads(answered.body))
 
 
@@ -61,7 +61,7 @@ async def patches_of(
     name: str,
     variables: Mapping[str, Any] | None = None,
     *,
-    scene: Scene | None = None,
+    scene: ClusterFixture | None = None,
 ) -> dict[str, Any]:
     """The patches that a handler makes with some variables, by template.
 
@@ -70,10 +70,10 @@ async def patches_of(
     Raises:
         AssertionError: the handler fails, with its message.
     """
-    scene = scene or example_scene()
+    scene = scene or sample_cluster()
     scene = replace(scene, variables={**scene.variables, **(variables or {})})
     request = fake_request(GeneratePatches, scene)
-    answer: GeneratePatchesResponse = await answer_of(extension, name, request)
+    answer: GeneratePatchesResponse = await response_of(extension, name, request)
     if answer.status != "Success":
         raise AssertionError(f"{name} fails: {answer.message}")
     patches = {item.uid: orjson.loads(item.patch) for item in answer.items}

@@ -7,7 +7,7 @@ import typer
 
 from capelin_infra.cli.running import run
 
-Which = Annotated[
+Extension = Annotated[
     str,
     typer.Argument(
         metavar="URL|EXTENSIONCONFIG",
@@ -102,13 +102,13 @@ def register(app: typer.Typer) -> None:
 
 def list_handlers(*, environment: Environment = "default", output: Output = "text") -> None:
     """List the ExtensionConfigs of an environment with their handlers."""
-    from capelin_infra.hooks.listing import show
+    from capelin_infra.hooks.verbs import ls
 
-    run(show(environment, json=output == "json"))
+    run(ls(environment, json=output == "json"))
 
 
 def discover(
-    which: Which,
+    extension: Extension,
     *,
     environment: Environment = "default",
     ca: Ca = None,
@@ -119,15 +119,17 @@ def discover(
     output: Output = "text",
 ) -> None:
     """Ask an extension for its handlers, and check them as Cluster API does."""
-    from capelin_infra.hooks.calling import discover as ask
     from capelin_infra.hooks.targets import Target, known_hooks
+    from capelin_infra.hooks.verbs import discover as run_discover
 
-    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
-    run(ask(target, json=output == "json"))
+    target = Target(
+        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
+    )
+    run(run_discover(target, json=output == "json"))
 
 
 def call(
-    which: Which,
+    extension: Extension,
     handler: Handler,
     *,
     environment: Environment = "default",
@@ -152,21 +154,23 @@ def call(
     The exit code is 0 if the handler lets its caller go on, 7 if it holds it back, and 1 if it
     fails or does not answer.
     """
-    from capelin_infra.hooks.calling import call as ask
-    from capelin_infra.hooks.requests import Wanted
+    from capelin_infra.hooks.requests import RequestOptions
     from capelin_infra.hooks.targets import Target, known_hooks
+    from capelin_infra.hooks.verbs import call as run_call
 
     if request is not None and cluster is not None:
         raise typer.BadParameter("say --request or --cluster, not both")
-    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
-    wanted = Wanted(request, cluster, to, patch)
-    held = run(ask(target, handler, wanted, diff=diff, show_request=show_request))
-    if held:
+    target = Target(
+        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
+    )
+    options = RequestOptions(request, cluster, to, patch)
+    blocked = run(run_call(target, handler, options, diff=diff, show_request=show_request))
+    if blocked:
         raise typer.Exit(7)
 
 
 def bench(
-    which: Which,
+    extension: Extension,
     handler: Handler,
     *,
     environment: Environment = "default",
@@ -184,17 +188,19 @@ def bench(
     output: Output = "text",
 ) -> None:
     """Call a handler again and again, and say how long that takes."""
-    from capelin_infra.hooks.measuring import measure
-    from capelin_infra.hooks.requests import Wanted
+    from capelin_infra.hooks.requests import RequestOptions
     from capelin_infra.hooks.targets import Target, known_hooks
+    from capelin_infra.hooks.verbs import bench as run_bench
 
-    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
-    wanted = Wanted(request, cluster, to, patch)
+    target = Target(
+        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
+    )
+    options = RequestOptions(request, cluster, to, patch)
     run(
-        measure(
+        run_bench(
             target,
             handler,
-            wanted,
+            options,
             seconds=seconds,
             connections=connections,
             json=output == "json",
@@ -203,7 +209,7 @@ def bench(
 
 
 def conformance(
-    which: Which,
+    extension: Extension,
     *,
     environment: Environment = "default",
     cluster: Cluster = None,
@@ -227,11 +233,13 @@ def conformance(
     (or the one that --cluster names). The exit code is 1 if a rule does not hold; advice does not
     count.
     """
-    from capelin_infra.hooks.checking import check
-    from capelin_infra.hooks.requests import Wanted
+    from capelin_infra.hooks.requests import RequestOptions
     from capelin_infra.hooks.targets import Target, known_hooks
+    from capelin_infra.hooks.verbs import conformance as run_conformance
 
-    target = Target(which, environment, ca, client_cert, client_key, through, known_hooks(catalog))
-    wanted = Wanted(None, cluster, to)
-    if not run(check(target, wanted, pure_only=pure_only, json=output == "json")):
+    target = Target(
+        extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
+    )
+    options = RequestOptions(None, cluster, to)
+    if not run(run_conformance(target, options, pure_only=pure_only, json=output == "json")):
         raise typer.Exit(1)

@@ -5,24 +5,21 @@ from collections.abc import Iterator
 from difflib import unified_diff
 from typing import Any
 
-import orjson
 import yaml
 from capelin.api import Unstructured
 from capelin.errors import InvalidInputError
-from capelin.runtime.topology import PatchError, apply_json_patch, apply_merge_patch
-from capelin.runtime.topology.patches import is_list, same
-
-_UNREADABLE = "A patch cannot be read."
+from capelin.runtime.topology import PatchError, UnreadablePatchError, apply_patch
+from capelin.runtime.topology.patches import same
 
 
-def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
+def preview(request: Unstructured, response: Unstructured) -> Iterator[str]:
     """The lines of a diff for each template that changes.
 
     Raises:
         InvalidInputError: a patch is none, or does not fit a template of the request.
     """
     patches: dict[str, list[Unstructured]] = {}
-    for patch in answer.get("items", []):
+    for patch in response.get("items", []):
         patches.setdefault(patch["uid"], []).append(patch)
     if unknown := patches.keys() - {item["uid"] for item in request["items"]}:
         raise _unusable(
@@ -43,15 +40,9 @@ def preview(request: Unstructured, answer: Unstructured) -> Iterator[str]:
 
 def _applied(template: Any, patch: Unstructured) -> Any:
     try:
-        steps = orjson.loads(base64.b64decode(patch["patch"]))
-    except orjson.JSONDecodeError:
-        raise _unusable(_UNREADABLE, "It is no JSON.") from None
-    if patch["patchType"] == "JSONMergePatch":
-        return apply_merge_patch(template, steps)
-    if not is_list(steps):
-        raise _unusable(_UNREADABLE, "A JSON Patch is a list of steps, and this is none.")
-    try:
-        return apply_json_patch(template, steps)
+        return apply_patch(template, patch["patchType"], base64.b64decode(patch["patch"]))
+    except UnreadablePatchError as error:
+        raise _unusable("A patch cannot be read.", f"{error}.") from None
     except PatchError as error:
         raise _unusable("A patch does not fit its template.", f"{error}.") from None
 
@@ -70,5 +61,5 @@ def _title(item: Unstructured) -> str:
 
 
 def _difference(title: str, before: Any, after: Any) -> Iterator[str]:
-    texts = [yaml.safe_dump(one, sort_keys=True).splitlines() for one in (before, after)]
+    texts = [yaml.safe_dump(document, sort_keys=True).splitlines() for document in (before, after)]
     yield from unified_diff(texts[0], texts[1], f"{title}: now", f"{title}: patched", lineterm="")

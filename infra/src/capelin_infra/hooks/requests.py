@@ -1,4 +1,4 @@
-"""The request that a call is made with: from a file, from a Cluster, or about a made-up one."""
+"""The request of a call: from a file, from a Cluster, or about a sample cluster."""
 
 import asyncio
 import sys
@@ -12,7 +12,13 @@ from capelin.api import Unstructured
 from capelin.client import NotFound
 from capelin.errors import InvalidInputError, MissingError
 from capelin.runtime import AnyHook, CatalogError
-from capelin.runtime.requests import Scene, UsedPatch, example_scene, request_for, scene_of
+from capelin.runtime.fixtures import (
+    ClusterFixture,
+    UsedPatch,
+    cluster_from,
+    request_for,
+    sample_cluster,
+)
 from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, ValidateTopology
 
 from capelin_infra.connection import client_of, the_environment
@@ -26,28 +32,28 @@ _ALL_VARIABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a request is to be made from, as the command line says it."""
+class RequestOptions:
+    """Where the request comes from, as the command line says."""
 
     file: Path | None = None
     cluster: str | None = None
     to_version: str | None = None
     patch: str | None = None
 
-    async def scene(self, environment: str) -> Scene:
-        """What requests are about.
+    async def cluster_fixture(self, environment: str) -> ClusterFixture:
+        """The cluster of the request.
 
         Raises:
             MissingError: there is no such Cluster.
         """
         if self.cluster is None:
             if self.to_version is None:
-                return example_scene(*_EXAMPLE)
-            return example_scene(*_EXAMPLE, to_version=self.to_version)
+                return sample_cluster(*_EXAMPLE)
+            return sample_cluster(*_EXAMPLE, to_version=self.to_version)
         namespace, _, name = self.cluster.rpartition("/")
         async with client_of(the_environment(environment)) as client:
             try:
-                return await scene_of(
+                return await cluster_from(
                     client, name, namespace or "default", to_version=self.to_version
                 )
             except NotFound as error:
@@ -74,23 +80,25 @@ class Wanted:
             )
         if self.file is not None:
             return await asyncio.to_thread(_of_file, self.file)
-        scene = await self.scene(environment)
+        fixture = await self.cluster_fixture(environment)
         if self.cluster is not None and hook in _OF_PATCHES:
-            patch = patch_of(scene, hook, handler, self.patch)
+            patch = patch_of(fixture, hook, handler, self.patch)
             if patch is not None:
-                scene = scene.seen_by(patch, hook)
+                fixture = fixture.visible_to(patch, hook)
                 settings = {**settings, **patch.settings}
             elif hook is not DiscoverVariables:
                 typer.echo(_ALL_VARIABLES.format(handler), err=True)
         try:
-            return request_for(hook, scene, settings)
+            return request_for(hook, fixture, settings)
         except CatalogError as error:
             raise InvalidInputError(
                 "No request can be made.", reason=f"{error}.", hint="Say --request FILE."
             ) from None
 
 
-def patch_of(scene: Scene, hook: AnyHook, handler: str, wanted: str | None) -> UsedPatch | None:
+def patch_of(
+    fixture: ClusterFixture, hook: AnyHook, handler: str, name: str | None
+) -> UsedPatch | None:
     """The patch of the class that names the handler, if one does.
 
     A handler whose extension is not known goes without its name, as `handler`.
@@ -100,17 +108,17 @@ def patch_of(scene: Scene, hook: AnyHook, handler: str, wanted: str | None) -> U
         MissingError: the one that is meant does not.
     """
     found: list[UsedPatch] = []
-    for patch in scene.patches:
+    for patch in fixture.patches:
         named = patch.handlers.get(hook.id.name, "")
         if handler in (named, named.partition(".")[0]):
             found.append(patch)
     names = ", ".join(patch.name for patch in found)
-    if wanted is not None:
+    if name is not None:
         for patch in found:
-            if patch.name == wanted:
+            if patch.name == name:
                 return patch
         raise MissingError(
-            f"No patch {wanted} of the ClusterClass names {handler}.",
+            f"No patch {name} of the ClusterClass names {handler}.",
             reason=f"Those that do: {names or 'none'}.",
             hint="Name one of them, or leave --patch out.",
         )

@@ -1,4 +1,4 @@
-"""From what stands on the command line to an ExtensionConfig, and who calls it."""
+"""The extension that the command line names: its ExtensionConfig, endpoint and certificate."""
 
 import asyncio
 import sys
@@ -11,13 +11,13 @@ import yaml
 from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.client import Client, NotServed
 from capelin.errors import InvalidInputError, MissingError
-from capelin.runtime import Catalog, CatalogError, catalog_at
-from capelin.runtime.calling import (
-    Address,
-    AddressError,
+from capelin.runtime import Catalog, CatalogError, load_catalog
+from capelin.runtime.client import (
+    ClientCertificate,
     Connections,
-    Identity,
-    address_of,
+    Endpoint,
+    EndpointError,
+    endpoint_of,
 )
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from pydantic import ValidationError
@@ -29,80 +29,82 @@ from capelin_infra.connection import client_of, the_environment
 class Target:
     """An extension as the command line names it."""
 
-    which: str
+    name: str
+    """A URL, a file with an ExtensionConfig, or the name of one in the environment."""
     environment: str
     ca: Path | None = None
     client_cert: Path | None = None
     client_key: Path | None = None
     through: str | None = None
     catalog: Catalog = CLUSTER_API
-    """The hooks that its handlers may be for."""
+    """The known hooks."""
 
     @property
     def is_url(self) -> bool:
-        """Whether nobody knows what its ExtensionConfig is called."""
-        return self.which.startswith(("https://", "http://"))
+        """Whether it is a URL, and the name of its ExtensionConfig unknown."""
+        return self.name.startswith(("https://", "http://"))
 
-    def identity(self) -> Identity | None:
-        """What to show it.
+    @property
+    def client_certificate(self) -> ClientCertificate | None:
+        """The certificate to show.
 
         Raises:
-            InvalidInputError: half of it was said.
+            InvalidInputError: only the certificate or only the key is given.
         """
         if (self.client_cert is None) != (self.client_key is None):
             raise InvalidInputError(
-                "A certificate to show needs its key, and a key its certificate.",
+                "A client certificate needs its key, and a key its certificate.",
                 reason="One of --client-cert and --client-key is missing.",
-                hint="Say both or neither.",
+                hint="Give both or neither.",
             )
         if self.client_cert is None or self.client_key is None:
             return None
-        return Identity(self.client_cert, self.client_key)
+        return ClientCertificate(self.client_cert, self.client_key)
 
     def connections(self) -> Connections:
-        """What to call it with."""
-        return Connections(self.identity())
+        """Connections with the client certificate."""
+        return Connections(self.client_certificate)
 
     async def config(self) -> ExtensionConfig:
         """Its ExtensionConfig.
 
         Raises:
-            InvalidInputError: it is none.
-            MissingError: there is none of this name.
+            InvalidInputError: the file or URL is invalid.
+            MissingError: the environment has none of this name.
         """
         if self.is_url:
-            return _of_url(self.which, self.ca)
-        if _is_file(self.which):
-            return await asyncio.to_thread(_of_file, Path(self.which))
-        return await self._of_name()
+            return _from_url(self.name, self.ca)
+        if _is_file(self.name):
+            return await asyncio.to_thread(_from_file, Path(self.name))
+        return await self._from_environment()
 
-    def address(self, config: ExtensionConfig) -> Address:
-        """Where it is.
+    def endpoint(self, config: ExtensionConfig) -> Endpoint:
+        """Its endpoint.
 
         Raises:
-            InvalidInputError: its ExtensionConfig leads nowhere.
+            InvalidInputError: the client configuration is invalid.
         """
         try:
-            found = address_of(config.spec.client_config)
-        except AddressError as error:
+            endpoint = endpoint_of(config.spec.client_config)
+        except EndpointError as error:
             raise InvalidInputError(
-                f"{self.which} cannot be called.",
+                f"{self.name} cannot be called.",
                 reason=f"{error}.",
                 hint="Name another, or correct it.",
             ) from None
-        return Address(found.host, found.port, found.prefix, found.ca, self.through)
+        return Endpoint(endpoint.host, endpoint.port, endpoint.prefix, endpoint.ca, self.through)
 
-    async def _of_name(self) -> ExtensionConfig:
+    async def _from_environment(self) -> ExtensionConfig:
         async with client_of(the_environment(self.environment)) as client:
-            found = await registered(client)
-        for one in found:
-            if one.metadata.name == self.which:
-                return one
-        known = ", ".join(sorted({one.metadata.name for one in found})) or "none"
+            configs = await registered(client)
+        for config in configs:
+            if config.metadata.name == self.name:
+                return config
+        known = ", ".join(sorted(config.metadata.name for config in configs)) or "none"
         raise MissingError(
-            f"There is no ExtensionConfig {self.which}.",
+            f"There is no ExtensionConfig {self.name}.",
             reason=f"Those that there are: {known}.",
-            hint="Name one of them, a file that holds one, or a URL that begins with https://.",
+            hint="Name one of them, a file that holds one, or a URL that starts with https://.",
         )
 
 
@@ -114,19 +116,19 @@ async def registered(client: Client) -> list[ExtensionConfig]:
         return []
 
 
-def known_hooks(places: Sequence[str]) -> Catalog:
-    """Cluster API's hooks, and those of the catalogs at these places, as `module:name`.
+def known_hooks(references: Sequence[str]) -> Catalog:
+    """Cluster API's hooks, and those of the catalogs `module:name`.
 
     Raises:
-        InvalidInputError: a catalog is not there.
+        InvalidInputError: a catalog is missing.
     """
-    # As with `python -m`, what lies where one works can be named.
+    # As with `python -m`, modules of the working directory can be named.
     sys.path.insert(0, "")
     try:
-        return CLUSTER_API.joined(*(catalog_at(place) for place in places))
+        return CLUSTER_API.joined(*(load_catalog(reference) for reference in references))
     except CatalogError as error:
         raise InvalidInputError(
-            "The hooks cannot be known.",
+            "The catalog cannot be loaded.",
             reason=f"{error}.",
             hint="Name another catalog, or install its module.",
         ) from None
@@ -134,31 +136,31 @@ def known_hooks(places: Sequence[str]) -> Catalog:
         sys.path.remove("")
 
 
-def _is_file(which: str) -> bool:
-    return "/" in which or which.endswith((".yaml", ".yml", ".json")) or Path(which).is_file()
+def _is_file(name: str) -> bool:
+    return "/" in name or name.endswith((".yaml", ".yml", ".json")) or Path(name).is_file()
 
 
-def _of_url(url: str, ca: Path | None) -> ExtensionConfig:
-    made = ExtensionConfig.of("extension")
-    said = ExtensionClientConfig(url=url, ca_bundle=ca.read_bytes() if ca else None)
-    made.spec = ExtensionConfigSpec(client_config=said)
-    return made
+def _from_url(url: str, ca: Path | None) -> ExtensionConfig:
+    config = ExtensionConfig.of("extension")
+    client_config = ExtensionClientConfig(url=url, ca_bundle=ca.read_bytes() if ca else None)
+    config.spec = ExtensionConfigSpec(client_config=client_config)
+    return config
 
 
-def _of_file(path: Path) -> ExtensionConfig:
+def _from_file(path: Path) -> ExtensionConfig:
     try:
         documents: list[Any] = list(yaml.safe_load_all(path.read_text()))
-        (found,) = [one for one in documents if one and one.get("kind") == "ExtensionConfig"]
+        (found,) = [doc for doc in documents if doc and doc.get("kind") == "ExtensionConfig"]
         return ExtensionConfig.read(found)
     except OSError as error:
-        why = f"It cannot be read ({error.strerror})."
+        reason = f"It cannot be read ({error.strerror})."
     except (yaml.YAMLError, UnicodeDecodeError):
-        why = "It is neither YAML nor JSON."
+        reason = "It is neither YAML nor JSON."
     except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        why = f"{where} is not what an ExtensionConfig has there."
+        field = ".".join(str(part) for part in error.errors()[0]["loc"])
+        reason = f"Its field {field} is invalid."
     except (ValueError, AttributeError):
-        why = "It does not hold exactly one ExtensionConfig."
+        reason = "It does not hold exactly one ExtensionConfig."
     raise InvalidInputError(
-        f"{path} cannot be used.", reason=why, hint="Name a file with one ExtensionConfig."
+        f"{path} cannot be used.", reason=reason, hint="Name a file with one ExtensionConfig."
     )

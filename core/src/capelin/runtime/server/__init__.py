@@ -1,1 +1,6 @@
-"""The server of an extension: HTTP, TLS, processes, probes and metrics."""
+"""The server of an extension: HTTPS for hooks, and probes and metrics in plain HTTP."""
+
+from capelin.runtime.server.app import App
+from capelin.runtime.server.cli import serve
+
+__all__ = ["App", "serve"]

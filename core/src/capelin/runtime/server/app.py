@@ -1,7 +1,6 @@
-"""The ASGI application of an extension: hooks first, documents for all else.
+"""The ASGI application of an extension: hooks, and documents for all other paths.
 
-Hooks do not pass through FastAPI: its way from bytes to a function costs more than most handlers
-do (docs/decisions/0040-hooks-before-fastapi.md).
+Hooks bypass FastAPI: its overhead per request is larger than most handlers' (docs/decisions/0040-hooks-before-fastapi.md).
 """
 
 import time
@@ -12,17 +11,17 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from capelin.api.durations import parse_duration
-from capelin.runtime.answering import Answered, Endpoint, endpoints
+from capelin.runtime.dispatch import EncodedResponse, HandlerRunner, handler_runners
 from capelin.runtime.extension import Extension
-from capelin.runtime.server.bodies import (
+from capelin.runtime.server.body import (
     MAX_BODY_BYTES,
     BodyTooLargeError,
     ClientGoneError,
     Receive,
     read_body,
 )
+from capelin.runtime.server.deadlines import DeadlineExceededError, Deadlines, RespondedError
 from capelin.runtime.server.metrics import Counter, Metrics
-from capelin.runtime.server.watch import AnsweredError, TimeOverError, Watch
 
 Scope = Mapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
@@ -32,87 +31,87 @@ _CLOSE = (b"connection", b"close")
 
 
 class App:
-    """Answers hooks, and shows the documents of an extension."""
+    """Serves the hooks of an extension, and its OpenAPI document."""
 
     def __init__(self, extension: Extension, counter: Counter | None = None) -> None:
         extension.check()
         self._extension = extension
-        self._endpoints = endpoints(extension)
-        handlers = [endpoint.handler for endpoint in self._endpoints.values()]
+        self._runners = handler_runners(extension)
+        handlers = [runner.handler for runner in self._runners.values()]
         self._counter = counter or Metrics(handlers).process(0)
-        self._watch = Watch()
+        self._deadlines = Deadlines()
         self.closing = False
-        """Whether clients are asked to open their next connection elsewhere."""
+        """Whether clients are to open their next connection elsewhere."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Serve one request."""
         if scope["type"] == "lifespan":
-            await _live(self._extension, receive, send)
+            await _run_lifespan(self._extension, receive, send)
             return
-        endpoint = self._endpoints.get(scope["path"])
-        if endpoint is None or scope["method"] != "POST":
+        runner = self._runners.get(scope["path"])
+        if runner is None or scope["method"] != "POST":
             await self._documents(scope, receive, send)
             return
         start = time.perf_counter()
-        seconds = patience(endpoint.handler.timeout_seconds, scope["query_string"])
-        late = partial(self._too_late, send, endpoint, start)
+        seconds = time_limit(runner.handler.timeout_seconds, scope["query_string"])
+        late = partial(self._respond_late, send, runner, start)
         try:
-            with self._watch.call(receive, seconds, late) as call:
+            with self._deadlines.call(receive, seconds, late) as call:
                 body = await read_body(receive)
-                call.heard = True
-                answered = await endpoint.answer(body)
-            await self._send(send, answered)
-            outcome = answered.outcome
-        except TimeOverError:
+                call.body_read = True
+                response = await runner.respond(body)
+            await self._send(send, response)
+            outcome = response.outcome
+        except DeadlineExceededError:
             await late()
             return
-        except AnsweredError as answered:
-            await answered.telling
+        except RespondedError as error:
+            await error.responding
             return
         except BodyTooLargeError:
             outcome = "failure"
             limit = f"{MAX_BODY_BYTES // 2**20} MiB"
-            await self._send(send, endpoint.failure(f"takes no request above {limit}"), last=True)
+            await self._send(send, runner.failure(f"accepts no request above {limit}"), last=True)
         except ClientGoneError:
             outcome = "abandoned"
-        self._counter.count(endpoint.handler.path, outcome, time.perf_counter() - start)
+        self._counter.count(runner.handler.path, outcome, time.perf_counter() - start)
 
-    async def _too_late(self, send: Send, endpoint: Endpoint, start: float) -> None:
-        await self._send(send, endpoint.failure("did not answer in time"), last=True)
-        self._counter.count(endpoint.handler.path, "timeout", time.perf_counter() - start)
+    async def _respond_late(self, send: Send, runner: HandlerRunner, start: float) -> None:
+        await self._send(send, runner.failure("did not respond in time"), last=True)
+        self._counter.count(runner.handler.path, "timeout", time.perf_counter() - start)
 
-    async def _send(self, send: Send, answered: Answered, *, last: bool = False) -> None:
-        headers = [_JSON, (b"content-length", b"%d" % len(answered.body))]
+    async def _send(self, send: Send, response: EncodedResponse, *, last: bool = False) -> None:
+        headers = [_JSON, (b"content-length", b"%d" % len(response.body))]
         if last or self.closing:
             headers.append(_CLOSE)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answered.body})
+        await send({"type": "http.response.body", "body": response.body})
 
     @cached_property
     def _documents(self) -> Any:
-        # Most processes never show a document, and FastAPI is a fifth of their memory.
-        from capelin.runtime.server.documents import documents  # noqa: PLC0415
+        # Few processes ever serve it, and FastAPI is a fifth of their memory.
+        from capelin.runtime.server.openapi_ui import documents  # noqa: PLC0415
 
         return documents(self._extension)
 
 
 @lru_cache(maxsize=256)
-def patience(timeout_seconds: int, query: bytes) -> float:
-    """For how long a call may last, so that its caller still gets the answer.
+def time_limit(timeout_seconds: int, query: bytes) -> float:
+    """How long a call may take, so that its caller still gets a response.
 
-    The caller says how long it waits in `?timeout=10s`.
+    The caller sends how long it waits in `?timeout=10s`.
     """
-    waits = float(timeout_seconds)
-    for said in parse_qs(query.decode("latin-1")).get("timeout", ()):
+    limit = float(timeout_seconds)
+    for value in parse_qs(query.decode("latin-1")).get("timeout", ()):
         try:
-            waits = min(waits, parse_duration(said).total_seconds())
+            limit = min(limit, parse_duration(value).total_seconds())
         except ValueError:
             continue
-    return max(waits * 0.8, waits - 0.5)
+    return max(limit * 0.8, limit - 0.5)
 
 
-async def _live(extension: Extension, receive: Receive, send: Send) -> None:
-    """Open what the extension needs, and close it at the end."""
+async def _run_lifespan(extension: Extension, receive: Receive, send: Send) -> None:
+    """Run the lifespan of the extension."""
     await receive()
     async with AsyncExitStack() as stack:
         try:

@@ -16,7 +16,7 @@ import uvloop
 
 from capelin.runtime.extension import Extension
 from capelin.runtime.server.app import App
-from capelin.runtime.server.gathering import GatheringProtocol
+from capelin.runtime.server.http import HookProtocol
 from capelin.runtime.server.metrics import Metrics
 from capelin.runtime.server.probes import Probes
 from capelin.runtime.server.processes import until_orphaned
@@ -108,7 +108,7 @@ async def _stop_when_orphaned(told: "asyncio.Queue[float]") -> None:
 def _config(app: App | Probes, certificates: Certificates | None = None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=GatheringProtocol,
+        http=HookProtocol,
         ws="none",
         lifespan="on" if isinstance(app, App) else "off",
         log_config=None,

@@ -1,39 +1,42 @@
 """Changing the templates of a cluster: patches, variables, and handlers that stay as released."""
 
-from capelin.runtime.topology.drafts import UnexpectedTemplateError
+from capelin.runtime.topology.cow import UnexpectedTemplateError
+from capelin.runtime.topology.golden import changed_patches, record_patches
 from capelin.runtime.topology.mutations import Mutations, NoVariables
 from capelin.runtime.topology.patches import (
     PatchError,
+    UnreadablePatchError,
     apply_json_patch,
     apply_merge_patch,
+    apply_patch,
     json_patch,
     merge_patch,
 )
-from capelin.runtime.topology.released import changed_answers, record_answers
-from capelin.runtime.topology.schemas import VariableSchemaError, variable_schemas
 from capelin.runtime.topology.templates import (
-    Place,
+    Selector,
     Template,
-    Where,
+    TemplateRef,
     control_plane,
     infrastructure_cluster,
     machine_deployments,
     machine_pools,
 )
-from capelin.runtime.topology.variables import read_variables
+from capelin.runtime.topology.variables import VariableSchemaError, read_variables, variable_schemas
 
 __all__ = [
     "Mutations",
     "NoVariables",
     "PatchError",
-    "Place",
+    "Selector",
     "Template",
+    "TemplateRef",
     "UnexpectedTemplateError",
+    "UnreadablePatchError",
     "VariableSchemaError",
-    "Where",
     "apply_json_patch",
     "apply_merge_patch",
-    "changed_answers",
+    "apply_patch",
+    "changed_patches",
     "control_plane",
     "infrastructure_cluster",
     "json_patch",
@@ -41,6 +44,6 @@ __all__ = [
     "machine_pools",
     "merge_patch",
     "read_variables",
-    "record_answers",
+    "record_patches",
     "variable_schemas",
 ]

@@ -1,4 +1,4 @@
-"""Patches for the templates of a cluster, from functions that change a template in place."""
+"""Patches for templates, from functions that change a template in place."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,12 +9,11 @@ from pydantic import BaseModel
 
 from capelin.api import Model, Unstructured
 from capelin.runtime.extension import Call
-from capelin.runtime.topology.builtins import Builtins
-from capelin.runtime.topology.drafts import Draft, UnexpectedTemplateError
+from capelin.runtime.results import Failure
+from capelin.runtime.topology.cow import CopyOnWrite, UnexpectedTemplateError
 from capelin.runtime.topology.patches import PatchError, is_object, merge_patch
-from capelin.runtime.topology.schemas import variable_schemas
-from capelin.runtime.topology.templates import Place, Template, Where
-from capelin.runtime.topology.variables import RequestVariables
+from capelin.runtime.topology.templates import Builtins, Selector, Template, TemplateRef
+from capelin.runtime.topology.variables import RequestVariables, variable_schemas
 from capelin.runtime.v1alpha1 import (
     DiscoverVariables,
     DiscoverVariablesResponse,
@@ -25,14 +24,13 @@ from capelin.runtime.v1alpha1 import (
     HolderReference,
     PatchType,
 )
-from capelin.runtime.verdicts import Failure
 
 VariablesT = TypeVar("VariablesT", bound=BaseModel)
 
 Change = Callable[[Template[VariablesT]], None]
 
 _SHOWN = 10
-"""How many problems are told; a condition has no room for those of every template."""
+"""How many problems a message lists: a condition has no room for those of every template."""
 
 
 class NoVariables(Model):
@@ -42,14 +40,14 @@ class NoVariables(Model):
 @dataclass(frozen=True, slots=True)
 class _Rule(Generic[VariablesT]):
     api_version: str | None
-    where: tuple[Where, ...]
+    selectors: tuple[Selector, ...]
     change: Callable[[Template[VariablesT]], None]
 
     def knows(self, template: Unstructured) -> bool:
         return self.api_version in (None, template.get("apiVersion"))
 
-    def means(self, place: Place) -> bool:
-        return not self.where or any(where(place) for where in self.where)
+    def matches(self, ref: TemplateRef) -> bool:
+        return not self.selectors or any(selector(ref) for selector in self.selectors)
 
 
 class Mutations(Generic[VariablesT]):
@@ -72,13 +70,13 @@ class Mutations(Generic[VariablesT]):
         unknown_kinds: Literal["skip", "fail"] = "skip",
         patch_type: PatchType = "JSONPatch",
     ) -> None:
-        """Begin with no changes.
+        """Start with no changes.
 
         Args:
             variables: The type of the variables that the changes use.
-            unknown_kinds: What becomes of a template that no change is for. To fail is to notice
-                when a ClusterClass moves to an API version that nobody has looked at.
-            patch_type: The kind of patches to answer with.
+            unknown_kinds: What happens to a template that no change is for. `fail` notices a
+                ClusterClass that moves to an API version that the extension does not know.
+            patch_type: The kind of patches to return.
 
         Raises:
             VariableSchemaError: the variables cannot be described to a ClusterClass.
@@ -90,25 +88,25 @@ class Mutations(Generic[VariablesT]):
         self._rules: dict[str, list[_Rule[VariablesT]]] = {}
 
     def on(
-        self, kind: str, *where: Where, api_version: str | None = None
+        self, kind: str, *selectors: Selector, api_version: str | None = None
     ) -> Callable[[Change[VariablesT]], Change[VariablesT]]:
-        """Register a change for templates of a kind, at any of these places if there are some."""
+        """Register a change for templates of a kind that any of the selectors matches."""
 
         def register(change: Change[VariablesT]) -> Change[VariablesT]:
-            self._rules.setdefault(kind, []).append(_Rule(api_version, where, change))
+            self._rules.setdefault(kind, []).append(_Rule(api_version, selectors, change))
             return change
 
         return register
 
     def described(self, _call: Call[DiscoverVariables, Any]) -> DiscoverVariablesResponse:
-        """Answer `DiscoverVariables`: the variables, with the schemas of their types."""
+        """Serve `DiscoverVariables`: the variables, with the schemas of their types."""
         return DiscoverVariablesResponse(status="Success", variables=self._described)
 
     def patches(self, call: Call[GeneratePatches, Any]) -> GeneratePatchesResponse:
-        """Answer `GeneratePatches`: a patch for each template that a change has altered.
+        """Serve `GeneratePatches`: a patch for each template that a change altered.
 
         Raises:
-            Failure: a variable or a template is not as the changes take it to be.
+            Failure: a variable or a template is not as the changes expect it.
         """
         variables = RequestVariables(self._variables, call.request.variables)
         items: list[GeneratePatchesResponseItem] = []
@@ -125,28 +123,28 @@ class Mutations(Generic[VariablesT]):
             except Failure as failure:
                 problems.add(failure.message)
         if problems:
-            raise Failure(_told(problems))
+            raise Failure(_joined(problems))
         return GeneratePatchesResponse(status="Success", items=items)
 
     def _changed(
         self, item: GeneratePatchesRequestItem, variables: RequestVariables[VariablesT]
-    ) -> Draft | None:
-        """The template after all changes; nothing when none is for it."""
-        # Whatever came as its kind: what is no text is no kind that anybody registered.
+    ) -> CopyOnWrite | None:
+        """The template after all changes; nothing if none is for it."""
+        # The kind may be anything: only a string can be registered.
         rules = self._rules.get(str(item.object.get("kind")), ())
         known = [rule for rule in rules if rule.knows(item.object)]
         if not known:
             if self._fails:
                 raise Failure(f"no change is for {_named(item, variables)}")
             return None
-        place = Place(item.holder_reference, Builtins(variables.builtin(item.variables)))
-        meant = [rule for rule in known if rule.means(place)]
-        if not meant:
+        ref = TemplateRef(item.holder_reference, Builtins(variables.builtin(item.variables)))
+        matching = [rule for rule in known if rule.matches(ref)]
+        if not matching:
             return None
-        draft = Draft(item.object)
-        template = Template(draft, variables.typed(item.variables), place)
+        draft = CopyOnWrite(item.object)
+        template = Template(draft, variables.typed(item.variables), ref)
         try:
-            for rule in meant:
+            for rule in matching:
                 rule.change(template)
         except UnexpectedTemplateError as error:
             raise Failure(f"{_named(item, variables)}: {error}") from None
@@ -155,7 +153,7 @@ class Mutations(Generic[VariablesT]):
     def _patch(
         self,
         item: GeneratePatchesRequestItem,
-        draft: Draft,
+        draft: CopyOnWrite,
         variables: RequestVariables[VariablesT],
     ) -> Any:
         try:
@@ -166,23 +164,23 @@ class Mutations(Generic[VariablesT]):
             raise Failure(f"{_named(item, variables)}: {error}") from None
 
 
-def _told(problems: set[str]) -> str:
-    # Cluster API sends the templates in another order every time: which came first means nothing.
+def _joined(problems: set[str]) -> str:
+    # Cluster API sends the templates in another order every time.
     shown = sorted(problems)[:_SHOWN]
     more = len(problems) - len(shown)
     return "; ".join([*shown, f"and {more} more"] if more else shown)
 
 
 def _named(item: GeneratePatchesRequestItem, variables: RequestVariables[Any]) -> str:
-    """The template in words that are the same at every attempt."""
+    """The template, in words that are the same at every attempt."""
     template, holder = item.object, item.holder_reference
     builtin = variables.builtin(item.variables)
-    said = f"{template.get('kind')} {template.get('apiVersion')} at {holder.field_path}"
-    return f"{said} of {' '.join([holder.kind, *_name_of(holder, builtin)])}"
+    text = f"{template.get('kind')} {template.get('apiVersion')} at {holder.field_path}"
+    return f"{text} of {' '.join([holder.kind, *_name_of(holder, builtin)])}"
 
 
 def _name_of(holder: HolderReference, builtin: Any) -> Iterator[str]:
-    # Cluster API draws the names of all but the Cluster again each time until the objects exist.
+    # Until the objects exist, Cluster API generates new names each time, except the Cluster's.
     if holder.kind == "Cluster":
         yield holder.name
     elif is_object(builtin):

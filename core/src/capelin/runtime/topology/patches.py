@@ -19,7 +19,11 @@ _kind: Callable[[object], object] = type
 
 
 class PatchError(ValueError):
-    """A patch that cannot be made, or does not fit its document."""
+    """A patch that cannot be made, or does not apply to its document."""
+
+
+class UnreadablePatchError(PatchError):
+    """A patch that is not what its type says."""
 
 
 def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
@@ -41,7 +45,7 @@ def json_patch(before: Any, after: Any, path: str = "") -> list[Operation]:
     Args:
         before: What is there.
         after: What is to be there.
-        path: Where that is, when it is only a part of the document.
+        path: The pointer to them, if they are only a part of the document.
     """
     steps: list[Operation] = []
     _compare(before, after, path, steps)
@@ -102,13 +106,31 @@ def apply_merge_patch(document: Any, patch: Any) -> Any:
     """The document with the patch's fields; it stays as it is itself."""
     if not is_object(patch):
         return _copy(patch)
-    merged = dict(document) if is_object(document) else {}
+    merge_responses = dict(document) if is_object(document) else {}
     for key, value in patch.items():
         if value is None:
-            merged.pop(key, None)
+            merge_responses.pop(key, None)
         else:
-            merged[key] = apply_merge_patch(merged.get(key), value)
-    return merged
+            merge_responses[key] = apply_merge_patch(merge_responses.get(key), value)
+    return merge_responses
+
+
+def apply_patch(document: Any, patch_type: str, patch: bytes) -> Any:
+    """The document after a patch as hooks send it, decoded from base64.
+
+    Raises:
+        UnreadablePatchError: it is no JSON, or no list of steps.
+        PatchError: it does not apply to the document.
+    """
+    try:
+        decoded = orjson.loads(patch)
+    except orjson.JSONDecodeError:
+        raise UnreadablePatchError("a patch is no JSON") from None
+    if patch_type == "JSONMergePatch":
+        return apply_merge_patch(document, decoded)
+    if not is_list(decoded) or not all(is_object(step) for step in decoded):
+        raise UnreadablePatchError("a JSON Patch is no list of steps")
+    return apply_json_patch(document, decoded)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -1,33 +1,162 @@
-"""A template on its way to be changed, and where it belongs."""
+"""Templates as handlers change them, what uses them, and the builtin variables."""
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from pydantic import Field
+
 from capelin.api import Unstructured
-from capelin.runtime.topology.builtins import Builtins
-from capelin.runtime.topology.drafts import Draft
+from capelin.runtime.messages import Part, read
+from capelin.runtime.topology.cow import CopyOnWrite
+from capelin.runtime.topology.patches import is_object
 from capelin.runtime.v1alpha1 import HolderReference
 
 VariablesT_co = TypeVar("VariablesT_co", covariant=True)
 
 
-class Place:
-    """Where a template is used."""
+PartT = TypeVar("PartT", bound=Part)
+
+BUILTIN = "builtin"
+
+
+class Metadata(Part):
+    """Labels and annotations."""
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class Reference(Part):
+    """The name of another object."""
+
+    name: str = ""
+
+
+class ClassReference(Part):
+    """The ClusterClass."""
+
+    name: str
+    namespace: str
+
+
+class Topology(Part):
+    """What the Cluster says of its topology."""
+
+    version: str = ""
+    """Selector the cluster as a whole is going; parts of it may be on another version."""
+    class_ref: ClassReference | None = None
+    class_: str = ""
+    class_namespace: str = ""
+
+
+class Network(Part):
+    """The addresses in the cluster."""
+
+    service_domain: str | None = None
+    services: list[str] = []
+    pods: list[str] = []
+
+
+class ClusterBuiltins(Part):
+    """The Cluster."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    metadata: Metadata = Field(default_factory=Metadata)
+    topology: Topology = Field(default_factory=Topology)
+    network: Network = Field(default_factory=Network)
+
+
+class MachineTemplate(Part):
+    """The machines of the control plane."""
+
+    infrastructure_ref: Reference = Field(default_factory=Reference)
+
+
+class ControlPlaneBuiltins(Part):
+    """The control plane, for the templates that belong to it."""
+
+    version: str = ""
+    """The version of this template."""
+    metadata: Metadata = Field(default_factory=Metadata)
+    name: str = ""
+    replicas: int | None = None
+    machine_template: MachineTemplate = Field(default_factory=MachineTemplate)
+
+
+class Bootstrap(Part):
+    """How the machines are bootstrapped."""
+
+    config_ref: Reference = Field(default_factory=Reference)
+
+
+class WorkerBuiltins(Part):
+    """A MachineDeployment or MachinePool, for the templates that belong to it."""
+
+    version: str = ""
+    """The version of this template."""
+    metadata: Metadata = Field(default_factory=Metadata)
+    class_: str = ""
+    name: str = ""
+    topology_name: str = ""
+    replicas: int | None = None
+    bootstrap: Bootstrap = Field(default_factory=Bootstrap)
+    infrastructure_ref: Reference = Field(default_factory=Reference)
+
+
+class Builtins:
+    """Cluster API's own variables: the cluster, and what uses the template.
+
+    Each part is read when it is used: most changes use one.
+    """
+
+    def __init__(self, document: object) -> None:
+        self._document: dict[str, Any] = document if is_object(document) else {}
+
+    @cached_property
+    def cluster(self) -> ClusterBuiltins:
+        """The Cluster."""
+        return read(ClusterBuiltins, self._document.get("cluster") or {})
+
+    @cached_property
+    def control_plane(self) -> ControlPlaneBuiltins | None:
+        """The control plane, for the templates that belong to it."""
+        return self._part(ControlPlaneBuiltins, "controlPlane")
+
+    @cached_property
+    def machine_deployment(self) -> WorkerBuiltins | None:
+        """The MachineDeployment, for the templates that belong to one."""
+        return self._part(WorkerBuiltins, "machineDeployment")
+
+    @cached_property
+    def machine_pool(self) -> WorkerBuiltins | None:
+        """The MachinePool, for the templates that belong to one."""
+        return self._part(WorkerBuiltins, "machinePool")
+
+    def _part(self, model: type[PartT], name: str) -> PartT | None:
+        document = self._document.get(name)
+        return None if document is None else read(model, document)
+
+
+class TemplateRef:
+    """What uses a template, and its builtin variables."""
 
     def __init__(self, holder: HolderReference, builtin: Builtins) -> None:
         self.holder = holder
         self.builtin = builtin
 
 
-class Template(Place, Generic[VariablesT_co]):
-    """A template that can be changed at will: a patch is made of what differs in the end.
+class Template(TemplateRef, Generic[VariablesT_co]):
+    """A template to change in place. The patch is what differs in the end.
 
-    Cluster API takes changes of `spec` and of its own labels and annotations, no others.
+    Cluster API accepts changes of `spec` and of the template's own labels and annotations.
     """
 
-    def __init__(self, draft: Draft, variables: VariablesT_co, place: Place) -> None:
-        super().__init__(place.holder, place.builtin)
+    def __init__(self, draft: CopyOnWrite, variables: VariablesT_co, ref: TemplateRef) -> None:
+        super().__init__(ref.holder, ref.builtin)
         self._draft = draft
         self.variables = variables
 
@@ -43,81 +172,81 @@ class Template(Place, Generic[VariablesT_co]):
 
     @property
     def object(self) -> Unstructured:
-        """All of the template. To ask for the part that is to change is quicker."""
+        """The whole template. The part that is to change is quicker."""
         return self._draft.whole()
 
     @property
-    def apply_metadata(self) -> dict[str, Any]:
+    def own_metadata(self) -> dict[str, Any]:
         """The template's own labels and annotations, beside its name."""
         return self._draft.mapping(("metadata",))
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What machines, clusters or control planes made from it get as their spec."""
+        """The spec of the objects made from it."""
         return self.mapping()
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What they get as labels and annotations."""
+        """The labels and annotations of the objects made from it."""
         return self._draft.mapping(("spec", "template", "metadata"))
 
     def mapping(self, *path: str) -> dict[str, Any]:
-        """The object at a path in `spec`; made where it is not there, so ask only to fill it.
+        """The object at a path in `spec`; created if missing, so use it only to fill it.
 
         Raises:
-            UnexpectedTemplateError: there is something else.
+            UnexpectedTemplateError: the template has something else there.
         """
         return self._draft.mapping(("spec", "template", "spec", *path))
 
     def sequence(self, *path: str) -> list[Any]:
-        """The list at a path in `spec`; made where it is not there, so ask only to fill it.
+        """The list at a path in `spec`; created if missing, so use it only to fill it.
 
         Raises:
-            UnexpectedTemplateError: there is something else.
+            UnexpectedTemplateError: the template has something else there.
         """
         return self._draft.sequence(("spec", "template", "spec", *path))
 
 
-Where = Callable[[Place], bool]
-"""Whether a template at this place is meant."""
+Selector = Callable[[TemplateRef], bool]
+"""Whether a change is for this template."""
 
 
-def infrastructure_cluster(place: Place) -> bool:
+def infrastructure_cluster(ref: TemplateRef) -> bool:
     """The template of the cluster's infrastructure."""
-    return (place.holder.kind, place.holder.field_path) == ("Cluster", "spec.infrastructureRef")
+    return (ref.holder.kind, ref.holder.field_path) == ("Cluster", "spec.infrastructureRef")
 
 
-def control_plane(place: Place) -> bool:
+def control_plane(ref: TemplateRef) -> bool:
     """The templates of the control plane and of its machines."""
-    holder = place.holder
+    holder = ref.holder
     return (holder.kind, holder.field_path) == ("Cluster", "spec.controlPlaneRef") or (
         holder.field_path
         in {"spec.machineTemplate.spec.infrastructureRef", "spec.machineTemplate.infrastructureRef"}
     )
 
 
-def machine_deployments(*classes: str) -> Where:
+def machine_deployments(*classes: str) -> Selector:
     """The templates of MachineDeployments: of all, or of classes by name, as `default-*`."""
 
-    def where(place: Place) -> bool:
-        if place.holder.kind != "MachineDeployment":
+    def selector(ref: TemplateRef) -> bool:
+        if ref.holder.kind != "MachineDeployment":
             return False
-        worker = place.builtin.machine_deployment
+        worker = ref.builtin.machine_deployment
         return _is_one_of(worker.class_ if worker else "", classes)
 
-    return where
+    return selector
 
 
-def machine_pools(*classes: str) -> Where:
+def machine_pools(*classes: str) -> Selector:
     """The templates of MachinePools: of all, or of classes by name, as `default-*`."""
 
-    def where(place: Place) -> bool:
-        if place.holder.kind != "MachinePool":
+    def selector(ref: TemplateRef) -> bool:
+        if ref.holder.kind != "MachinePool":
             return False
-        worker = place.builtin.machine_pool
+        worker = ref.builtin.machine_pool
         return _is_one_of(worker.class_ if worker else "", classes)
 
-    return where
+    return selector
 
 
 def _is_one_of(name: str, classes: tuple[str, ...]) -> bool:

@@ -1,38 +1,41 @@
-"""The hook by which a server says what it answers."""
+"""The hook by which a server reports its handlers."""
 
 import re
 from typing import Annotated, Literal
 
 from capelin.runtime.catalog import Hook
-from capelin.runtime.messages import PLAIN_STRING, Int32, Message, Part, Response
+from capelin.runtime.messages import Int32, Message, Part, Required, Response
 from capelin.runtime.v1alpha1.common import API_VERSION, CLUSTER_API
 
 GO_PACKAGE = "sigs.k8s.io/cluster-api/api/runtime/hooks/v1alpha1"
 
-FailurePolicy = Annotated[Literal["Fail", "Ignore"], PLAIN_STRING]
-"""What the caller makes of a call that brings no answer. A `Failure` is never ignored."""
+FailurePolicy = Literal["Fail", "Ignore"]
+"""What the caller does when a call brings no response. A `Failure` is never ignored."""
 
 HANDLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""What a handler may be called: a DNS label."""
+"""The name of a handler is a DNS label."""
 
 MAX_TIMEOUT_SECONDS = 30
-"""For how long callers wait at most."""
+"""The longest timeout that Cluster API accepts."""
+
+DEFAULT_TIMEOUT_SECONDS = 10
+"""The timeout of a handler that sets none."""
 
 
 class GroupVersionHook(Part):
     """A hook in a version."""
 
-    api_version: str
-    hook: str
+    api_version: Annotated[str, Required()] = ""
+    hook: Annotated[str, Required()] = ""
 
 
 class ExtensionHandler(Part):
-    """A handler of the server."""
+    """A handler of the server, as discovery reports it: valid or not."""
 
-    name: str
-    request_hook: GroupVersionHook
+    name: Annotated[str, Required()] = ""
+    request_hook: Annotated[GroupVersionHook, Required()] = GroupVersionHook()
     timeout_seconds: Int32 | None = None
-    failure_policy: FailurePolicy | None = None
+    failure_policy: str | None = None
 
 
 class DiscoveryRequest(Message):

@@ -1,0 +1,134 @@
+"""What was sent to an extension, and what came back. Rules judge this and nothing else."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from capelin.api import Unstructured
+from capelin.runtime.catalog import AnyHook, HookId
+from capelin.runtime.client import FailureKind, HttpResponse, NoResponseError
+from capelin.runtime.messages import MessageError, Response, read
+from capelin.runtime.topology.patches import is_object
+from capelin.runtime.v1alpha1 import ExtensionHandler
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and its outcome."""
+
+    label: str
+    """The request, for people: to which handler, and with what."""
+    outcome: HttpResponse | NoResponseError
+
+    @property
+    def failure_kind(self) -> FailureKind | None:
+        """Why there is no response with status 200."""
+        return self.outcome.failure_kind
+
+    @cached_property
+    def document(self) -> Unstructured | None:
+        """The body of a response with status 200, if it is a JSON object."""
+        if isinstance(self.outcome, NoResponseError) or self.failure_kind is not None:
+            return None
+        try:
+            found = orjson.loads(self.outcome.body)
+        except orjson.JSONDecodeError:
+            return None
+        return found if is_object(found) else None
+
+    @property
+    def status(self) -> str | None:
+        """`Success`, `Failure`, or whatever else the response has."""
+        status = None if self.document is None else self.document.get("status")
+        return status if isinstance(status, str) else None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is a success."""
+        return self.status == "Success"
+
+    @property
+    def message(self) -> str:
+        """The message for people."""
+        return str((self.document or {}).get("message", ""))
+
+    def unreadable(self, kind: type[Response]) -> str | None:
+        """Why the response is not of the type, if it is not."""
+        if self.failure_kind is not None:
+            return None
+        if self.document is None:
+            return "is no JSON object"
+        fields = {"status": "Success", "retryAfterSeconds": 0, **self.document}
+        # Other rules judge these two.
+        fields["status"] = "Success"
+        if "retryAfterSeconds" in self.document:
+            fields["retryAfterSeconds"] = 0
+        try:
+            read(kind, fields)
+        except MessageError as error:
+            return str(error)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A handler, and every exchange with it."""
+
+    handler: ExtensionHandler
+    hook: AnyHook
+    request: Unstructured
+    first: Exchange
+    again: Exchange
+    variants: dict[str, Exchange] = field(default_factory=dict[str, Exchange])
+    """Exchanges with variants of the first request, by what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Every exchange with an extension."""
+
+    host: str
+    discovery_hook: HookId
+    discovery: Sequence[Exchange]
+    """Two, one after the other."""
+    needs_content_type: bool
+    handlers: Sequence[ExtensionHandler] = ()
+    unknown: Sequence[str] = ()
+    """Problems of handlers for hooks that are not known here."""
+    probes: Sequence[Probe] = ()
+    concurrent: Sequence[Exchange] = ()
+    """Several at the same time."""
+
+    @property
+    def plain(self) -> Sequence[Exchange]:
+        """Exchanges with requests as Cluster API sends them."""
+        return (
+            *self.discovery,
+            *(exchange for probe in self.probes for exchange in (probe.first, probe.again)),
+        )
+
+
+def with_unknown_fields(request: Unstructured) -> Unstructured:
+    """The request as a newer caller sends it."""
+    return {**request, "fromTheFuture": {"some": ["thing"]}}
+
+
+def in_other_case(request: Unstructured) -> Unstructured:
+    """The request with capitals where Go ignores the case."""
+    return {key[:1].upper() + key[1:]: value for key, value in request.items()}
+
+
+def enlarged(request: Unstructured, size: int) -> Unstructured | None:
+    """The request with templates of this total size; nothing if it has none."""
+    items: list[Any] = request.get("items", [])
+    if not items:
+        return None
+    padded = json.loads(json.dumps(items))
+    for item in padded:
+        annotations = item["object"].setdefault("metadata", {}).setdefault("annotations", {})
+        annotations["padding"] = "x" * (size // len(padded))
+    return {**request, "items": padded}

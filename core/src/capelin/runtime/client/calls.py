@@ -1,0 +1,76 @@
+"""The one exchange with a hook server: a request to a handler, and its response."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import orjson
+
+from capelin.api import Unstructured
+from capelin.runtime.catalog import AnyHook, Catalog, Hook
+from capelin.runtime.client.discovery import problems_of
+from capelin.runtime.client.endpoint import Endpoint
+from capelin.runtime.client.errors import DiscoveryError
+from capelin.runtime.client.http import Connections
+from capelin.runtime.client.responses import read_response
+from capelin.runtime.messages import Response
+from capelin.runtime.v1alpha1 import Discovery, ExtensionHandler
+from capelin.runtime.v1alpha1.discovery import DEFAULT_TIMEOUT_SECONDS
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+
+async def call(
+    connections: Connections,
+    endpoint: Endpoint,
+    hook: type[Hook[Any, ResponseT]],
+    request: Unstructured | Mapping[str, Any],
+    *,
+    handler: str | None = None,
+    label: str | None = None,
+    seconds: float = DEFAULT_TIMEOUT_SECONDS,
+) -> ResponseT:
+    """Send a request to a handler and return its response, which is a success.
+
+    Args:
+        connections: What to send it with.
+        endpoint: The server.
+        hook: The hook, in the version of the handler.
+        request: The request as JSON; `apiVersion` and `kind` are those of the hook.
+        handler: The name in the path; nothing for discovery.
+        label: How messages name the handler, by default by its name.
+        seconds: How long to wait.
+
+    Raises:
+        NoResponseError: the call brought no response.
+        RefusedError: the handler failed.
+        EndpointError: the endpoint or the client certificate cannot be used.
+    """
+    label = label or handler or "discovery"
+    response = await connections.post(
+        endpoint, endpoint.path(hook.id.path(handler)), encode(hook, request), seconds=seconds
+    )
+    response.check(label)
+    return read_response(label, hook.response_type(), response.body)
+
+
+def encode(hook: AnyHook, request: Mapping[str, Any]) -> bytes:
+    """A request as it is sent."""
+    head = {"apiVersion": hook.id.api_version, "kind": hook.request_type().__name__}
+    return orjson.dumps({**request, **head})
+
+
+async def discover(
+    connections: Connections, endpoint: Endpoint, *, name: str, catalog: Catalog
+) -> list[ExtensionHandler]:
+    """The handlers of a server, as Cluster API accepts them.
+
+    Raises:
+        NoResponseError: the server does not respond.
+        RefusedError: discovery failed.
+        DiscoveryError: Cluster API would refuse the handlers.
+    """
+    label = f"discovery of {name}"
+    handlers = (await call(connections, endpoint, Discovery, {}, label=label)).handlers
+    if problems := problems_of(handlers, catalog):
+        raise DiscoveryError(name, problems)
+    return handlers

@@ -1,0 +1,70 @@
+"""Errors of calls, with messages that stay the same from call to call."""
+
+from typing import Literal
+
+FailureKind = Literal["unreachable", "untrusted", "timeout", "redirect", "status", "unreadable"]
+"""Why a call brought no response, in the order in which a call can fail."""
+
+
+class CallError(Exception):
+    """Base of all errors of the client."""
+
+
+class EndpointError(CallError):
+    """The endpoint or the client certificate cannot be used."""
+
+
+class UnknownHandlerError(CallError):
+    """No such handler is registered, or it serves another hook."""
+
+
+class NamespaceMismatchError(CallError):
+    """The handler is not for this namespace."""
+
+
+class NoHandlerError(CallError):
+    """No handler serves the hook, and its response cannot be left empty."""
+
+
+class NoMergeRuleError(CallError):
+    """Several handlers serve the hook, and no rule merges their responses."""
+
+
+class TooManyHandlersError(CallError):
+    """Several handlers serve a hook that allows one."""
+
+
+class DiscoveryError(CallError):
+    """Cluster API would refuse the handlers: all of them for one that is invalid."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        super().__init__(f"the handlers of {name} are invalid: {'; '.join(problems)}")
+        self.problems = problems
+
+
+class NoResponseError(CallError):
+    """The call brought no response. The handler's failure policy says what follows."""
+
+    def __init__(
+        self,
+        failure_kind: FailureKind,
+        message: str,
+        *,
+        reached: bool = True,
+        http_status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure_kind: FailureKind = failure_kind
+        self.reached = reached
+        """Whether there was a connection: without one, all handlers of the server fail alike."""
+        self.http_status = http_status
+
+
+class RefusedError(CallError):
+    """The handler responded, and not with success. No failure policy ignores that."""
+
+    def __init__(self, handler: str, status: str, message: str) -> None:
+        how = "failed" if status == "Failure" else f"responded with the unknown status {status!r}"
+        super().__init__(f"{handler} {how}: {message}" if message else f"{handler} {how}")
+        self.status = status
+        self.message = message

@@ -1,0 +1,222 @@
+"""HTTPS to hook servers as Cluster API speaks it: one POST, no redirects."""
+
+import asyncio
+import math
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from yarl import URL
+
+from capelin.api.durations import format_duration
+from capelin.client.errors import CredentialError
+from capelin.client.reasons import why_lost
+from capelin.client.tls import context
+from capelin.runtime.client.endpoint import Endpoint
+from capelin.runtime.client.errors import EndpointError, FailureKind, NoResponseError
+
+MAX_RESPONSE_BYTES = 20 * 1024 * 1024
+"""The largest response that is read."""
+
+_MAX_CONTEXTS = 64
+_CHUNK_BYTES = 64 * 1024
+_CONNECT_SHARE = 0.9
+"""The share of a call's time for connecting, so that its timeout is told from the call's."""
+_SHOWN_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """The certificate and key of a caller; read again when the files change."""
+
+    certificate: Path
+    key: Path
+
+    def state(self) -> tuple[int, ...]:
+        """Something that changes when a file does.
+
+        Raises:
+            EndpointError: a file is missing.
+        """
+        try:
+            stats = [path.stat() for path in (self.certificate, self.key)]
+        except OSError as error:
+            raise EndpointError(
+                f"cannot read the client certificate: {error.filename} ({error.strerror})"
+            ) from None
+        return tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_ino))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """An HTTP response, whatever its status."""
+
+    status: int
+    body: bytes
+    seconds: float
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def failure_kind(self) -> FailureKind | None:
+        """Why it is no response of a hook, judged by its status."""
+        if 300 <= self.status < 400:
+            return "redirect"
+        return None if self.status == 200 else "status"
+
+    def check(self, handler: str) -> None:
+        """Refuse any status but 200.
+
+        Raises:
+            NoResponseError: the status is another.
+        """
+        match self.failure_kind:
+            case None:
+                return
+            case "redirect":
+                message = f"{handler} redirects (status {self.status}), which callers do not follow"
+            case _:
+                text = self.body[: _SHOWN_BYTES + 1].decode(errors="replace")
+                text = text if len(text) <= _SHOWN_BYTES else f"{text[:_SHOWN_BYTES]}..."
+                message = f"{handler} responded with status {self.status}: {text!r}"
+        raise NoResponseError(self.failure_kind, message, http_status=self.status)
+
+
+class Connections:
+    """Connections to hook servers, kept open and reused."""
+
+    def __init__(self, client_certificate: ClientCertificate | None = None) -> None:
+        self._client_certificate = client_certificate
+        self._contexts: dict[object, ssl.SSLContext] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all of them."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def post(
+        self,
+        endpoint: Endpoint,
+        path: str,
+        body: bytes,
+        *,
+        seconds: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """Send a request and return the response, whatever its status.
+
+        Raises:
+            NoResponseError: no response came, or not in time.
+            EndpointError: the endpoint or the client certificate cannot be used.
+        """
+        query = f"timeout={format_duration(timedelta(seconds=seconds))}"
+        url = URL(f"https://{endpoint.through or endpoint.authority}{path}?{query}", encoded=True)
+        tls = self._tls(endpoint.ca)
+        start = perf_counter()
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._open().post(
+                    url,
+                    # As a file, it is sent in pieces, however large it is.
+                    data=BytesIO(body),
+                    ssl=tls,
+                    server_hostname=endpoint.host,
+                    headers={"Host": endpoint.authority, **(headers or {})},
+                    # Cluster API sends neither, and servers have to do without.
+                    skip_auto_headers=() if headers else ("Content-Type", "Accept"),
+                    # A server could send its callers, and what they know, anywhere.
+                    allow_redirects=False,
+                    # Above the threshold, aiohttp would wait for the next full second.
+                    timeout=aiohttp.ClientTimeout(
+                        total=None, connect=seconds * _CONNECT_SHARE, ceil_threshold=math.inf
+                    ),
+                ) as response,
+            ):
+                return HttpResponse(
+                    status=response.status,
+                    body=await _read(response),
+                    seconds=perf_counter() - start,
+                    headers=dict(response.headers),
+                )
+        except aiohttp.ConnectionTimeoutError as error:
+            raise _no_response("unreachable", endpoint, why_lost(error), reached=False) from None
+        except TimeoutError:
+            raise _no_response("timeout", endpoint, f"no response in {seconds:g} s") from None
+        except aiohttp.ClientError as error:
+            reached = not isinstance(error, aiohttp.ClientConnectorError)
+            raise _no_response(_kind(error), endpoint, why_lost(error), reached=reached) from None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": "capelin"},
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        return self._session
+
+    def _tls(self, ca: bytes | None) -> ssl.SSLContext:
+        own = self._client_certificate
+        key = (ca, None if own is None else own.state())
+        if (found := self._contexts.get(key)) is None:
+            found = self._make_context(ca)
+            while len(self._contexts) >= _MAX_CONTEXTS:
+                del self._contexts[next(iter(self._contexts))]
+            self._contexts[key] = found
+        return found
+
+    def _make_context(self, ca: bytes | None) -> ssl.SSLContext:
+        own = self._client_certificate
+        try:
+            if own is None:
+                return context(ca, None, None)
+            return context(ca, own.certificate.read_bytes(), own.key.read_bytes())
+        except CredentialError as error:
+            raise EndpointError(str(error)) from None
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.content.iter_chunked(_CHUNK_BYTES):
+        size += len(piece)
+        if size > MAX_RESPONSE_BYTES:
+            response.close()
+            limit = f"{MAX_RESPONSE_BYTES // 2**20} MiB"
+            raise NoResponseError(
+                "unreadable", f"a response is above {limit}", http_status=response.status
+            )
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _no_response(
+    kind: FailureKind, endpoint: Endpoint, reason: str, *, reached: bool = True
+) -> NoResponseError:
+    return NoResponseError(kind, f"{endpoint.url} does not respond ({reason})", reached=reached)
+
+
+def _kind(error: aiohttp.ClientError) -> FailureKind:
+    tls = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
+    return "untrusted" if isinstance(error, tls) else "unreachable"

@@ -1,0 +1,256 @@
+"""Runs a handler: from the bytes of a request to the bytes of a response.
+
+Whatever a handler does becomes a response. Plain functions that may wait run in threads. Each
+handler has its own, so that calls that hang hold up no other handler. A thread cannot be stopped:
+it is left alone with its call, and does not keep the process from ending.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Literal, NamedTuple
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from capelin.runtime.catalog import AnyHook
+from capelin.runtime.extension import Call, Extension, Handler
+from capelin.runtime.messages import MessageError, Response, RetryResponse, explain, read_json
+from capelin.runtime.results import Failure
+from capelin.runtime.v1alpha1 import Discovery
+
+_log = logging.getLogger(__name__)
+
+MAX_THREADS = 32
+"""How many calls of one handler run at a time; more wait."""
+
+Outcome = Literal["success", "retry", "failure"]
+
+_Result = tuple[Any, BaseException | None]
+
+
+class EncodedResponse(NamedTuple):
+    """A response as it is sent, and its outcome."""
+
+    body: bytes
+    outcome: Outcome
+    message: str = ""
+    retry_after_seconds: int = 0
+
+
+class HandlerRunner:
+    """Runs one handler."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.blocks_loop = handler.hook.pure and not inspect.iscoroutinefunction(handler.function)
+        """Whether this process does nothing else while the handler runs."""
+        self._request = handler.hook.request_type()
+        # Built now, so that the first call does not wait for it.
+        self._request.model_rebuild()
+        self._proceed = encode(handler.hook, Response(status="Success"))
+        self._threads = Threads(handler.name)
+
+    async def respond(self, body: bytes) -> EncodedResponse:
+        """Run the handler for a request and return its response."""
+        try:
+            request = read_json(self._request, body)
+            try:
+                result = await self._run(Call(request, self._settings(request)))
+            except Failure as failure:
+                result = failure
+            return self._proceed if result is None else encode(self.handler.hook, result)
+        except MessageError as error:
+            return self.failure(f"cannot read the request: {error}")
+        except AllThreadsHangError:
+            return self.failure(
+                f"accepts no call while {MAX_THREADS} earlier ones hang; find what they wait for,"
+                " or restart the extension"
+            )
+        except Exception as error:  # noqa: BLE001 - every error becomes a response
+            _log.exception("handler %s failed", self.handler.name)
+            # The text of the error may hold a secret, or change from call to call.
+            return self.failure(f"failed with {type(error).__name__}; see its log")
+
+    def failure(self, message: str) -> EncodedResponse:
+        """A failure response for a call that the handler itself could not respond to."""
+        return encode(self.handler.hook, Failure(f"handler {self.handler.name} {message}"))
+
+    async def _run(self, call: Call[Any, Any]) -> Any:
+        function = self.handler.function
+        if self.blocks_loop or inspect.iscoroutinefunction(function):
+            result = function(call)
+        else:
+            result = await self._threads.run(function, call)
+        # A plain function may return what an async one returned.
+        return await result if inspect.isawaitable(result) else result
+
+    def _settings(self, request: Any) -> BaseModel | None:
+        if self.handler.settings is None:
+            return None
+        try:
+            return self.handler.settings.model_validate_strings(request.settings, extra="ignore")
+        except ValidationError as error:
+            raise MessageError(f"settings: {explain(error)}") from None
+
+
+def encode(hook: AnyHook, result: object) -> EncodedResponse:
+    """Encode what a handler returned as the hook's response.
+
+    Raises:
+        TypeError: the hook has no such response.
+    """
+    fields: dict[str, Any]
+    outcome: Outcome
+    if isinstance(result, EncodedResponse):
+        return result
+    if isinstance(result, Failure):
+        # Half of a surrogate pair, as in the names of odd files, cannot be written as JSON.
+        message = result.message.encode(errors="replace").decode()
+        outcome, fields = "failure", {"status": "Failure", "message": message}
+    elif type(result) is Response:
+        outcome, fields = _outcome(result), {"status": result.status, "message": result.message}
+    elif isinstance(result, Response) and (
+        isinstance(result, hook.response_type())
+        or (type(result) is RetryResponse and hook.blocks())
+    ):
+        outcome, fields = _outcome(result), result.dump()
+    else:
+        raise TypeError(f"{type(result).__name__} is no response of {hook.id.name}")
+    if not fields.get("message"):
+        fields.pop("message", None)
+    if hook.blocks():
+        fields.setdefault("retryAfterSeconds", 0)
+    head = {"apiVersion": hook.id.api_version, "kind": hook.response_type().__name__}
+    return EncodedResponse(
+        orjson.dumps(head | fields),
+        outcome,
+        fields.get("message", ""),
+        fields.get("retryAfterSeconds", 0),
+    )
+
+
+def _outcome(response: Response) -> Outcome:
+    if response.status == "Failure":
+        return "failure"
+    return "retry" if getattr(response, "retry_after_seconds", 0) else "success"
+
+
+def handler_runners(extension: Extension) -> dict[str, HandlerRunner]:
+    """Runners for everything that an extension serves, discovery included, by path."""
+    response = encode(Discovery, extension.discovery())
+    discovery = Handler(
+        name="discovery",
+        hook=Discovery,
+        function=lambda _: response,
+        timeout_seconds=10,
+        failure_policy="Fail",
+        settings=None,
+    )
+    return {handler.path: HandlerRunner(handler) for handler in (discovery, *extension.handlers)}
+
+
+class AllThreadsHangError(Exception):
+    """Every thread of a handler runs a call whose caller no longer waits."""
+
+
+class Threads:
+    """The threads of one handler, as many as it has needed at a time."""
+
+    def __init__(self, handler: str) -> None:
+        self._name = f"handler {handler}"
+        self._count = 0
+        self._queue: SimpleQueue[_Work] = SimpleQueue()
+        self._unfinished: set[_Work] = set()
+        self._lock = Lock()
+
+    async def run(self, function: Callable[[Any], Any], call: object) -> Any:
+        """Run a function in a thread and return its result.
+
+        Raises:
+            AllThreadsHangError: nobody knows when it would start.
+        """
+        work = _Work(function, call)
+        with self._lock:
+            busy = len(self._unfinished)
+            hanging = busy >= MAX_THREADS and sum(work.hangs() for work in self._unfinished)
+            if hanging >= MAX_THREADS:
+                raise AllThreadsHangError
+        if busy >= self._count < MAX_THREADS:
+            # Unlike the threads of an executor, a daemon does not keep the process from ending.
+            Thread(target=self._serve, name=self._name, daemon=True).start()
+            self._count += 1
+        with self._lock:
+            self._unfinished.add(work)
+        self._queue.put(work)
+        await work.done
+        result, error = work.take_result()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            # The error refers to this frame. If this frame referred to the error, both would stay
+            # until garbage is collected, and with them the request.
+            del error
+
+    def _serve(self) -> None:
+        while True:
+            self._finish(self._queue.get())
+
+    def _finish(self, work: "_Work") -> None:
+        work.run()
+        # First, since the next call may come as soon as this one has its response.
+        with self._lock:
+            self._unfinished.discard(work)
+        work.notify()
+
+
+class _Work:
+    """One call in a thread."""
+
+    __slots__ = ("_call", "_context", "_function", "_loop", "_result", "_started", "done")
+
+    def __init__(self, function: Callable[[Any], Any], call: object) -> None:
+        self._function, self._call = function, call
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._started = False
+        self._result: _Result = (None, None)
+        self.done: asyncio.Future[None] = self._loop.create_future()
+
+    def hangs(self) -> bool:
+        """Whether a thread still runs it although nobody waits for it any more."""
+        return self._started and self.done.cancelled()
+
+    def run(self) -> None:
+        """Call the function, if somebody still waits for it."""
+        if self.done.cancelled():
+            return
+        self._started = True
+        try:
+            self._result = self._context.run(self._function, self._call), None
+        except BaseException as error:  # noqa: BLE001 - raised again for whoever waits
+            self._result = None, error
+
+    def notify(self) -> None:
+        """Wake whoever waits for it."""
+        # The loop may be closed by now.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._notify)
+
+    def take_result(self) -> _Result:
+        """The result, once: an error refers to its frames, and they refer to this."""
+        result, self._result = self._result, (None, None)
+        return result
+
+    def _notify(self) -> None:
+        if self.done.done():
+            self._result = (None, None)
+        else:
+            self.done.set_result(None)

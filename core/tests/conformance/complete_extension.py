@@ -1,0 +1,64 @@
+"""An extension with a handler for every hook, to be started as a program."""
+
+import sys
+from typing import Any
+
+from capelin.api import Model
+from capelin.runtime import Call, Extension, Response, proceed, retry_after
+from capelin.runtime.topology import Mutations, Template
+from capelin.runtime.v1alpha1 import (
+    CLUSTER_API,
+    BeforeClusterUpgrade,
+    DiscoverVariables,
+    GeneratePatches,
+    GenerateUpgradePlan,
+    GenerateUpgradePlanResponse,
+    UpgradeStep,
+)
+
+ext = Extension("complete")
+
+
+class Variables(Model):
+    """What users of the ClusterClass set."""
+
+    motto: str = "swim"
+
+
+mutations = Mutations(Variables)
+ext.handler(GeneratePatches, name="motto-v1")(mutations.patches)
+ext.handler(DiscoverVariables, name="variables-v1")(mutations.described)
+
+
+@mutations.on("KubeadmConfigTemplate")
+def motto(template: Template[Variables]) -> None:
+    """The motto of the day."""
+    files = template.sequence("files")
+    files.append({"path": "/etc/motd", "content": template.variables.motto})
+
+
+@ext.handler(GenerateUpgradePlan)
+def plan(call: Call[GenerateUpgradePlan, None]) -> GenerateUpgradePlanResponse:
+    """Straight there."""
+    step = UpgradeStep(version=call.request.to_kubernetes_version)
+    return GenerateUpgradePlanResponse(status="Success", control_plane_upgrades=[step])
+
+
+@ext.handler(BeforeClusterUpgrade)
+async def wait(_: Call[BeforeClusterUpgrade, None]) -> Response:
+    """Not yet."""
+    return retry_after(30, "not yet")
+
+
+def agree(_: Call[Any, None]) -> Response:
+    """Go on."""
+    return proceed()
+
+
+answered = {handler.hook for handler in ext.handlers}
+for hook in CLUSTER_API:
+    if not hook.singleton and hook not in answered:
+        ext.handler(hook, name=hook.id.name.lower())(agree)
+
+if __name__ == "__main__":
+    serve(ext, sys.argv[1:])

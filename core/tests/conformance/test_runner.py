@@ -1,0 +1,181 @@
+"""The rules of conformance: extensions that hold them all, and one for each that does not."""
+
+import asyncio
+import re
+import socket
+import ssl
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from capelin.conformance.extensions import RULES, check_extension
+from capelin.conformance.extensions.content import plan_problem
+from capelin.runtime.client import ClientCertificate, Endpoint, EndpointError
+from capelin.runtime.fixtures import sample_cluster
+
+from .broken_servers import BROKEN, HOOKS, Plain
+from .hook_server import CA, credentials, listening, server_context
+
+PROGRAM = Path(__file__).with_name("complete.py")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> ssl.SSLContext:
+    return server_context(credentials(tmp_path / "served"))
+
+
+@asynccontextmanager
+async def served(server: Plain, context: ssl.SSLContext) -> AsyncGenerator[Endpoint]:
+    async with listening(server.handle, context) as port:
+        yield Endpoint("127.0.0.1", port, ca=CA.certificate_pem)
+
+
+@asynccontextmanager
+async def complete(folder: Path) -> AsyncGenerator[Endpoint]:
+    """Ours, as a program."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(PROGRAM),
+        "--host=127.0.0.1",
+        "--port=0",
+        "--probes-port=0",
+        f"--cert-dir={credentials(folder)}",
+        "--drain-seconds=0",
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr
+    while not (found := re.search(rb"https port (\d+)", line := await process.stderr.readline())):
+        assert line, "the extension did not start"
+    yield Endpoint("127.0.0.1", int(found[1]), ca=CA.certificate_pem)
+    process.terminate()
+    assert await process.wait() == 0
+
+
+async def test_an_extension_on_the_sdk_holds_every_rule_for_every_hook(tmp_path: Path) -> None:
+    async with complete(tmp_path) as address:
+        report = await check_extension(address)
+    assert {v.rule.name: v.problems for v in report.verdicts if v.problems} == {}
+    assert len(report.handlers) == 16
+    assert not report.left_out
+
+
+async def test_a_plain_server_holds_every_rule(context: ssl.SSLContext) -> None:
+    async with served(Plain(), context) as address:
+        report = await check_extension(address)
+    assert {v.rule.name: v.problems for v in report.verdicts if v.problems} == {}
+
+
+@pytest.mark.parametrize(("kind", "rule", "words"), BROKEN.values(), ids=BROKEN)
+async def test_a_broken_server_fails_for_its_own_reason(
+    context: ssl.SSLContext, kind: type[Plain], rule: str, words: str
+) -> None:
+    async with served(kind(), context) as address:
+        report = await check_extension(address)
+    assert report.failed == [rule]
+    (verdict,) = [verdict for verdict in report.verdicts if verdict.problems]
+    assert any(words in problem for problem in verdict.problems), verdict.problems
+    assert report.passed is verdict.rule.advice
+
+
+async def test_a_certificate_that_nobody_trusts_is_the_only_thing_said(
+    context: ssl.SSLContext,
+) -> None:
+    async with served(Plain(), context) as address:
+        report = await check_extension(replace(address, ca=None))
+        assert report.failed == ["tls"]
+        elsewhere = replace(address, host="other.example.com", through=address.authority)
+        assert (await check_extension(elsewhere)).failed == ["tls"]
+
+
+async def test_a_server_without_tls_fails_for_that() -> None:
+    runner = web.ServerRunner(web.Server(Plain().handle), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    report = await check_extension(Endpoint("127.0.0.1", runner.addresses[0][1]))
+    await runner.cleanup()
+    assert report.failed == ["tls"]
+
+
+async def test_nobody_there_is_the_only_thing_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        report = await check_extension(Endpoint("127.0.0.1", taken.getsockname()[1]))
+    assert report.failed == ["reachable"]
+    assert "connection refused" in report.verdicts[0].problems[0]
+
+
+async def test_handlers_with_side_effects_can_be_left_alone(context: ssl.SSLContext) -> None:
+    async with served(Plain(), context) as address:
+        report = await check_extension(address, pure_only=True)
+    assert report.left_out == ("gate: it may do something beyond computing an answer",)
+
+
+async def test_a_handler_that_nobody_knows_how_to_ask_is_left_alone_and_named(
+    context: ssl.SSLContext,
+) -> None:
+    in_place = {"name": "place", "requestHook": {"apiVersion": HOOKS, "hook": "UpdateMachine"}}
+    server = Plain()
+    server.handlers = [*Plain.handlers, in_place]
+    async with served(server, context) as address:
+        report = await check_extension(address, scene=replace(sample_cluster(), machine={}))
+    assert report.failed == []
+    (left,) = report.left_out
+    assert left.startswith("place: a request of UpdateMachine is about a machine")
+
+
+async def test_every_rule_has_a_server_that_breaks_it() -> None:
+    elsewhere = {"reachable", "tls", "quick-patches"}
+    assert {rule.name for rule in RULES} == {rule for _, rule, _ in BROKEN.values()} | elsewhere
+
+
+async def test_an_identity_that_is_not_there_is_no_finding(tmp_path: Path) -> None:
+    nobody = ClientCertificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    with pytest.raises(EndpointError):
+        await check_extension(Endpoint("127.0.0.1", 1), identity=nobody)
+
+
+class Reordering(Plain):
+    """Says the same in another order each time, and nothing of what it says."""
+
+    def __init__(self) -> None:
+        self.backwards = False
+
+    def answer(self, hook: str, request: dict[str, Any]) -> dict[str, Any]:
+        said = super().answer(hook, request)
+        del said["apiVersion"], said["kind"]
+        if hook == "GeneratePatches":
+            self.backwards = not self.backwards
+            said["items"] = said["items"][:: -1 if self.backwards else 1]
+        return said
+
+    def steps(self) -> Any:
+        path = "/spec/template/spec"
+        steps = [{"op": "add", "path": f"{path}/{key}", "value": key} for key in ("a", "b")]
+        return steps[::-1] if self.backwards else steps
+
+
+async def test_the_same_in_other_words_is_the_same(context: ssl.SSLContext) -> None:
+    async with served(Reordering(), context) as address:
+        assert (await check_extension(address)).failed == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "fine"),
+    [
+        (["v1.34.0"], False),
+        (["v1.33.0", "v1.34.0"], True),
+        (["v1.33.0", "v1.33.2", "v1.34.0"], True),
+        (["v1.33.2", "v1.33.0", "v1.34.0"], False),
+        (["v1.33.0"], False),
+        ([], False),
+        (["new", "v1.34.0"], False),
+    ],
+)
+def test_a_plan_goes_up_minor_by_minor(steps: list[str], fine: bool) -> None:
+    assert (plan_problem("v1.32.1", "v1.34.0", steps) is None) is fine

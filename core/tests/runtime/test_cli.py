@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import pytest
+from capelin.runtime.server.cli import Options, options
+
+DEFAULTS = Options(
+    host="",
+    port=9443,
+    probes_port=9440,
+    cert_dir=Path("/tmp/k8s-webhook-server/serving-certs"),  # noqa: S108 - only named
+    client_ca=None,
+    workers=1,
+    drain_seconds=5,
+    log_level="info",
+)
+
+
+def test_defaults_are_those_that_cluster_api_deploys_with() -> None:
+    assert options("guard", [], {}) == DEFAULTS
+
+
+def test_every_option_is_a_flag() -> None:
+    flags = (
+        "--host=127.0.0.1 --port=1 --probes-port=2 --cert-dir=/certs --client-ca=/ca.crt"
+        " --workers=3 --drain-seconds=0.5 --log-level=debug"
+    )
+    assert options("guard", flags.split(), {}) == Options(
+        host="127.0.0.1",
+        port=1,
+        probes_port=2,
+        cert_dir=Path("/certs"),
+        client_ca=Path("/ca.crt"),
+        workers=3,
+        drain_seconds=0.5,
+        log_level="debug",
+    )
+
+
+def test_every_option_is_in_the_environment_too() -> None:
+    environment = {
+        "CAPELIN_HOST": "127.0.0.1",
+        "CAPELIN_PORT": "1",
+        "CAPELIN_PROBES_PORT": "2",
+        "CAPELIN_CERT_DIR": "/certs",
+        "CAPELIN_CLIENT_CA": "/ca.crt",
+        "CAPELIN_WORKERS": "3",
+        "CAPELIN_DRAIN_SECONDS": "0.5",
+        "CAPELIN_LOG_LEVEL": "debug",
+    }
+    flags = [f"--{key[8:].lower().replace('_', '-')}={value}" for key, value in environment.items()]
+    assert options("guard", [], environment) == options("guard", flags, {})
+
+
+def test_the_command_line_counts_more_than_the_environment() -> None:
+    assert options("guard", ["--workers=2"], {"CAPELIN_WORKERS": "4"}).workers == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "problem"),
+    [
+        ("--workers=0", "'0' is not a number from 1 to 1024"),
+        ("--port=70000", "'70000' is not a number from 0 to 65535"),
+        ("--port=x", "'x' is not a number from 0 to 65535"),
+        ("--port=-1", "'-1' is not a number from 0 to 65535"),
+        ("--drain-seconds=-1", "'-1' is not a number of seconds up to 3600"),
+        ("--drain-seconds=nan", "'nan' is not a number of seconds up to 3600"),
+        ("--drain-seconds=soon", "'soon' is not a number of seconds up to 3600"),
+        ("--log-level=loud", "'loud' is not debug, info, warning or error"),
+        ("--colour=red", "unrecognized arguments: --colour=red"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    flag: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        options("guard", [flag], {})
+    assert end.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_the_environment_is_checked_like_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        options("guard", [], {"CAPELIN_WORKERS": "many"})
+    assert end.value.code == 2
+    assert "'many' is not a number from 1 to 1024" in capsys.readouterr().err
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        options("guard", ["--help"], {})
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    for name in ("host", "port", "probes-port", "cert-dir", "client-ca", "workers"):
+        assert f"--{name}" in shown
+    assert "CAPELIN_CERT_DIR" in shown

@@ -1,0 +1,279 @@
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import orjson
+import pytest
+from capelin.api import Model
+from capelin.runtime.catalog import AnyHook
+from capelin.runtime.dispatch import HandlerRunner, handler_runners
+from capelin.runtime.extension import Call, Extension
+from capelin.runtime.results import Failure, Response, proceed, retry_after
+from capelin.runtime.v1alpha1 import (
+    AfterControlPlaneInitialized,
+    BeforeClusterCreate,
+    BeforeClusterCreateResponse,
+    Discovery,
+    GeneratePatches,
+    GeneratePatchesResponse,
+    GeneratePatchesResponseItem,
+)
+
+API_VERSION = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
+CLUSTER = {"metadata": {"name": "demo", "namespace": "default"}}
+BODY = orjson.dumps({"cluster": CLUSTER, "settings": {"replicas": "3", "other": "x"}})
+
+
+class Settings(Model):
+    replicas: int
+    token: str = ""
+
+
+def go_on(_: object) -> None:
+    """The shortest of all handlers."""
+
+
+def returning(result: object) -> Callable[[object], object]:
+    return lambda _: result
+
+
+def endpoint(
+    function: Callable[[Call[Any, Any]], object],
+    hook: AnyHook = BeforeClusterCreate,
+    **registration: Any,
+) -> HandlerRunner:
+    ext = Extension("guard")
+    handler: Any = function
+    ext.handler(hook, name="try", **registration)(handler)
+    return handler_runners(ext)[hook.id.path("try")]
+
+
+async def said(
+    function: Any, hook: AnyHook = BeforeClusterCreate, body: bytes = BODY, **registration: Any
+) -> dict[str, Any]:
+    answered = await endpoint(function, hook, **registration).answer(body)
+    document = orjson.loads(answered.body)
+    assert document.pop("apiVersion") == API_VERSION
+    assert document.pop("kind") == hook.response_type().__name__
+    return {**document, "outcome": answered.outcome}
+
+
+GO_ON = {"status": "Success", "retryAfterSeconds": 0, "outcome": "success"}
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (None, GO_ON),
+        (proceed(), GO_ON),
+        (proceed("fine"), {**GO_ON, "message": "fine"}),
+        (
+            retry_after(30, "no room"),
+            {
+                "status": "Success",
+                "message": "no room",
+                "retryAfterSeconds": 30,
+                "outcome": "retry",
+            },
+        ),
+        (
+            Failure("no"),
+            {"status": "Failure", "message": "no", "retryAfterSeconds": 0, "outcome": "failure"},
+        ),
+        (BeforeClusterCreateResponse(status="Success", retry_after_seconds=0), GO_ON),
+        (
+            BeforeClusterCreateResponse(status="Success", retry_after_seconds=9),
+            {"status": "Success", "retryAfterSeconds": 9, "outcome": "retry"},
+        ),
+        (
+            BeforeClusterCreateResponse(status="Failure", message="no", retry_after_seconds=0),
+            {"status": "Failure", "message": "no", "retryAfterSeconds": 0, "outcome": "failure"},
+        ),
+    ],
+)
+async def test_what_a_handler_returns_becomes_a_response(
+    result: object, expected: dict[str, Any]
+) -> None:
+    async def handler(_: object) -> object:
+        return result
+
+    assert await said(handler) == expected
+
+
+async def test_a_hook_that_does_not_block_has_no_delay_in_its_response() -> None:
+    assert await said(go_on, AfterControlPlaneInitialized) == {
+        "status": "Success",
+        "outcome": "success",
+    }
+
+
+async def test_bytes_in_a_response_travel_as_base64() -> None:
+    response = GeneratePatchesResponse(
+        status="Success",
+        items=[GeneratePatchesResponseItem(uid="1", patch_type="JSONPatch", patch=b"[]")],
+    )
+    answer = await said(returning(response), GeneratePatches, b'{"items":[]}')
+    assert answer["items"] == [{"uid": "1", "patchType": "JSONPatch", "patch": "W10="}]
+
+
+async def test_a_handler_is_given_the_request_and_its_settings() -> None:
+    calls: list[Call[BeforeClusterCreate, Settings]] = []
+
+    async def handler(call: Call[BeforeClusterCreate, Settings]) -> None:
+        calls.append(call)
+
+    await said(handler, settings=Settings)
+    (call,) = calls
+    assert call.request.cluster.name == "demo"
+    assert call.settings == Settings(replicas=3)
+
+
+async def test_settings_that_do_not_fit_are_refused_without_being_shown() -> None:
+    body = orjson.dumps({"cluster": CLUSTER, "settings": {"replicas": "s3cret"}})
+    answer = await said(go_on, body=body, settings=Settings)
+    assert answer["status"] == "Failure"
+    assert answer["message"] == (
+        "handler try cannot read the request: settings: replicas: "
+        "Input should be a valid integer, unable to parse string as an integer"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"", "not JSON: Input is a zero-length, empty document: line 1 column 1 (char 0)"),
+        (b"{}", "cluster: Field required"),
+        (b"[]", "Input should be a valid dictionary or instance of BeforeClusterCreateRequest"),
+    ],
+)
+async def test_a_request_that_cannot_be_read_is_a_failure(body: bytes, problem: str) -> None:
+    answer = await said(go_on, body=body)
+    assert answer["status"] == "Failure"
+    assert answer["message"] == f"handler try cannot read the request: {problem}"
+
+
+async def test_a_failure_can_be_raised() -> None:
+    def handler(_: object) -> None:
+        raise Failure("no room")
+
+    answer = await said(handler)
+    assert (answer["status"], answer["message"]) == ("Failure", "no room")
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [(ValueError("no room"), "no room"), ("no room in \udcff", "no room in ?")],
+)
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_failure_can_say_anything(message: Any, told: str, *, raises: bool) -> None:
+    def handler(_: object) -> Failure:
+        if raises:
+            raise Failure(message)
+        raise Failure(message)
+
+    answer = await said(handler)
+    assert (answer["status"], answer["message"]) == ("Failure", told)
+
+
+async def test_a_failure_that_cannot_be_written_is_a_failure_too() -> None:
+    failure = Failure("")
+    failure.message = cast("Any", object())
+
+    def handler(_: object) -> None:
+        raise failure
+
+    answer = await said(handler)
+    assert answer["message"] == "handler try failed with AttributeError; its log says more"
+
+
+async def test_an_error_is_told_by_its_kind_only_and_logged_in_full(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def handler(_: object) -> None:
+        raise ConnectionError("password s3cret at 12:00:01")
+
+    answer = await said(handler)
+    assert answer["status"] == "Failure"
+    assert answer["message"] == "handler try failed with ConnectionError; its log says more"
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "handler try failed" in caplog.text
+    assert "in handler" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("hook", "body", "result"),
+    [
+        (AfterControlPlaneInitialized, BODY, retry_after(1, "later")),
+        (BeforeClusterCreate, BODY, "fine"),
+        (BeforeClusterCreate, BODY, GeneratePatchesResponse(status="Success")),
+    ],
+)
+async def test_an_answer_that_the_hook_does_not_have_is_a_failure(
+    hook: AnyHook, body: bytes, result: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await said(returning(result), hook, body)
+    assert answer["message"] == "handler try failed with TypeError; its log says more"
+    assert f"{hook.id.name} cannot be answered with {type(result).__name__}" in caplog.text
+
+
+def noting_its_thread() -> tuple[Callable[[object], None], list[int]]:
+    threads: list[int] = []
+    return lambda _call: threads.append(threading.get_ident()), threads
+
+
+async def test_a_plain_handler_runs_in_a_thread_where_it_may_wait() -> None:
+    function, threads = noting_its_thread()
+    await said(function)
+    assert threads != [threading.get_ident()]
+    assert not endpoint(function).at_once
+
+
+async def test_a_plain_handler_runs_at_once_where_it_only_computes() -> None:
+    function, threads = noting_its_thread()
+    await said(function, GeneratePatches, b'{"items":[]}')
+    assert threads == [threading.get_ident()]
+    assert endpoint(function, GeneratePatches).at_once
+
+
+async def test_an_async_handler_is_awaited_whatever_the_hook() -> None:
+    async def handler(_: object) -> Response:
+        await asyncio.sleep(0)
+        return proceed("waited")
+
+    assert not endpoint(handler, GeneratePatches).at_once
+    answer = await said(handler, GeneratePatches, b'{"items":[]}')
+    assert answer["message"] == "waited"
+
+
+@pytest.mark.parametrize("hook", [BeforeClusterCreate, GeneratePatches])
+async def test_what_a_plain_handler_hands_on_is_awaited(hook: AnyHook) -> None:
+    async def waiting() -> Response:
+        await asyncio.sleep(0)
+        return proceed("waited")
+
+    def handler(_: object) -> object:
+        return waiting()
+
+    body = BODY if hook is BeforeClusterCreate else b'{"items":[]}'
+    answer = await said(handler, hook, body)
+    assert answer["message"] == "waited"
+
+
+async def test_discovery_is_answered_from_the_registrations() -> None:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="quota")(go_on)
+    discovery = handler_runners(ext)[Discovery.id.path()]
+    answer = orjson.loads((await discovery.answer(b"{}")).body)
+    assert answer == {
+        "apiVersion": API_VERSION,
+        "kind": "DiscoveryResponse",
+        **ext.discovery().dump(),
+    }
+
+
+async def test_the_same_answer_is_the_same_bytes() -> None:
+    one = endpoint(returning(retry_after(5, "later")))
+    assert await one.answer(BODY) == await one.answer(BODY)
