@@ -19,6 +19,7 @@ from capelin.client import Client, Config
 from capelin.runtime import Call, Extension, Failure, Hook, Response, retry_after
 from capelin.runtime import v1alpha1 as v1
 from capelin.runtime.messages import read
+from capelin.runtime.server import serve
 from capelin.runtime.topology import Mutations, Template, json_patch
 from pydantic import Field
 

@@ -28,6 +28,6 @@ async def test_cluster_api_s_reference_extension_holds_every_rule(
     ca = certificates(tmp_path)
     async with reference(tmp_path, kubeconfig) as running:
         address = Endpoint(HOST, running.port, ca=ca)
-        report = await check_extension(address, scene=scene, settings=settings)
-    assert {v.rule.name: v.problems for v in report.verdicts if v.problems} == {}
+        report = await check_extension(address, cluster=scene, settings=settings)
+    assert {v.rule.name: v.problems for v in report.results if v.problems} == {}
     assert len(report.handlers) >= 16

@@ -124,7 +124,9 @@ async def test_both_answer_the_same(original: aiohttp.ClientSession, question: s
     async with original.post(path, json=request) as answer:
         theirs = await answer.read()
     assert read_json(hook.response_type(), theirs).dump() == json.loads(theirs)
-    ours = await handler_runners(reference_extension.ext)[path].answer(json.dumps(request).encode())
+    ours = await handler_runners(reference_extension.ext)[path].respond(
+        json.dumps(request).encode()
+    )
     assert effect(request, json.loads(ours.body)) == effect(request, json.loads(theirs))
 
 

@@ -258,23 +258,23 @@ IN_PLACE = {"apiVersion": HOOKS, "hook": "CanUpdateMachine"}
 BROKEN: dict[str, tuple[type[Plain], str, str]] = {
     "a status of its own": (responding(_status_500), "status-200", "HTTP status 500"),
     "a redirect": (responding(_redirect), "redirects", "HTTP status 308"),
-    "no answer": (responding(_hang), "timeouts", "no answer within 2 s"),
-    "no JSON": (responding(_page), "answers", "is no JSON object"),
+    "no response": (responding(_hang), "timeouts", "no response in 2 s"),
+    "no JSON": (responding(_page), "responses", "is no JSON object"),
     "no Content-Type, no answer": (NeedsContentType, "content-type", "without Content-Type"),
     "another type": (
         answering(_of("items", lambda items: items[0].update(patch="not base64"))),
-        "answers",
+        "responses",
         "should be base64",
     ),
     "another kind": (
         answering(lambda said: said.update(kind="Response")),
         "kinds",
-        f"says {HOOKS} Response, not {HOOKS} GeneratePatchesResponse",
+        f"it is {HOOKS} Response, not {HOOKS} GeneratePatchesResponse",
     ),
     "another version": (
         answering(lambda said: said.update(apiVersion="hooks/v2")),
         "kinds",
-        "the answer says hooks/v2 GeneratePatchesResponse",
+        "it is hooks/v2 GeneratePatchesResponse",
     ),
     "no status": (answering(_lose("status")), "status", "status is None"),
     "a status that is none": (
@@ -283,11 +283,11 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
         "status is 'success'",
     ),
     "no discovery": (Failing, "discovery", "Failure: not ready"),
-    "a discovery that changes": (Unstable, "discovery", "answered differently"),
+    "a discovery that changes": (Unstable, "discovery", "have different responses"),
     "a name that is none": (
         discovering(lambda all_: all_[0].update(name="Gate_Keeper")),
         "handler-names",
-        "'Gate_Keeper' is no name",
+        "'Gate_Keeper' is no valid handler name",
     ),
     "a name twice": (
         discovering(lambda all_: all_.append(all_[0])),
@@ -311,14 +311,14 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
             )
         ),
         "known-hooks",
-        "new is for BeforeLunch",
+        "new serves BeforeLunch",
     ),
     "two where there can be one": (
         discovering(
             lambda all_: all_.extend({"name": n, "requestHook": IN_PLACE} for n in ("one", "two"))
         ),
         "exclusive-hooks",
-        "2 handlers are for CanUpdateMachine",
+        "2 handlers serve CanUpdateMachine",
     ),
     "a wait that is none": (
         answering(lambda said: "message" in said and said.update(retryAfterSeconds=-5)),
@@ -355,7 +355,7 @@ BROKEN: dict[str, tuple[type[Plain], str, str]] = {
         "upgrade-plans",
         "does not end with v1.34.4",
     ),
-    "patches by chance": (Changing, "determinism", "another answer the second time"),
+    "patches by chance": (Changing, "determinism", "another response the second time"),
     "once and never again": (OnlyOnce, "idempotence", "fails the second time: done already"),
     "messages that change": (Chatty, "messages", "another message the second time"),
     "a mind of yesterday": (RefusesUnknown, "unknown-fields", "unknown-fields): Failure"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from capelin.api import Model
 from capelin.runtime import Call, Extension, Response, proceed, retry_after
+from capelin.runtime.server import serve
 from capelin.runtime.topology import Mutations, Template
 from capelin.runtime.v1alpha1 import (
     CLUSTER_API,

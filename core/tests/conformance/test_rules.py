@@ -8,15 +8,16 @@ from capelin.conformance.extensions import RULES
 from capelin.conformance.extensions.exchange import Exchange, Observations, Probe, enlarged
 from capelin.runtime import AnyHook
 from capelin.runtime.client import HttpResponse
-from capelin.runtime.client.discovery import ExtensionHandler, GroupVersionHook
 from capelin.runtime.fixtures import request_for, sample_cluster
 from capelin.runtime.v1alpha1 import (
     CLUSTER_API,
     CanUpdateMachine,
     DiscoverVariables,
     Discovery,
+    ExtensionHandler,
     GeneratePatches,
     GenerateUpgradePlan,
+    GroupVersionHook,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,7 +62,7 @@ def evidence(hook: AnyHook, first: Any, again: Any) -> Observations:
         discovery=[reaction(first), reaction(again)],
         needs_content_type=False,
         handlers=[handler],
-        asked=[asked],
+        probes=[asked],
     )
 
 
@@ -71,7 +72,7 @@ def evidence(hook: AnyHook, first: Any, again: Any) -> Observations:
 def test_no_answer_is_too_odd(hook: AnyHook, data: st.DataObject) -> None:
     first, again = (data.draw(st.one_of(SUCCESSES, DOCUMENTS)) for _ in range(2))
     for rule in RULES:
-        assert all(isinstance(problem, str) for problem in rule.look(evidence(hook, first, again)))
+        assert all(isinstance(problem, str) for problem in rule.check(evidence(hook, first, again)))
 
 
 @pytest.mark.parametrize(
@@ -81,14 +82,14 @@ def test_a_patch_that_is_none_is_a_finding(patch: str) -> None:
     uid = request_for(GeneratePatches, sample_cluster())["items"][0]["uid"]
     items = [{"uid": uid, "patchType": "JSONPatch", "patch": patch}]
     seen = evidence(GeneratePatches, *[{"status": "Success", "items": items}] * 2)
-    assert any(list(r.look(seen)) for r in RULES if r.name in {"patches", "answers"})
+    assert any(list(r.check(seen)) for r in RULES if r.name in {"patches", "responses"})
 
 
 def test_names_in_another_case_are_read_as_cluster_api_reads_them() -> None:
     uid = request_for(GeneratePatches, sample_cluster())["items"][0]["uid"]
     items = [{"UID": uid, "PatchType": "JSONPatch", "Patch": "W10="}]
     seen = evidence(GeneratePatches, *[{"status": "Success", "Items": items}] * 2)
-    assert [r.name for r in RULES if list(r.look(seen)) and r.name != "malformed-requests"] == []
+    assert [r.name for r in RULES if list(r.check(seen)) and r.name != "malformed-requests"] == []
 
 
 def test_a_request_is_as_large_as_wanted_where_it_is_about_templates() -> None:

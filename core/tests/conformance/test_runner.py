@@ -18,10 +18,11 @@ from capelin.conformance.extensions.content import plan_problem
 from capelin.runtime.client import ClientCertificate, Endpoint, EndpointError
 from capelin.runtime.fixtures import sample_cluster
 
-from .broken_servers import BROKEN, HOOKS, Plain
-from .hook_server import CA, credentials, listening, server_context
+from core.tests.runtime.client.hook_server import CA, credentials, listening, server_context
 
-PROGRAM = Path(__file__).with_name("complete.py")
+from .broken_servers import BROKEN, HOOKS, Plain
+
+PROGRAM = Path(__file__).with_name("complete_extension.py")
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ async def complete(folder: Path) -> AsyncGenerator[Endpoint]:
 async def test_an_extension_on_the_sdk_holds_every_rule_for_every_hook(tmp_path: Path) -> None:
     async with complete(tmp_path) as address:
         report = await check_extension(address)
-    assert {v.rule.name: v.problems for v in report.verdicts if v.problems} == {}
+    assert {v.rule.name: v.problems for v in report.results if v.problems} == {}
     assert len(report.handlers) == 16
     assert not report.left_out
 
@@ -67,7 +68,7 @@ async def test_an_extension_on_the_sdk_holds_every_rule_for_every_hook(tmp_path:
 async def test_a_plain_server_holds_every_rule(context: ssl.SSLContext) -> None:
     async with served(Plain(), context) as address:
         report = await check_extension(address)
-    assert {v.rule.name: v.problems for v in report.verdicts if v.problems} == {}
+    assert {v.rule.name: v.problems for v in report.results if v.problems} == {}
 
 
 @pytest.mark.parametrize(("kind", "rule", "words"), BROKEN.values(), ids=BROKEN)
@@ -77,9 +78,9 @@ async def test_a_broken_server_fails_for_its_own_reason(
     async with served(kind(), context) as address:
         report = await check_extension(address)
     assert report.failed == [rule]
-    (verdict,) = [verdict for verdict in report.verdicts if verdict.problems]
-    assert any(words in problem for problem in verdict.problems), verdict.problems
-    assert report.passed is verdict.rule.advice
+    (result,) = [result for result in report.results if result.problems]
+    assert any(words in problem for problem in result.problems), result.problems
+    assert report.passed is result.rule.advice
 
 
 async def test_a_certificate_that_nobody_trusts_is_the_only_thing_said(
@@ -107,13 +108,13 @@ async def test_nobody_there_is_the_only_thing_said() -> None:
         taken.bind(("127.0.0.1", 0))
         report = await check_extension(Endpoint("127.0.0.1", taken.getsockname()[1]))
     assert report.failed == ["reachable"]
-    assert "connection refused" in report.verdicts[0].problems[0]
+    assert "connection refused" in report.results[0].problems[0]
 
 
 async def test_handlers_with_side_effects_can_be_left_alone(context: ssl.SSLContext) -> None:
     async with served(Plain(), context) as address:
         report = await check_extension(address, pure_only=True)
-    assert report.left_out == ("gate: it may do something beyond computing an answer",)
+    assert report.left_out == ("gate: it may have side effects",)
 
 
 async def test_a_handler_that_nobody_knows_how_to_ask_is_left_alone_and_named(
@@ -123,7 +124,7 @@ async def test_a_handler_that_nobody_knows_how_to_ask_is_left_alone_and_named(
     server = Plain()
     server.handlers = [*Plain.handlers, in_place]
     async with served(server, context) as address:
-        report = await check_extension(address, scene=replace(sample_cluster(), machine={}))
+        report = await check_extension(address, cluster=replace(sample_cluster(), machine={}))
     assert report.failed == []
     (left,) = report.left_out
     assert left.startswith("place: a request of UpdateMachine is about a machine")
@@ -137,7 +138,7 @@ async def test_every_rule_has_a_server_that_breaks_it() -> None:
 async def test_an_identity_that_is_not_there_is_no_finding(tmp_path: Path) -> None:
     nobody = ClientCertificate(tmp_path / "tls.crt", tmp_path / "tls.key")
     with pytest.raises(EndpointError):
-        await check_extension(Endpoint("127.0.0.1", 1), identity=nobody)
+        await check_extension(Endpoint("127.0.0.1", 1), client_certificate=nobody)
 
 
 class Reordering(Plain):

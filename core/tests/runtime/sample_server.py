@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from capelin.api import Model
+from capelin.runtime import Response, proceed
 from capelin.runtime.extension import Call, Extension
-from capelin.runtime.results import Response, proceed
+from capelin.runtime.server import serve
 from capelin.runtime.topology import Mutations, Template
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,

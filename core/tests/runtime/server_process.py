@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 NOW = datetime.now(UTC)
 CA = new_ca("hooks", now=NOW)
-PROGRAM = Path(__file__).with_name("served.py")
+PROGRAM = Path(__file__).with_name("sample_server.py")
 PATIENCE = 30.0
 
 

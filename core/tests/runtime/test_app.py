@@ -13,9 +13,11 @@ from capelin.api import Model
 from capelin.runtime import Catalog, Hook, Request, RetryResponse
 from capelin.runtime.dispatch import MAX_THREADS
 from capelin.runtime.extension import Call, Extension, InvalidExtensionError
-from capelin.runtime.results import Response, Retry, proceed, retry_after
-from capelin.runtime.server.app import MAX_BODY_BYTES, App, patience
-from capelin.runtime.server.deadlines import Watch, WatchedCall
+from capelin.runtime.messages import Response
+from capelin.runtime.results import proceed, retry_after
+from capelin.runtime.server.app import App, time_limit
+from capelin.runtime.server.body import MAX_BODY_BYTES
+from capelin.runtime.server.deadlines import CallDeadline, Deadlines
 from capelin.runtime.server.metrics import Counter
 from capelin.runtime.v1alpha1 import AfterClusterUpgrade, BeforeClusterCreate, Discovery
 from capelin.testing.waiting import PATIENCE, until
@@ -141,7 +143,7 @@ async def test_more_is_received_to_its_end_and_refused(parts: int) -> None:
     size = len(too_much) // parts + 1
     client = Client(*(too_much[at : at + size] for at in range(0, len(too_much), size)))
     answer = await client.call(app)
-    assert answer["message"] == "handler try takes no request above 20 MiB"
+    assert answer["message"] == "handler try accepts no request above 20 MiB"
     assert client.headers["connection"] == "close"
     assert counts.ended == [(PATH, "failure")]
 
@@ -158,7 +160,7 @@ async def test_a_call_ends_when_its_time_is_over() -> None:
     app, counts = app_of(endless)
     client = Client(query=b"timeout=20ms")
     answer = await client.call(app)
-    assert answer["message"] == "handler try did not answer in time"
+    assert answer["message"] == "handler try did not respond in time"
     assert answer["status"] == "Failure"
     assert ended == ["cancelled"]
     assert counts.ended == [(PATH, "timeout")]
@@ -174,7 +176,7 @@ async def test_a_body_that_never_ends_is_not_waited_for() -> None:
 
     client.receive = receive
     answer = await client.call(app)
-    assert answer["message"] == "handler try did not answer in time"
+    assert answer["message"] == "handler try did not respond in time"
     assert client.headers["connection"] == "close"
     assert counts.ended == [(PATH, "timeout")]
 
@@ -189,7 +191,7 @@ async def test_a_plain_handler_that_waits_too_long_is_answered_for() -> None:
     app, _ = app_of(sleeper)
     answer = await Client(query=b"timeout=20ms").call(app)
     waiting.set()
-    assert answer["message"] == "handler try did not answer in time"
+    assert answer["message"] == "handler try did not respond in time"
 
 
 class Hanging:
@@ -237,8 +239,8 @@ async def test_plain_handlers_that_hang_hold_up_no_other_and_say_so_at_last(
     well = Client(UPGRADED, path=AfterClusterUpgrade.id.path("other"))
     assert (await well.call(app))["message"] == "fine"
     assert (await Client().call(app))["message"] == (
-        f"handler try takes no call while {MAX_THREADS} earlier ones hang; find what they wait for,"
-        " or restart the extension"
+        f"handler try accepts no call while {MAX_THREADS} earlier ones hang; find what they wait"
+        " for, or restart the extension"
     )
 
 
@@ -342,7 +344,7 @@ async def test_a_call_is_answered_in_time_whatever_its_handler_does_then() -> No
     await call
     assert ended.is_set()
     answer = orjson.loads(client.sent[1]["body"])
-    assert answer["message"] == "handler try did not answer in time"
+    assert answer["message"] == "handler try did not respond in time"
     assert client.headers["connection"] == "close"
     assert len(client.sent) == 2
     assert counts.ended == [(PATH, "timeout")]
@@ -375,22 +377,22 @@ async def test_nobody_is_told_anything_who_has_gone_before_the_handler_ends() ->
         told.append("late")
 
     async def stubborn() -> None:
-        with Watch().call(client.receive, 1, tell) as call:
-            call.heard = True
+        with Deadlines().call(client.receive, 1, tell) as call:
+            call.body_read = True
             watched.append(call)
             for _ in range(2):
                 with suppress(asyncio.CancelledError):
                     await release.wait()
 
-    watched, release = list[WatchedCall](), asyncio.Event()
+    watched, release = list[CallDeadline](), asyncio.Event()
     client.receive = client.left
     task = asyncio.create_task(stubborn())
     await until(lambda: watched)
     now = asyncio.get_running_loop().time()
-    watched[0].look(now)
+    watched[0].check(now)
     await until(task.cancelling)
     for seconds in (2, 3):
-        watched[0].look(now + seconds)
+        watched[0].check(now + seconds)
     release.set()
     await task
     assert told == []
@@ -429,7 +431,7 @@ async def test_nothing_is_left_of_a_call() -> None:
 def test_the_answer_is_there_before_the_caller_gives_up(
     seconds: int, query: bytes, expected: float
 ) -> None:
-    assert patience(seconds, query) == pytest.approx(expected)
+    assert time_limit(seconds, query) == pytest.approx(expected)
 
 
 async def test_a_closing_server_asks_for_new_connections() -> None:
@@ -496,7 +498,7 @@ async def test_hooks_of_another_group_are_discovered_answered_and_described() ->
     ext = Extension("zoo")
 
     @ext.handler(BeforeOpening, settings=Rain)
-    def gates(call: Call[BeforeOpening, Rain]) -> OpeningResponse | Retry:
+    def gates(call: Call[BeforeOpening, Rain]) -> OpeningResponse | RetryResponse:
         if not call.settings.umbrellas:
             return retry_after(60, f"no umbrellas at the {call.request.gate} gate")
         return OpeningResponse(status="Success", retry_after_seconds=0, visitors=9)

@@ -10,7 +10,8 @@ from capelin.api import Model
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.dispatch import HandlerRunner, handler_runners
 from capelin.runtime.extension import Call, Extension
-from capelin.runtime.results import Failure, Response, proceed, retry_after
+from capelin.runtime.messages import Response
+from capelin.runtime.results import Failure, proceed, retry_after
 from capelin.runtime.v1alpha1 import (
     AfterControlPlaneInitialized,
     BeforeClusterCreate,
@@ -53,7 +54,7 @@ def endpoint(
 async def said(
     function: Any, hook: AnyHook = BeforeClusterCreate, body: bytes = BODY, **registration: Any
 ) -> dict[str, Any]:
-    answered = await endpoint(function, hook, **registration).answer(body)
+    answered = await endpoint(function, hook, **registration).respond(body)
     document = orjson.loads(answered.body)
     assert document.pop("apiVersion") == API_VERSION
     assert document.pop("kind") == hook.response_type().__name__
@@ -185,7 +186,7 @@ async def test_a_failure_that_cannot_be_written_is_a_failure_too() -> None:
         raise failure
 
     answer = await said(handler)
-    assert answer["message"] == "handler try failed with AttributeError; its log says more"
+    assert answer["message"] == "handler try failed with AttributeError; see its log"
 
 
 async def test_an_error_is_told_by_its_kind_only_and_logged_in_full(
@@ -196,7 +197,7 @@ async def test_an_error_is_told_by_its_kind_only_and_logged_in_full(
 
     answer = await said(handler)
     assert answer["status"] == "Failure"
-    assert answer["message"] == "handler try failed with ConnectionError; its log says more"
+    assert answer["message"] == "handler try failed with ConnectionError; see its log"
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "handler try failed" in caplog.text
@@ -215,8 +216,8 @@ async def test_an_answer_that_the_hook_does_not_have_is_a_failure(
     hook: AnyHook, body: bytes, result: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await said(returning(result), hook, body)
-    assert answer["message"] == "handler try failed with TypeError; its log says more"
-    assert f"{hook.id.name} cannot be answered with {type(result).__name__}" in caplog.text
+    assert answer["message"] == "handler try failed with TypeError; see its log"
+    assert f"{type(result).__name__} is no response of {hook.id.name}" in caplog.text
 
 
 def noting_its_thread() -> tuple[Callable[[object], None], list[int]]:
@@ -228,14 +229,14 @@ async def test_a_plain_handler_runs_in_a_thread_where_it_may_wait() -> None:
     function, threads = noting_its_thread()
     await said(function)
     assert threads != [threading.get_ident()]
-    assert not endpoint(function).at_once
+    assert not endpoint(function).blocks_loop
 
 
 async def test_a_plain_handler_runs_at_once_where_it_only_computes() -> None:
     function, threads = noting_its_thread()
     await said(function, GeneratePatches, b'{"items":[]}')
     assert threads == [threading.get_ident()]
-    assert endpoint(function, GeneratePatches).at_once
+    assert endpoint(function, GeneratePatches).blocks_loop
 
 
 async def test_an_async_handler_is_awaited_whatever_the_hook() -> None:
@@ -243,7 +244,7 @@ async def test_an_async_handler_is_awaited_whatever_the_hook() -> None:
         await asyncio.sleep(0)
         return proceed("waited")
 
-    assert not endpoint(handler, GeneratePatches).at_once
+    assert not endpoint(handler, GeneratePatches).blocks_loop
     answer = await said(handler, GeneratePatches, b'{"items":[]}')
     assert answer["message"] == "waited"
 
@@ -266,7 +267,7 @@ async def test_discovery_is_answered_from_the_registrations() -> None:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="quota")(go_on)
     discovery = handler_runners(ext)[Discovery.id.path()]
-    answer = orjson.loads((await discovery.answer(b"{}")).body)
+    answer = orjson.loads((await discovery.respond(b"{}")).body)
     assert answer == {
         "apiVersion": API_VERSION,
         "kind": "DiscoveryResponse",
@@ -276,4 +277,4 @@ async def test_discovery_is_answered_from_the_registrations() -> None:
 
 async def test_the_same_answer_is_the_same_bytes() -> None:
     one = endpoint(returning(retry_after(5, "later")))
-    assert await one.answer(BODY) == await one.answer(BODY)
+    assert await one.respond(BODY) == await one.respond(BODY)

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 from capelin.api import Model
-from capelin.runtime import Catalog, Hook, Message, Response
+from capelin.runtime import Catalog, Hook, Message, Response, RetryResponse
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.extension import Call, Extension, InvalidExtensionError
-from capelin.runtime.results import Failure, Response, Retry, proceed, retry_after
+from capelin.runtime.results import Failure, proceed, retry_after
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,
     BeforeClusterCreateRequest,
@@ -30,7 +30,7 @@ def test_discovery_says_what_was_registered() -> None:
         return proceed()
 
     @ext.handler(BeforeClusterCreate, name="quota", settings=Settings)
-    def any_name(call: Call[BeforeClusterCreate, Settings]) -> Retry | None:
+    def any_name(call: Call[BeforeClusterCreate, Settings]) -> RetryResponse | None:
         return retry_after(call.settings.replicas, "no room")
 
     ext.check()
@@ -60,7 +60,7 @@ def test_discovery_says_what_was_registered() -> None:
     call: Call[BeforeClusterCreate, Settings] = Call(
         BeforeClusterCreateRequest(cluster_json={}), Settings(replicas=3)
     )
-    assert any_name(call) == Retry(3, "no room")
+    assert any_name(call) == retry_after(3, "no room")
 
 
 def problem_of(ext: Extension) -> str:
@@ -78,7 +78,7 @@ def refusing(hook: AnyHook = BeforeClusterCreate, name: str = "good", **registra
 
 @pytest.mark.parametrize("name", ["", "Upper", "under_score", "-dash", "dash-", "a.b", "a" * 64])
 def test_a_handler_has_the_name_of_a_dns_label(name: str) -> None:
-    assert f"{name!r} is no name for a handler" in refusing(name=name)
+    assert f"{name!r} is no valid handler name" in refusing(name=name)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 63, "a--b"])
@@ -91,13 +91,13 @@ def test_any_dns_label_will_do(name: str) -> None:
 @pytest.mark.parametrize("seconds", [-1, 0, 31])
 def test_a_timeout_is_one_to_thirty_seconds(seconds: int) -> None:
     said = refusing(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds} seconds; say 1 to 30" in said
+    assert f"good has a timeout of {seconds} seconds; use 1 to 30" in said
 
 
 @pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
 def test_a_timeout_is_whole_seconds(seconds: Any) -> None:
     said = refusing(timeout_seconds=seconds)
-    assert f"good has a timeout of {seconds!r} seconds; say a whole number, 1 to 30" in said
+    assert f"good has a timeout of {seconds!r} seconds; use a whole number, 1 to 30" in said
 
 
 @pytest.mark.parametrize("seconds", [1, 30])
@@ -108,13 +108,13 @@ def test_the_shortest_and_the_longest_timeout_will_do(seconds: int) -> None:
 
 
 def test_a_failure_policy_is_one_of_two() -> None:
-    assert "good has the failure policy Maybe; say Fail or Ignore" in refusing(
+    assert "good has the failure policy Maybe; use Fail or Ignore" in refusing(
         failure_policy="Maybe"
     )
 
 
 def test_discovery_is_the_servers_own() -> None:
-    assert "good answers Discovery, which the server answers itself" in refusing(hook=Discovery)
+    assert "good serves Discovery, which the server serves itself" in refusing(hook=Discovery)
 
 
 def test_names_are_unique_over_all_hooks() -> None:
@@ -152,7 +152,7 @@ class Forgotten(Hook[Message, Response]):
 
 def test_every_handler_of_other_hooks_is_found_by_its_name() -> None:
     assert (
-        "good answers Animals, which has no place for its name in its path, so that no caller finds"
+        "good serves Animals, whose path has no handler name, so that no caller finds"
         " it; register the hook without singleton"
     ) in refusing(Animals)
 
@@ -165,7 +165,7 @@ def test_settings_are_for_requests_that_carry_some() -> None:
 
 def test_a_hook_that_nobody_registered_is_named() -> None:
     assert (
-        "good answers Forgotten, which is in no catalog; register it with"
+        "good serves Forgotten, which is in no catalog; register it with"
         ' @CATALOG.hook("GROUP/VERSION", ...)'
     ) in refusing(Forgotten)
 
@@ -176,7 +176,7 @@ def test_an_extension_for_other_callers_has_none_of_cluster_apis_hooks() -> None
     ext.check()
     ext.handler(BeforeClusterCreate, name="quota")(lambda _: None)
     assert (
-        "gates answers a hook of zoo.example.com, which Cluster API does not know; serve it from"
+        "gates serves a hook of zoo.example.com, which Cluster API does not know; serve it from"
         " an extension of its own"
     ) in problem_of(ext)
 
@@ -194,22 +194,22 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     ext.handler(BeforeClusterCreate, name="A", timeout_seconds=99)(lambda _: None)
     said = problem_of(ext)
     assert said.startswith("Cluster API would refuse the extension guard: ")
-    assert "'A' is no name" in said
+    assert "'A' is no valid handler name" in said
     assert "timeout of 99" in said
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 2**31])
 def test_to_ask_again_takes_a_while(seconds: int) -> None:
-    with pytest.raises(ValueError, match="cannot ask again after"):
+    with pytest.raises(ValueError, match="cannot retry after"):
         retry_after(seconds, "later")
 
 
 @pytest.mark.parametrize("seconds", [2.5, 2.0, True, "3", None])
 def test_to_ask_again_takes_whole_seconds(seconds: Any) -> None:
-    with pytest.raises(TypeError, match=f"cannot ask again after {seconds!r} seconds: say a whole"):
+    with pytest.raises(TypeError, match=f"cannot retry after {seconds!r} seconds: use a whole"):
         retry_after(seconds, "later")
 
 
 def test_verdicts_are_plain_values() -> None:
-    assert proceed("fine") == Response("fine")
+    assert proceed("fine") == Response(status="Success", message="fine")
     assert str(Failure("no room")) == Failure("no room").message == "no room"

@@ -446,7 +446,7 @@ def extension(command: str = "pull", name: str = "images-v1") -> Extension:
 async def test_patches_and_variables_are_answered_over_the_wire() -> None:
     answers = {
         path.rpartition("/")[2]: orjson.loads(
-            (await endpoint.answer(orjson.dumps(request(item("1"), image="pause")))).body
+            (await endpoint.respond(orjson.dumps(request(item("1"), image="pause")))).body
         )
         for path, endpoint in handler_runners(extension()).items()
     }

@@ -106,12 +106,12 @@ def test_twenty_mebibytes_are_answered(server: Served) -> None:
 def test_more_is_refused_in_words(server: Served) -> None:
     answer = server.ask(SIZE, b" " * (20 * 2**20 + 1))
     assert answer["status"] == "Failure"
-    assert answer["message"] == "handler size takes no request above 20 MiB"
+    assert answer["message"] == "handler size accepts no request above 20 MiB"
 
 
 def test_a_call_is_answered_before_its_caller_gives_up(server: Served) -> None:
     answer = server.ask(f"{ENDLESS}?timeout=50ms", CLUSTER)
-    assert answer["message"] == "handler endless did not answer in time"
+    assert answer["message"] == "handler endless did not respond in time"
 
 
 def test_a_call_ends_when_its_client_hangs_up(server: Served) -> None:

@@ -190,7 +190,7 @@ def _problems(handlers: Sequence[Handler]) -> Iterator[str]:
     unknown = [handler for handler in handlers if not hasattr(handler.hook, "id")]
     for handler in unknown:
         yield (
-            f"{handler.name} answers {handler.hook.__name__}, which is in no catalog; register it"
+            f"{handler.name} serves {handler.hook.__name__}, which is in no catalog; register it"
             ' with @CATALOG.hook("GROUP/VERSION", ...)'
         )
     if not unknown:
@@ -206,7 +206,7 @@ def _problems_of_all(handlers: Sequence[Handler]) -> Iterator[str]:
             yield f"{hook.id.name} has {count} handlers, and only one can be; remove the others"
     for handler in _for_others(handlers):
         yield (
-            f"{handler.name} answers a hook of {handler.hook.id.group}, which Cluster API does not"
+            f"{handler.name} serves a hook of {handler.hook.id.group}, which Cluster API does not"
             " know; serve it from an extension of its own"
         )
     for handler in handlers:
@@ -222,24 +222,24 @@ def _for_others(handlers: Sequence[Handler]) -> list[Handler]:
 def _problems_of(handler: Handler) -> Iterator[str]:
     if not HANDLER_NAME.fullmatch(handler.name):
         yield (
-            f"{handler.name!r} is no name for a handler; use lower-case letters, digits and"
+            f"{handler.name!r} is no valid handler name; use lower-case letters, digits and"
             " dashes, at most 63"
         )
     if not is_whole(handler.timeout_seconds):
         yield (
-            f"{handler.name} has a timeout of {handler.timeout_seconds!r} seconds; say a whole"
+            f"{handler.name} has a timeout of {handler.timeout_seconds!r} seconds; use a whole"
             " number, 1 to 30"
         )
     elif not 0 < handler.timeout_seconds <= MAX_TIMEOUT_SECONDS:
-        yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds; say 1 to 30"
+        yield f"{handler.name} has a timeout of {handler.timeout_seconds} seconds; use 1 to 30"
     if handler.failure_policy not in {"Fail", "Ignore"}:
-        yield f"{handler.name} has the failure policy {handler.failure_policy}; say Fail or Ignore"
+        yield f"{handler.name} has the failure policy {handler.failure_policy}; use Fail or Ignore"
     hook = handler.hook
     if hook is Discovery:
-        yield f"{handler.name} answers {hook.id.name}, which the server answers itself"
+        yield f"{handler.name} serves {hook.id.name}, which the server serves itself"
     elif hook.singleton:
         yield (
-            f"{handler.name} answers {hook.id.name}, which has no place for its name in its path,"
+            f"{handler.name} serves {hook.id.name}, whose path has no handler name,"
             " so that no caller finds it; register the hook without singleton"
         )
     if handler.settings is not None and "settings" not in hook.request_type().model_fields:

@@ -35,7 +35,7 @@ from capelin.runtime.client import (
     UnknownHandlerError,
     merge_responses,
 )
-from capelin.runtime.client.http import MAX_ANSWER_BYTES, Connections
+from capelin.runtime.client.http import MAX_RESPONSE_BYTES, Connections
 from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,
     BeforeClusterCreateRequest,
@@ -117,7 +117,7 @@ async def test_discovery_is_refused_with_everything_that_is_wrong(server: Server
         with pytest.raises(DiscoveryError) as error:
             await caller.discover(server.config())
     assert len(error.value.problems) == 2
-    assert "the handlers of ext cannot be taken: 'Gate' is no name" in str(error.value)
+    assert "the handlers of ext are invalid: 'Gate' is no valid handler name" in str(error.value)
 
 
 async def broken_status(_: web.BaseRequest) -> web.StreamResponse:
@@ -142,7 +142,7 @@ async def hanging_up(request: web.BaseRequest) -> web.StreamResponse:
 async def boundless(request: web.BaseRequest) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
-    for _ in range(MAX_ANSWER_BYTES // 2**20 + 1):
+    for _ in range(MAX_RESPONSE_BYTES // 2**20 + 1):
         await response.write(b" " * 2**20)
     return response
 
@@ -152,11 +152,11 @@ async def words(_: web.BaseRequest) -> web.StreamResponse:
 
 
 TROUBLES = [
-    (broken_status, "status", "gate.ext answered with status 500: '" + "x" * 512 + "...'"),
-    (redirecting, "redirect", "gate.ext sends elsewhere (status 307)"),
-    (endless, "timeout", "does not answer (no answer within 1 s)"),
-    (hanging_up, "unreachable", "does not answer (it closed the connection)"),
-    (boundless, "unreadable", "more than 20 MiB"),
+    (broken_status, "status", "gate.ext responded with status 500: '" + "x" * 512 + "...'"),
+    (redirecting, "redirect", "gate.ext redirects (status 307)"),
+    (endless, "timeout", "does not respond (no response in 1 s)"),
+    (hanging_up, "unreachable", "does not respond (it closed the connection)"),
+    (boundless, "unreadable", "above 20 MiB"),
     (words, "unreadable", "not JSON"),
 ]
 
@@ -174,7 +174,7 @@ async def test_no_answer_fails_or_is_ignored_as_the_handler_says(
         with pytest.raises(NoResponseError) as error:
             await caller.call(BeforeClusterCreate, "gate.ext", CREATE, about=DEMO)
         ignored = await caller.call(BeforeClusterCreate, "other.ext", CREATE, about=DEMO)
-    assert error.value.trouble == trouble
+    assert error.value.failure_kind == trouble
     assert words in str(error.value)
     assert (ignored.status, ignored.message, ignored.retry_after_seconds) == ("Success", "", 0)
 
@@ -270,7 +270,7 @@ async def test_a_handler_in_trouble_rests_without_the_others_of_its_server(
     async with calling(server.config(), clock=clock, backoff=Backoff(2, 60)) as caller:
         first = await ask(caller, "gate.ext")
         assert first != "answered"
-        # Whoever else answers says nothing of how this one is.
+        # Whoever else answers failedthing of how this one is.
         assert await ask(caller, "other.ext") == "answered"
         asked = len(server.asked)
         assert await ask(caller, "gate.ext") == first
@@ -332,7 +332,7 @@ async def test_what_answers_say_beside_waiting_is_merged_by_a_rule_or_not_at_all
 
     async with calling(server.config()) as caller:
         asked = len(server.asked)
-        with pytest.raises(NoMergeRuleError, match="answers to GeneratePatches say items"):
+        with pytest.raises(NoMergeRuleError, match="no rule merges items"):
             await caller.call_all(GeneratePatches, request, about=DEMO)
         assert len(server.asked) == asked
     async with calling(server.config(), merges={GeneratePatches: first}) as caller:
@@ -389,7 +389,7 @@ async def test_handlers_are_for_the_namespaces_that_their_extension_selects(
 async def test_a_handler_is_called_for_its_own_hook_only(server: Server) -> None:
     server.says[DISCOVERY] = discovers(handler("gate"))
     async with calling(server.config()) as caller:
-        with pytest.raises(UnknownHandlerError, match=r"gate\.ext is a handler for BeforeClusterC"):
+        with pytest.raises(UnknownHandlerError, match=r"gate\.ext serves BeforeClusterC"):
             await caller.call(
                 BeforeClusterDelete,
                 "gate.ext",
@@ -408,7 +408,7 @@ async def test_answers_are_kept_by_what_they_depend_on(server: Server) -> None:
             before = len(server.asked)
             request = DiscoverVariablesRequest(settings=settings)
             await caller.call(
-                DiscoverVariables, "variables.ext", request, about=DEMO, keep_by="all"
+                DiscoverVariables, "variables.ext", request, about=DEMO, cache_key="all"
             )
             return len(server.asked) - before
 
@@ -470,7 +470,7 @@ class OldFeedRequest(Message):
 
 
 class OldFeedResponse(Response):
-    """The old version says nothing of how much."""
+    """The old version failedthing of how much."""
 
 
 @ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Feeds")
@@ -554,7 +554,7 @@ async def test_trouble_with_a_hook_of_others_is_ignored_as_far_as_nothing_is_an_
 async def test_no_answer_is_made_up_where_there_is_no_handler(hook: Any) -> None:
     request = FeedRequest(animal="otter", grams=5)
     async with calling(catalog=ZOO) as caller:
-        with pytest.raises(NoHandlerError, match="nobody is a handler for Weigh"):
+        with pytest.raises(NoHandlerError, match="no handler serves Weigh"):
             await caller.call_all(hook, request, about=DEMO)
 
 
@@ -580,7 +580,7 @@ async def test_a_certificate_that_is_not_trusted_is_no_answer(server: Server) ->
         assert await post(connections, address) == 200
         with pytest.raises(NoResponseError, match="certificate is not trusted") as error:
             await post(connections, replace(address, ca=None))
-    assert error.value.trouble == "untrusted"
+    assert error.value.failure_kind == "untrusted"
 
 
 async def test_a_service_is_reached_through_a_tunnel_by_its_own_name(
@@ -625,5 +625,5 @@ async def test_a_caller_shows_who_it_is_and_follows_its_files(
             with pytest.raises(NoResponseError):
                 await post(nobody, address)
         identity.key.unlink()
-        with pytest.raises(EndpointError, match="client certificate cannot be read"):
+        with pytest.raises(EndpointError, match="cannot read the client certificate"):
             await post(connections, address)

@@ -16,13 +16,8 @@ from capelin.runtime.client import (
     endpoint_of_url,
     merge_responses,
 )
-from capelin.runtime.client.backoff import Blocked, CircuitBreaker, TTLCache
-from capelin.runtime.client.discovery import (
-    ExtensionHandler,
-    GroupVersionHook,
-    accepted,
-    problems_of,
-)
+from capelin.runtime.client.backoff import BlockedCalls, CircuitBreaker, TTLCache
+from capelin.runtime.client.discovery import accepted, problems_of
 from capelin.runtime.client.registry import selects
 from capelin.runtime.client.responses import read_response
 from capelin.runtime.v1alpha1 import (
@@ -31,7 +26,9 @@ from capelin.runtime.v1alpha1 import (
     BeforeClusterCreate,
     BeforeClusterCreateResponse,
     BeforeClusterUpgrade,
+    ExtensionHandler,
     GeneratePatchesResponse,
+    GroupVersionHook,
 )
 
 HOOK = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
@@ -114,16 +111,16 @@ def test_a_path_stays_one_whatever_is_in_it(path: str, asked: str) -> None:
             "either a url or a service",
         ),
         (ExtensionClientConfig(service=ServiceReference(name="a")), "a name and a namespace"),
-        (ExtensionClientConfig(url="http://a"), "has to begin with https://"),
+        (ExtensionClientConfig(url="http://a"), "must start with https://"),
         (ExtensionClientConfig(url="https://a:b"), "is no URL"),
         (ExtensionClientConfig(url="https://a..b"), "is no URL"),
         (ExtensionClientConfig(url=f"https://{'a' * 64}.b"), "is no URL"),
         (ExtensionClientConfig(url="https://a\\b"), "is no URL"),
-        (ExtensionClientConfig(url="https://user:secret@a"), "neither user nor query"),
+        (ExtensionClientConfig(url="https://user:secret@a"), "must have no user, query"),
         (ExtensionClientConfig(url="https://user:secret@a:b"), "'a:b' is no URL"),
-        (ExtensionClientConfig(url="http://user:secret@a"), "'a' has to begin with https://"),
-        (ExtensionClientConfig(url="http://a?token=secret"), "'http://a' has to begin"),
-        (ExtensionClientConfig(url="https://a?b=c"), "neither user nor query"),
+        (ExtensionClientConfig(url="http://user:secret@a"), "'a' must start with https://"),
+        (ExtensionClientConfig(url="http://a?token=secret"), "'http://a' must start"),
+        (ExtensionClientConfig(url="https://a?b=c"), "must have no user, query"),
     ],
 )
 def test_what_leads_nowhere_is_refused(said: ExtensionClientConfig, words: str) -> None:
@@ -164,13 +161,13 @@ def test_nothing_said_selects_everything() -> None:
     ("handlers", "words"),
     [
         ([said(), said(hook="BeforeClusterDelete")], "2 handlers are called gate"),
-        ([said("Gate_1")], "'Gate_1' is no name"),
-        ([said("a" * 64)], "is no name"),
-        ([said("")], "'' is no name"),
+        ([said("Gate_1")], "'Gate_1' is no valid handler name"),
+        ([said("a" * 64)], "is no valid handler name"),
+        ([said("")], "'' is no valid handler name"),
         ([said(seconds=31)], "gate has a timeout of 31 seconds"),
         ([said(seconds=-1)], "gate has a timeout of -1 seconds"),
         ([said(policy="Retry")], "failure policy 'Retry'"),
-        ([said(hook="BeforeLunch")], "gate is for BeforeLunch"),
+        ([said(hook="BeforeLunch")], "gate serves BeforeLunch"),
         ([said(version="hooks.runtime.cluster.x-k8s.io/v1")], "which is not known here"),
     ],
 )
@@ -244,15 +241,15 @@ def test_an_answer_is_read_as_go_reads_it() -> None:
 def test_what_cannot_be_read_is_no_answer(body: bytes, words: str) -> None:
     with pytest.raises(NoResponseError, match=words) as error:
         read_response("h", GeneratePatchesResponse, body)
-    assert error.value.trouble == "unreadable"
+    assert error.value.failure_kind == "unreadable"
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"status":"Failure","message":"closed"}', "h says no: closed"),
-        (b'{"status":"Perhaps"}', "h answered with the unknown status 'Perhaps'"),
-        (b"{}", "h answered with the unknown status ''"),
+        (b'{"status":"Failure","message":"closed"}', "h failed: closed"),
+        (b'{"status":"Perhaps"}', "h responded with the unknown status 'Perhaps'"),
+        (b"{}", "h responded with the unknown status ''"),
     ],
 )
 def test_what_is_no_success_is_refused(body: bytes, words: str) -> None:
@@ -269,30 +266,30 @@ def test_rests_grow_until_a_server_is_well_again() -> None:
         resting.failed("s", "gone")
         resting.failed("s", "gone at the same time")
         clock.now += seconds - 0.1
-        assert resting.why("s") == "gone"
+        assert resting.error("s") == "gone"
         clock.now += 0.1
-        assert resting.why("s") is None
-    resting.answered("s")
+        assert resting.error("s") is None
+    resting.succeeded("s")
     resting.failed("s", "again")
     clock.now += 1
-    assert resting.why("s") is None
+    assert resting.error("s") is None
     assert Backoff().seconds(10_000) == 60
 
 
 def test_what_holds_back_does_so_until_its_time_is_over() -> None:
     clock = Clock()
-    blocked = Blocked(clock)
-    blocked.note(BeforeClusterCreate, DEMO, blocking(0, "go"))
-    assert blocked.still(BeforeClusterCreate, DEMO) is None
-    blocked.note(BeforeClusterCreate, DEMO, blocking(10, "closed"))
+    blocked = BlockedCalls(clock)
+    blocked.add(BeforeClusterCreate, DEMO, blocking(0, "go"))
+    assert blocked.current(BeforeClusterCreate, DEMO) is None
+    blocked.add(BeforeClusterCreate, DEMO, blocking(10, "closed"))
     clock.now += 4
-    assert blocked.still(BeforeClusterCreate, DEMO) == blocking(6, "closed")
-    assert blocked.still(BeforeClusterCreate, NamespacedName("default", "other")) is None
-    assert blocked.still(BeforeClusterUpgrade, DEMO) is None
+    assert blocked.current(BeforeClusterCreate, DEMO) == blocking(6, "closed")
+    assert blocked.current(BeforeClusterCreate, NamespacedName("default", "other")) is None
+    assert blocked.current(BeforeClusterUpgrade, DEMO) is None
     clock.now += 5.9
-    assert blocked.still(BeforeClusterCreate, DEMO) == blocking(1, "closed")
+    assert blocked.current(BeforeClusterCreate, DEMO) == blocking(1, "closed")
     clock.now += 0.1
-    assert blocked.still(BeforeClusterCreate, DEMO) is None
+    assert blocked.current(BeforeClusterCreate, DEMO) is None
 
 
 ZOO = Catalog()
@@ -305,9 +302,9 @@ class _Zoo:
 
 
 def test_an_answer_holds_no_hook_of_another_group_back() -> None:
-    blocked = Blocked(Clock())
-    blocked.note(BeforeClusterCreate, DEMO, blocking(10, "closed"))
-    assert blocked.still(_Zoo.BeforeClusterCreate, DEMO) is None
+    blocked = BlockedCalls(Clock())
+    blocked.add(BeforeClusterCreate, DEMO, blocking(10, "closed"))
+    assert blocked.current(_Zoo.BeforeClusterCreate, DEMO) is None
 
 
 class CountResponse(RetryResponse):
@@ -331,16 +328,16 @@ class _OldZoo:
 
 def test_an_answer_that_holds_back_is_given_again_with_all_that_it_says() -> None:
     clock = Clock()
-    blocked = Blocked(clock)
+    blocked = BlockedCalls(clock)
     full = CountResponse(status="Success", message="full", visitors=7, retry_after_seconds=10)
-    blocked.note(BeforeGateOpens, DEMO, full)
+    blocked.add(BeforeGateOpens, DEMO, full)
     clock.now += 4
-    assert blocked.still(BeforeGateOpens, DEMO) == full.model_copy(
+    assert blocked.current(BeforeGateOpens, DEMO) == full.model_copy(
         update={"retry_after_seconds": 6}
     )
     assert full.retry_after_seconds == 10
     old = OldCountResponse(status="Success", message="full", retry_after_seconds=6)
-    assert blocked.still(_OldZoo.BeforeGateOpens, DEMO) == old
+    assert blocked.current(_OldZoo.BeforeGateOpens, DEMO) == old
 
 
 def test_a_store_forgets() -> None:

@@ -16,9 +16,7 @@ import aiohttp
 from yarl import URL
 
 from capelin.api.durations import format_duration
-from capelin.client.errors import CredentialError
-from capelin.client.reasons import why_lost
-from capelin.client.tls import context
+from capelin.client import CredentialError, describe_connection_error, tls_context
 from capelin.runtime.client.endpoint import Endpoint
 from capelin.runtime.client.errors import EndpointError, FailureKind, NoResponseError
 
@@ -159,12 +157,14 @@ class Connections:
                     headers=dict(response.headers),
                 )
         except aiohttp.ConnectionTimeoutError as error:
-            raise _no_response("unreachable", endpoint, why_lost(error), reached=False) from None
+            reason = describe_connection_error(error)
+            raise _no_response("unreachable", endpoint, reason, reached=False) from None
         except TimeoutError:
             raise _no_response("timeout", endpoint, f"no response in {seconds:g} s") from None
         except aiohttp.ClientError as error:
             reached = not isinstance(error, aiohttp.ClientConnectorError)
-            raise _no_response(_kind(error), endpoint, why_lost(error), reached=reached) from None
+            reason = describe_connection_error(error)
+            raise _no_response(_kind(error), endpoint, reason, reached=reached) from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -190,8 +190,8 @@ class Connections:
         own = self._client_certificate
         try:
             if own is None:
-                return context(ca, None, None)
-            return context(ca, own.certificate.read_bytes(), own.key.read_bytes())
+                return tls_context(ca, None, None)
+            return tls_context(ca, own.certificate.read_bytes(), own.key.read_bytes())
         except CredentialError as error:
             raise EndpointError(str(error)) from None
 

@@ -1,6 +1,6 @@
 """The ASGI application of an extension: hooks, and documents for all other paths.
 
-Hooks bypass FastAPI: its overhead per request is larger than most handlers' (docs/decisions/0040-hooks-before-fastapi.md).
+Hooks bypass FastAPI, which costs more per request than most handlers do (decision 40).
 """
 
 import time
@@ -90,9 +90,9 @@ class App:
     @cached_property
     def _documents(self) -> Any:
         # Few processes ever serve it, and FastAPI is a fifth of their memory.
-        from capelin.runtime.server.openapi_ui import documents  # noqa: PLC0415
+        from capelin.runtime.server.openapi_ui import openapi_app  # noqa: PLC0415
 
-        return documents(self._extension)
+        return openapi_app(self._extension)
 
 
 @lru_cache(maxsize=256)

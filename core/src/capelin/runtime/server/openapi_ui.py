@@ -1,4 +1,4 @@
-"""What people look at: the OpenAPI document of the extension's hooks, and Swagger UI for it."""
+"""Serves the OpenAPI document of the extension's hooks, and Swagger UI."""
 
 from importlib.metadata import version
 from typing import Any
@@ -13,8 +13,8 @@ from capelin.runtime.openapi import openapi_document
 from capelin.runtime.v1alpha1 import Discovery
 
 
-def documents(extension: Extension) -> FastAPI:
-    """An application with the documents, at `/docs` and `/openapi.json`."""
+def openapi_app(extension: Extension) -> FastAPI:
+    """An application with `/docs` and `/openapi.json`."""
     app = FastAPI(title=extension.name, docs_url=None, redoc_url=None, openapi_url=None)
     hooks = {Discovery, *(handler.hook for handler in extension.handlers)}
     document = openapi_document(hooks, title=extension.name, version=version("capelin-core"))
@@ -24,7 +24,7 @@ def documents(extension: Extension) -> FastAPI:
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_swagger", "resources")]))
 
     @app.get("/openapi.json")
-    def shown() -> dict[str, Any]:
+    def openapi() -> dict[str, Any]:
         return document
 
     @app.get("/docs")

@@ -30,7 +30,7 @@ class GroupVersionHook(Part):
 
 
 class ExtensionHandler(Part):
-    """A handler of the server, as discovery reports it: valid or not."""
+    """A handler of the server."""
 
     name: Annotated[str, Required()] = ""
     request_hook: Annotated[GroupVersionHook, Required()] = GroupVersionHook()
