@@ -11,7 +11,7 @@ from pathlib import Path
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.api.views.core import CustomResourceDefinition, Node
 from capelin.client import Client, ClientOptions, Config, NotServed
-from capelin.contract.conditions import ConditionSpec
+from capelin.contract.conditions import update
 from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.owners import reference_to
 from capelin.controller import Context
@@ -19,13 +19,14 @@ from capelin.controller.events import Recorder
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.management import Environment
 from capelin.embedded.processes import Process
+from capelin.provider import InfraMachineStatus, Initialization
 from capelin.testing.cluster_api import cluster_api_crds
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.desired import pool_machine, revision_of
 from capelin_machine_pool.provider import provider
 from capelin_machine_pool.reconcilers import MachinePoolReconciler
-from capelin_machine_pool.status import machine_status
+from capelin_machine_pool.status import machine_conditions
 
 from tests.bench.rows import Row
 from tests.bench.running import Bench, cpu_seconds, management
@@ -138,14 +139,14 @@ async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMa
             failure_domain=None,
         )
         made = await client.create(one)
-        now = datetime.now(UTC)
-        seen = InstanceStatus(running=True)
-        status = machine_status(
-            made,
-            seen,
-            failure_domain=None,
-            paused=ConditionSpec("Paused", "False", "NotPaused"),
-            now=now,
+        conditions = update(
+            [],
+            machine_conditions(InstanceStatus(running=True)),
+            now=datetime.now(UTC),
+            generation=1,
+        )
+        status = InfraMachineStatus(
+            conditions=conditions, initialization=Initialization(provisioned=True), ready=True
         )
         await client.apply_status(made.model_copy(update={"status": status}))
 

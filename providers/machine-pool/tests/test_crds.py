@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from capelin.api import crd
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolSpec, Simulated
-from capelin_machine_pool.provider import KINDS, LABEL, provider
+from capelin_machine_pool.provider import provider
 from pydantic import ValidationError
 
 
@@ -16,18 +16,17 @@ def schema(manifest: dict[str, Any], *path: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_kind_is_labelled_with_its_contracts_and_provider(kind: Any) -> None:
-    manifest = crd(kind, provider=LABEL)
-    assert manifest["metadata"]["name"] == (
-        f"{kind.__name__.lower()}s.infrastructure.cluster.x-k8s.io"
-    )
+@pytest.mark.parametrize("manifest", provider().crds, ids=lambda crd: crd["metadata"]["name"])
+def test_every_kind_is_labelled_with_its_contract_and_provider(manifest: dict[str, Any]) -> None:
+    kind = manifest["spec"]["names"]["kind"]
+    assert manifest["metadata"]["name"] == (f"{kind.lower()}s.infrastructure.cluster.x-k8s.io")
     labels = manifest["metadata"]["labels"]
     assert labels["cluster.x-k8s.io/v1beta2"] == "v1alpha1"
-    assert labels["cluster.x-k8s.io/v1beta1"] == "v1alpha1"
+    # Failure domains are a list, as v1beta2 has them; in v1beta1 they are a map.
+    assert "cluster.x-k8s.io/v1beta1" not in labels
     assert labels["cluster.x-k8s.io/provider"] == "infrastructure-capelin"
     assert manifest["spec"]["scope"] == "Namespaced"
-    assert manifest["spec"]["names"]["listKind"] == f"{kind.__name__}List"
+    assert manifest["spec"]["names"]["listKind"] == f"{kind}List"
     assert manifest["spec"]["names"]["categories"] == ["cluster-api"]
 
 
@@ -92,7 +91,14 @@ def test_a_surge_that_is_no_number_and_no_percentage_is_refused(value: int | str
 
 def test_the_provider_brings_every_kind_and_may_use_it() -> None:
     made = provider()
-    assert [one["spec"]["names"]["kind"] for one in made.crds] == [kind.__name__ for kind in KINDS]
+    assert {crd["spec"]["names"]["kind"] for crd in made.crds} == {
+        "CapelinCluster",
+        "CapelinClusterTemplate",
+        "CapelinMachine",
+        "CapelinMachinePool",
+        "CapelinMachinePoolTemplate",
+        "CapelinMachineTemplate",
+    }
     allowed = {
         (group, resource, verb)
         for rule in made.rules

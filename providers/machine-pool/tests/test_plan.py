@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from capelin.api import ObjectMeta
+from capelin.api import ObjectMeta, OwnerReference
 from capelin.api.views.capi import Cluster, Machine, MachinePool
 from capelin.contract.labels import POOL_NAME_LABEL
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
@@ -24,9 +24,9 @@ from capelin_machine_pool.plan import (
     PoolStep,
     is_settled,
     machine_waits_for,
+    needs_owner,
     next_changes,
     next_pool_step,
-    pool_waits_for,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -303,35 +303,9 @@ def test_percentages_round_surge_up_and_unavailability_down(
     assert (wanted.surge, wanted.unavailable) == expected
 
 
-def cluster(*, infrastructure: bool = True, control_plane: bool = True) -> Cluster:
-    initialization = {
-        "infrastructureProvisioned": infrastructure,
-        "controlPlaneInitialized": control_plane,
-    }
+def cluster(*, infrastructure: bool = True) -> Cluster:
+    initialization = {"infrastructureProvisioned": infrastructure}
     return Cluster.read({"status": {"initialization": initialization}})
-
-
-def machine_pool(data: str | None = "data", **spec: Any) -> MachinePool:
-    template = {"bootstrap": {"dataSecretName": data} if data is not None else {}}
-    return MachinePool.read({"spec": {**spec, "template": {"spec": template}}})
-
-
-@pytest.mark.parametrize(
-    ("observed", "owner", "reason"),
-    [
-        (None, machine_pool(), "WaitingForOwner"),
-        (cluster(), None, "WaitingForOwner"),
-        (cluster(infrastructure=False), machine_pool(), "WaitingForClusterInfrastructureReady"),
-        (cluster(), machine_pool(None), "WaitingForBootstrapData"),
-        (cluster(control_plane=False), machine_pool(), "WaitingForControlPlaneInitialized"),
-        (cluster(), machine_pool(""), None),
-    ],
-)
-def test_what_a_pool_waits_for(
-    observed: Cluster | None, owner: MachinePool | None, reason: str | None
-) -> None:
-    waiting = pool_waits_for(observed, owner)
-    assert (waiting and waiting.reason) == reason
 
 
 def capelin_machine(version: str | None, *, pool: str = "", **metadata: Any) -> CapelinMachine:
@@ -375,7 +349,7 @@ def test_what_a_machine_waits_for(
 def desired(replicas: int, revision: str | None = "r1") -> DesiredPool:
     return DesiredPool(
         cluster="demo",
-        machine_pool=machine_pool(),
+        machine_pool=MachinePool.read({"metadata": {"name": "workers"}}),
         limits=RolloutLimits(replicas),
         revision=revision,
         failure_domains=("east", "west"),
@@ -424,3 +398,25 @@ def test_no_more_than_fifty_machines_begin_to_go_within_a_minute() -> None:
         infos[machine.name] = info({0: 30, 1: 90}.get(number // 10))
     step = next_pool_step(desired(0), ObservedPool(machines, infos), START)
     assert (len(step.delete), step.create) == (40, ())
+
+
+@pytest.mark.parametrize(
+    ("changed", "needed"),
+    [
+        ({}, False),
+        ({"controller": True, "block_owner_deletion": True}, False),
+        ({"api_version": "cluster.x-k8s.io/v1beta1"}, False),
+        ({"uid": "before the move"}, True),
+        ({"name": "other"}, True),
+        ({"kind": "MachinePool"}, True),
+    ],
+    ids=str,
+)
+def test_an_owner_reference_is_written_only_where_nobody_else_has(
+    changed: dict[str, Any], needed: bool
+) -> None:
+    owner = Cluster.read({"metadata": {"name": "demo", "uid": "1"}})
+    reference = OwnerReference(
+        api_version=Cluster.resource.api_version, kind="Cluster", name="demo", uid="1"
+    )
+    assert needs_owner([reference.model_copy(update=changed)], owner) is needed

@@ -1,70 +1,66 @@
-"""What is said of pools, machines and what is around them."""
+"""Status and conditions of pools and machines."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 import pytest
 from capelin.api import Condition, ObjectMeta
 from capelin.api.views.capi import Cluster, MachinePool
-from capelin.contract.conditions import ConditionSpec
-from capelin.contract.pausing import paused
+from capelin.contract.conditions import ConditionSpec, update
+from capelin.provider import (
+    Endpoint,
+    InfraClusterStatus,
+    InfraMachineStatus,
+    Initialization,
+    MachineAddress,
+)
 from capelin_machine_pool.api import (
-    Address,
     CapelinCluster,
     CapelinMachine,
     CapelinMachinePool,
     ClusterSpec,
-    ClusterStatus,
-    Endpoint,
-    FailureDomain,
-    Initialization,
     MachinePoolSpec,
     MachinePoolStatus,
     MachineSpec,
-    MachineStatus,
 )
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.desired import REVISION_LABEL, DesiredPool, RolloutLimits
+from capelin_machine_pool.plan import cluster_waits_for
 from capelin_machine_pool.status import (
-    cluster_status,
     is_lost,
     is_ready,
-    machine_status,
-    merge_conditions,
+    machine_conditions,
+    pool_conditions,
     pool_status,
     provider_ids,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LATER = NOW + timedelta(minutes=5)
-DOMAINS = [FailureDomain(name="east", control_plane=True), FailureDomain(name="west")]
-NOT_PAUSED = ConditionSpec("Paused", "False", "NotPaused")
 STARTING = InstanceStatus(running=False, message="starting")
-RUNNING = InstanceStatus(running=True, addresses=(Address(type="Hostname", address="m"),))
+RUNNING = InstanceStatus(running=True, addresses=(MachineAddress(type="Hostname", address="m"),))
 LOST = InstanceStatus(running=True, lost=True, message="its Node was deleted")
 
 
-def machine(name: str = "m", *seen: InstanceStatus) -> CapelinMachine:
-    """A machine as it is after the backend has told these things of it, one after the other."""
-    made = CapelinMachine(
+def machine(name: str = "m", *observed: InstanceStatus) -> CapelinMachine:
+    """A machine after the backend has reported these states, one after the other."""
+    status = InfraMachineStatus()
+    for state in observed:
+        status.conditions = update(
+            status.conditions, machine_conditions(state), now=NOW, generation=3
+        )
+        if state.running:
+            status.initialization = Initialization(provisioned=True)
+    return CapelinMachine(
         metadata=ObjectMeta(name=name, namespace="team", generation=3),
         spec=MachineSpec(provider_id=f"capelin:///team/demo/{name}", version="v1.33.13"),
+        status=status,
     )
-    for instance in seen:
-        made.status = status_of(made, instance)
-    return made
 
 
-def status_of(
-    one: CapelinMachine, instance: InstanceStatus, *, now: datetime = NOW, domain: str | None = None
-) -> MachineStatus:
-    return machine_status(one, instance, failure_domain=domain, paused=NOT_PAUSED, now=now)
-
-
-def pool(status: MachinePoolStatus | None = None) -> CapelinMachinePool:
+def pool() -> CapelinMachinePool:
     return CapelinMachinePool(
         metadata=ObjectMeta(name="pool", namespace="team", generation=2),
         spec=MachinePoolSpec(),
-        status=status,
     )
 
 
@@ -77,55 +73,39 @@ def desired(replicas: int) -> DesiredPool:
     )
 
 
-def pool_of(
-    *machines: CapelinMachine, replicas: int, up_to_date: int | None = None
-) -> MachinePoolStatus:
+def marked(machines: Sequence[CapelinMachine], up_to_date: int | None) -> None:
     for member in machines[:up_to_date]:
         member.metadata.labels[REVISION_LABEL] = "r1"
-    return pool_status(pool(), desired(replicas), machines, paused=NOT_PAUSED, now=NOW)
 
 
-def spoken(conditions: list[Condition]) -> dict[str, tuple[str, str, str]]:
-    return {one.type: (one.status, one.reason, one.message) for one in conditions}
+def status_of(*machines: CapelinMachine) -> MachinePoolStatus:
+    return pool_status(pool(), machines)
 
 
-def test_a_machine_is_provisioned_in_both_generations_words_as_soon_as_it_runs() -> None:
-    before, after = machine("m", STARTING).status, machine("m", STARTING, RUNNING).status
-    assert before is not None
-    assert after is not None
-    assert (before.initialization.provisioned, before.ready) == (False, False)
-    assert (after.initialization.provisioned, after.ready) == (True, True)
+def conditions_of(
+    *machines: CapelinMachine, replicas: int, up_to_date: int | None = None
+) -> dict[str, tuple[str, str, str]]:
+    marked(machines, up_to_date)
+    return spoken(pool_conditions(desired(replicas), machines))
 
 
-@pytest.mark.parametrize("instance", [STARTING, LOST])
-def test_a_machine_that_was_provisioned_stays_so_and_is_not_ready(instance: InstanceStatus) -> None:
-    one = machine("m", RUNNING, instance)
-    assert one.status is not None
-    assert (one.status.initialization.provisioned, one.status.ready) == (True, True)
-    assert spoken(one.status.conditions)["Ready"] == ("False", "NotReady", instance.message)
-    assert not is_ready(one)
+def spoken(specs: Iterable[ConditionSpec | Condition]) -> dict[str, tuple[str, str, str]]:
+    return {spec.type: (spec.status, spec.reason, spec.message) for spec in specs}
 
 
-def test_a_lost_machine_keeps_its_addresses_and_says_what_was_lost() -> None:
-    one = machine("m", RUNNING, LOST)
-    assert one.status is not None
-    assert [address.address for address in one.status.addresses] == ["m"]
-    assert spoken(one.status.conditions)["NodeRunning"] == (
-        "False",
-        "NodeDeleted",
-        "its Node was deleted",
-    )
-    assert is_lost(one)
-    assert not is_lost(machine("m", RUNNING))
+def test_a_machine_whose_node_was_deleted_is_not_ready_and_says_why() -> None:
+    lost = machine("m", RUNNING, LOST)
+    assert spoken(machine_conditions(LOST)) == {
+        "Ready": ("False", "NotReady", "its Node was deleted"),
+        "NodeRunning": ("False", "NodeDeleted", "its Node was deleted"),
+    }
+    assert (is_ready(lost), is_lost(lost)) == (False, True)
+    assert (is_ready(machine("m", RUNNING)), is_lost(machine("m", RUNNING))) == (True, False)
 
 
-def test_a_machine_says_where_it_is() -> None:
-    assert status_of(machine(), RUNNING, domain="east").failure_domain == "east"
-
-
-def test_a_machine_that_has_not_changed_says_the_same_later() -> None:
-    one = machine("m", STARTING, RUNNING)
-    assert status_of(one, RUNNING, now=LATER) == one.status
+def test_a_machine_that_starts_is_not_ready() -> None:
+    assert spoken(machine_conditions(STARTING))["NodeRunning"] == ("False", "Starting", "starting")
+    assert not is_ready(machine("m", STARTING))
 
 
 def test_only_machines_that_became_nodes_and_still_are_stand_in_the_sorted_list() -> None:
@@ -144,7 +124,7 @@ def test_only_machines_that_became_nodes_and_still_are_stand_in_the_sorted_list(
 
 def test_a_pool_counts_the_machines_it_lists() -> None:
     machines = [machine("a", RUNNING), machine("b", STARTING), machine("c", RUNNING, LOST)]
-    status = pool_of(*machines, replicas=3)
+    status = status_of(*machines)
     assert status.replicas == len(provider_ids(machines)) == 1
 
 
@@ -152,14 +132,15 @@ def test_a_pool_counts_the_machines_it_lists() -> None:
 def test_a_pool_is_provisioned_whatever_becomes_of_its_machines(
     machines: list[CapelinMachine],
 ) -> None:
-    status = pool_of(*machines, replicas=3)
+    status = status_of(*machines)
     assert (status.initialization.provisioned, status.ready) == (True, True)
     assert status.infrastructure_machine_kind == "CapelinMachine"
 
 
 def test_a_pool_says_how_many_of_its_machines_are_ready_and_outdated() -> None:
-    status = pool_of(machine("a", RUNNING), machine("b", STARTING), replicas=2, up_to_date=1)
-    conditions = spoken(status.conditions)
+    conditions = conditions_of(
+        machine("a", RUNNING), machine("b", STARTING), replicas=2, up_to_date=1
+    )
     assert conditions["Ready"] == ("False", "NotReady", "1 of 2 machines are ready")
     assert conditions["ReplicasReady"] == (
         "False",
@@ -170,22 +151,20 @@ def test_a_pool_says_how_many_of_its_machines_are_ready_and_outdated() -> None:
 
 
 def test_a_pool_as_wanted_says_so() -> None:
-    conditions = spoken(pool_of(machine("a", RUNNING), replicas=1).conditions)
-    assert {type_: said_of[0] for type_, said_of in conditions.items()} == {
+    conditions = conditions_of(machine("a", RUNNING), replicas=1)
+    assert {type_: values[0] for type_, values in conditions.items()} == {
         "Ready": "True",
         "ReplicasReady": "True",
         "UpToDate": "True",
-        "Paused": "False",
-        "Deleting": "False",
     }
 
 
 def test_an_empty_pool_that_is_to_be_empty_is_ready() -> None:
-    assert spoken(pool_of(replicas=0).conditions)["Ready"][0] == "True"
+    assert conditions_of(replicas=0)["Ready"][0] == "True"
 
 
 def test_a_pool_lists_its_machines_by_name_for_people() -> None:
-    status = pool_of(machine("b", RUNNING), machine("a", STARTING), replicas=2)
+    status = status_of(machine("b", RUNNING), machine("a", STARTING))
     assert [(one.instance_name, one.version, one.ready) for one in status.instances] == [
         ("a", "v1.33.13", False),
         ("b", "v1.33.13", True),
@@ -193,7 +172,7 @@ def test_a_pool_lists_its_machines_by_name_for_people() -> None:
 
 
 def test_a_pool_tells_the_autoscaler_what_a_machine_has() -> None:
-    assert {name: str(size) for name, size in pool_of(replicas=0).capacity.items()} == {
+    assert {name: str(size) for name, size in status_of().capacity.items()} == {
         "cpu": "4",
         "memory": "16Gi",
         "pods": "110",
@@ -202,60 +181,40 @@ def test_a_pool_tells_the_autoscaler_what_a_machine_has() -> None:
 
 def test_a_pool_of_ten_thousand_machines_lists_a_thousand_for_people() -> None:
     machines = [machine(f"m{number:05}", RUNNING) for number in reversed(range(1_001))]
-    status = pool_of(*machines, replicas=1_001)
+    status = status_of(*machines)
     assert [one.instance_name for one in status.instances] == [f"m{n:05}" for n in range(1_000)]
     assert status.replicas == 1_001
 
 
 def test_no_status_can_say_that_something_failed_for_good() -> None:
-    for kind in (MachinePoolStatus, MachineStatus):
+    for kind in (MachinePoolStatus, InfraMachineStatus, InfraClusterStatus):
         assert not {"failure_reason", "failure_message"} & set(kind.model_fields)
 
 
-def around(
-    endpoint: str = "", *, own: str = "", before: ClusterStatus | None = None
-) -> ClusterStatus:
-    infrastructure = CapelinCluster(
+def infrastructure(*, own: str = "", provisioned: bool = False) -> CapelinCluster:
+    initialization = Initialization(provisioned=provisioned)
+    return CapelinCluster(
         metadata=ObjectMeta(name="demo", namespace="team", generation=1),
         spec=ClusterSpec(
-            failure_domains=DOMAINS,
             control_plane_endpoint=Endpoint(host=own, port=6443) if own else None,
         ),
-        status=before,
+        status=InfraClusterStatus(initialization=initialization),
     )
-    cluster = Cluster.read({"spec": {"controlPlaneEndpoint": {"host": endpoint, "port": 6443}}})
-    return cluster_status(infrastructure, cluster, NOT_PAUSED, NOW)
 
 
-@pytest.mark.parametrize("status", [around("api"), around(own="api")])
-def test_what_is_around_machines_is_provisioned_with_its_failure_domains(
-    status: ClusterStatus,
+@pytest.mark.parametrize(
+    ("made", "endpoint", "reason"),
+    [
+        (infrastructure(), "api", None),
+        (infrastructure(own="api"), "", None),
+        (infrastructure(), "", "WaitingForControlPlaneEndpoint"),
+        (infrastructure(provisioned=True), "", None),
+    ],
+    ids=["the control plane's", "the user's", "none", "none any more"],
+)
+def test_the_infrastructure_of_a_cluster_waits_for_an_endpoint_once(
+    made: CapelinCluster, endpoint: str, reason: str | None
 ) -> None:
-    assert (status.initialization.provisioned, status.ready) == (True, True)
-    assert status.failure_domains == DOMAINS
-    assert spoken(status.conditions)["Ready"][0] == "True"
-
-
-def test_without_an_endpoint_core_would_connect_in_vain_so_it_is_told_to_wait() -> None:
-    status = around()
-    assert (status.initialization.provisioned, status.ready) == (False, False)
-    assert spoken(status.conditions)["Ready"][:2] == ("False", "WaitingForControlPlaneEndpoint")
-
-
-def test_what_was_provisioned_stays_so_whatever_becomes_of_the_endpoint() -> None:
-    assert around(before=around("api")).ready
-
-
-def test_pausing_changes_one_condition_and_leaves_the_others_their_times() -> None:
-    before = pool(
-        MachinePoolStatus(
-            conditions=pool_of(machine("a", RUNNING), replicas=1).conditions,
-            initialization=Initialization(provisioned=True),
-        )
-    )
-    before.metadata.annotations["cluster.x-k8s.io/paused"] = ""
-    after = merge_conditions(before, paused(before, None), now=LATER)
-    times = {one.type: one.last_transition_time for one in after}
-    assert spoken(after)["Paused"][:2] == ("True", "Paused")
-    assert times.pop("Paused") == LATER
-    assert times == dict.fromkeys(("Ready", "ReplicasReady", "UpToDate", "Deleting"), NOW)
+    cluster = Cluster.read({"spec": {"controlPlaneEndpoint": {"host": endpoint, "port": 6443}}})
+    waiting = cluster_waits_for(made, cluster)
+    assert (waiting and waiting.reason) == reason

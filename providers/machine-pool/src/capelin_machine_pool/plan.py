@@ -5,21 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from capelin.api import BaseObject
-from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api import BaseObject, OwnerReference
+from capelin.api.views.capi import Cluster, Machine
 from capelin.contract import failure_domains
 from capelin.contract.conditions import (
     WAITING_FOR_BOOTSTRAP_DATA,
     WAITING_FOR_CLUSTER_INFRASTRUCTURE,
-    WAITING_FOR_CONTROL_PLANE,
     find,
     is_true,
 )
 from capelin.contract.labels import POOL_NAME_LABEL
 from capelin.contract.machine_pools import is_to_go_first
-from capelin.provider import Blocked
+from capelin.contract.owners import reference_to, same_owner
+from capelin.provider import WAITING_FOR_OWNER, Blocked
 
-from capelin_machine_pool.api import CapelinMachine
+from capelin_machine_pool.api import CapelinCluster, CapelinMachine
 from capelin_machine_pool.desired import (
     DeletePolicy,
     DesiredPool,
@@ -27,13 +27,12 @@ from capelin_machine_pool.desired import (
     has_revision,
 )
 from capelin_machine_pool.status import (
-    WAITING_FOR_OWNER,
+    WAITING_FOR_ENDPOINT,
     WAITING_FOR_VERSION,
     is_lost,
+    is_provisioned,
     is_ready,
 )
-
-_NO_INFRASTRUCTURE = "the Cluster's infrastructure is not provisioned yet"
 
 SOON = 2.0
 """Seconds after which to look again for something that comes without an event."""
@@ -100,18 +99,24 @@ class PoolStep:
     requeue_after: float
 
 
-def pool_waits_for(cluster: Cluster | None, machine_pool: MachinePool | None) -> Blocked | None:
-    """Why a pool cannot have machines yet."""
-    if cluster is None or machine_pool is None:
-        hint = "name it in a MachinePool's infrastructureRef"
-        return Blocked(WAITING_FOR_OWNER, "no MachinePool owns it yet", hint)
-    if not cluster.status.initialization.infrastructure_provisioned:
-        return Blocked(WAITING_FOR_CLUSTER_INFRASTRUCTURE, _NO_INFRASTRUCTURE)
-    if machine_pool.spec.template.spec.bootstrap.data_secret_name is None:
-        return Blocked(WAITING_FOR_BOOTSTRAP_DATA, "its MachinePool has no bootstrap data yet")
-    if not cluster.status.initialization.control_plane_initialized:
-        return Blocked(WAITING_FOR_CONTROL_PLANE, "the control plane is not initialized yet")
-    return None
+def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Blocked | None:
+    """Why a cluster's infrastructure is not provisioned yet: only an endpoint can be missing.
+
+    Core connects to the endpoint as soon as the infrastructure is provisioned, and tries a failed
+    connection again only after 30 s.
+    """
+    endpoint = infrastructure.spec.control_plane_endpoint or cluster.spec.control_plane_endpoint
+    if is_provisioned(infrastructure) or endpoint.host:
+        return None
+    message = "the control plane has no endpoint yet"
+    hint = "if its provider never sets one, set spec.controlPlaneEndpoint"
+    return Blocked(WAITING_FOR_ENDPOINT, message, hint, retry_seconds=None)
+
+
+def needs_owner(references: Sequence[OwnerReference], owner: BaseObject) -> bool:
+    """Whether an owner is missing. A reference that somebody else wrote is as good as ours."""
+    wanted = reference_to(owner)
+    return not any(same_owner(one, wanted) and one.uid == wanted.uid for one in references)
 
 
 def machine_waits_for(
@@ -119,16 +124,19 @@ def machine_waits_for(
 ) -> Blocked | None:
     """Why a machine cannot have an instance yet. A pool's machine does not need its Machine."""
     if cluster is None:
-        return Blocked(WAITING_FOR_OWNER, "no Cluster owns it yet")
+        return Blocked(WAITING_FOR_OWNER, "no Cluster owns it yet", retry_seconds=SOON)
     if not cluster.status.initialization.infrastructure_provisioned:
-        return Blocked(WAITING_FOR_CLUSTER_INFRASTRUCTURE, _NO_INFRASTRUCTURE)
+        message = "the Cluster's infrastructure is not provisioned yet"
+        return Blocked(WAITING_FOR_CLUSTER_INFRASTRUCTURE, message, retry_seconds=SOON)
     if machine.spec.version is None and (owner is None or owner.spec.version is None):
+        message = "its Kubernetes version is not set"
         hint = "set spec.template.spec.version of its MachinePool or MachineDeployment"
-        return Blocked(WAITING_FOR_VERSION, "its Kubernetes version is not set", hint)
+        return Blocked(WAITING_FOR_VERSION, message, hint, retry_seconds=LATER)
     if is_in_pool(machine):
         return None
     if owner is None or owner.spec.bootstrap.data_secret_name is None:
-        return Blocked(WAITING_FOR_BOOTSTRAP_DATA, "its Machine has no bootstrap data yet")
+        message = "its Machine has no bootstrap data yet"
+        return Blocked(WAITING_FOR_BOOTSTRAP_DATA, message, retry_seconds=LATER)
     return None
 
 

@@ -1,16 +1,11 @@
-"""The provider as Cluster API installs it: its kinds, its permissions, its manager."""
+"""The provider as it is installed: its kinds, its permissions and its manager."""
 
 from importlib.metadata import version
 
-from capelin.api import crd, immutable_templates
-from capelin.controller import rbac
 from capelin.provider import Provider
 
 from capelin_machine_pool.api import (
-    CapelinCluster,
     CapelinClusterTemplate,
-    CapelinMachine,
-    CapelinMachinePool,
     CapelinMachinePoolTemplate,
     CapelinMachineTemplate,
 )
@@ -21,31 +16,20 @@ from capelin_machine_pool.reconcilers import (
     MachineTemplateReconciler,
 )
 
-LABEL = "infrastructure-capelin"
-KINDS = (
-    CapelinCluster,
-    CapelinClusterTemplate,
-    CapelinMachine,
-    CapelinMachineTemplate,
-    CapelinMachinePool,
-    CapelinMachinePoolTemplate,
-)
-
 
 def provider() -> Provider:
-    """What an environment needs to know to run this provider."""
-    return Provider(
-        name="capelin",
-        type="InfrastructureProvider",
+    """The infrastructure provider."""
+    return Provider.of(
+        "capelin",
+        "InfrastructureProvider",
         version=f"v{version('capelin-machine-pool')}",
         module="capelin_machine_pool",
-        crds=[crd(kind, provider=LABEL) for kind in KINDS],
-        rules=rbac(
-            [ClusterReconciler, MachineReconciler, MachinePoolReconciler, MachineTemplateReconciler]
-        ),
+        reconcilers=[
+            ClusterReconciler,
+            MachineReconciler,
+            MachinePoolReconciler,
+            MachineTemplateReconciler,
+        ],
+        kinds=[CapelinClusterTemplate, CapelinMachinePoolTemplate, CapelinMachineTemplate],
         programs=["kwok"],
-        # Of the others, topologies alone make something, and that follows their changes.
-        objects=immutable_templates(
-            f"{LABEL}-{CapelinMachineTemplate.resource.plural}", CapelinMachineTemplate
-        ),
     )

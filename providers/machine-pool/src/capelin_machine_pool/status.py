@@ -1,23 +1,17 @@
-"""Status and conditions of pools, machines and the cluster infrastructure."""
+"""Status and conditions of pools and machines."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
-from capelin.api import BaseObject, Condition
-from capelin.api.views.capi import Cluster
-from capelin.contract.conditions import DELETING, READY, ConditionSpec, find, is_true, update
+from capelin.contract.conditions import READY, ConditionSpec, find, is_true
 from capelin.contract.machine_pools import provider_id_list
-from capelin.provider import Blocked
+from capelin.provider import Initialization
 
 from capelin_machine_pool.api import (
     MAX_STATUS_INSTANCES,
     CapelinCluster,
     CapelinMachine,
     CapelinMachinePool,
-    ClusterStatus,
-    Initialization,
     MachinePoolStatus,
-    MachineStatus,
     PoolInstance,
 )
 from capelin_machine_pool.backends import InstanceStatus
@@ -31,104 +25,33 @@ NODE_STARTING = "Starting"
 INVALID_CONFIGURATION = "InvalidConfiguration"
 
 WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
-WAITING_FOR_OWNER = "WaitingForOwner"
 WAITING_FOR_VERSION = "WaitingForVersion"
 WAITING_FOR_BOOTSTRAP_CONFIG = "WaitingForBootstrapConfig"
-NOT_DELETING = ConditionSpec(DELETING, "False", "NotDeleting")
 
 
-def cluster_status(
-    infrastructure: CapelinCluster, cluster: Cluster, paused: ConditionSpec, now: datetime
-) -> ClusterStatus:
-    """The status of a cluster's infrastructure: provisioned as soon as there is an endpoint.
-
-    Core connects to the endpoint as soon as the infrastructure is provisioned, and tries a failed
-    connection again only after 30 s. So it is not provisioned earlier.
-    """
-    before = infrastructure.status or ClusterStatus()
-    endpoint = infrastructure.spec.control_plane_endpoint or cluster.spec.control_plane_endpoint
-    provisioned = bool(before.initialization.provisioned) or bool(endpoint.host)
-    ready = (
-        ConditionSpec(READY, "True", READY)
-        if provisioned
-        else ConditionSpec(
-            READY,
-            "False",
-            WAITING_FOR_ENDPOINT,
-            "the control plane has no endpoint yet; if its provider never sets one, set"
-            " spec.controlPlaneEndpoint",
-        )
-    )
-    return ClusterStatus(
-        conditions=conditions(
-            infrastructure, before.conditions, [ready, NOT_DELETING, paused], now
-        ),
-        initialization=Initialization(provisioned=provisioned),
-        failure_domains=infrastructure.spec.failure_domains,
-        ready=provisioned,
-        observed_generation=infrastructure.metadata.generation,
-    )
+def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
+    """The conditions of a machine."""
+    if observed.running and not observed.lost:
+        return [
+            ConditionSpec(READY, "True", READY),
+            ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING),
+        ]
+    reason = NODE_DELETED if observed.lost else NODE_STARTING
+    return [
+        ConditionSpec(READY, "False", f"Not{READY}", observed.message),
+        ConditionSpec(NODE_RUNNING, "False", reason, observed.message),
+    ]
 
 
-def machine_status(
-    machine: CapelinMachine,
-    instance: InstanceStatus,
-    *,
-    failure_domain: str | None,
-    paused: ConditionSpec,
-    now: datetime,
-) -> MachineStatus:
-    """The status of a machine. It stays provisioned: core watches its Node from then on."""
-    before = machine.status or MachineStatus()
-    provisioned = bool(before.initialization.provisioned) or instance.running
-    running = instance.running and not instance.lost
-    reason = NODE_DELETED if instance.lost else NODE_STARTING
-    node = (
-        ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING)
-        if running
-        else ConditionSpec(NODE_RUNNING, "False", reason, instance.message)
-    )
-    ready = ConditionSpec(READY, node.status, READY if running else f"Not{READY}", node.message)
-    return MachineStatus(
-        conditions=conditions(machine, before.conditions, [ready, node, NOT_DELETING, paused], now),
-        initialization=Initialization(provisioned=provisioned),
-        addresses=list(instance.addresses) or before.addresses,
-        failure_domain=failure_domain,
-        ready=provisioned,
-        observed_generation=machine.metadata.generation,
-    )
-
-
-def pool_status(
-    pool: CapelinMachinePool,
-    desired: DesiredPool,
-    machines: Sequence[CapelinMachine],
-    *,
-    paused: ConditionSpec,
-    now: datetime,
-) -> MachinePoolStatus:
-    """The status of a pool.
+def pool_status(pool: CapelinMachinePool, machines: Sequence[CapelinMachine]) -> MachinePoolStatus:
+    """The status of a pool, without its conditions.
 
     It is provisioned as soon as it can have machines, and stays so: core copies
     `spec.providerIDList` only while it is, and would lose sight of the Nodes otherwise.
     """
-    replicas = desired.limits.replicas
-    ready_machines = sum(is_ready(machine) for machine in machines)
-    if ready_machines >= replicas:
-        ready = ConditionSpec(READY, "True", READY)
-        replicas_ready = ConditionSpec(REPLICAS_READY, "True", REPLICAS_READY)
-    else:
-        message = f"{ready_machines} of {replicas} machines are ready"
-        ready = ConditionSpec(READY, "False", f"Not{READY}", message)
-        replicas_ready = ConditionSpec(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", message)
     return MachinePoolStatus(
-        conditions=conditions(
-            pool,
-            _present(pool),
-            [ready, replicas_ready, _up_to_date(desired, machines), NOT_DELETING, paused],
-            now,
-        ),
         initialization=Initialization(provisioned=True),
+        ready=True,
         infrastructure_machine_kind=CapelinMachine.resource.kind,
         instances=[
             PoolInstance(
@@ -140,10 +63,29 @@ def pool_status(
             for machine in sorted(machines, key=lambda machine: machine.name)[:MAX_STATUS_INSTANCES]
         ],
         replicas=len(provider_ids(machines)),
-        ready=True,
         capacity=pool.spec.simulated.capacity,
         observed_generation=pool.metadata.generation,
     )
+
+
+def pool_conditions(
+    desired: DesiredPool, machines: Sequence[CapelinMachine]
+) -> list[ConditionSpec]:
+    """The conditions of a pool."""
+    replicas = desired.limits.replicas
+    ready = sum(is_ready(machine) for machine in machines)
+    if ready >= replicas:
+        return [
+            ConditionSpec(READY, "True", READY),
+            ConditionSpec(REPLICAS_READY, "True", REPLICAS_READY),
+            _up_to_date(desired, machines),
+        ]
+    message = f"{ready} of {replicas} machines are ready"
+    return [
+        ConditionSpec(READY, "False", f"Not{READY}", message),
+        ConditionSpec(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", message),
+        _up_to_date(desired, machines),
+    ]
 
 
 def provider_ids(machines: Sequence[CapelinMachine]) -> list[str]:
@@ -155,9 +97,9 @@ def provider_ids(machines: Sequence[CapelinMachine]) -> list[str]:
     )
 
 
-def is_provisioned(machine: CapelinMachine) -> bool:
-    """Whether a machine has had a Node."""
-    return bool(machine.status and machine.status.initialization.provisioned)
+def is_provisioned(obj: CapelinCluster | CapelinMachine) -> bool:
+    """Whether a cluster's infrastructure, or a machine, has been provisioned."""
+    return bool(obj.status and obj.status.initialization.provisioned)
 
 
 def is_ready(machine: CapelinMachine) -> bool:
@@ -169,33 +111,6 @@ def is_lost(machine: CapelinMachine) -> bool:
     """Whether a machine had a Node and the Node was deleted."""
     running = find(machine.status.conditions, NODE_RUNNING) if machine.status else None
     return running is not None and running.reason == NODE_DELETED
-
-
-def blocked(reason: Blocked) -> ConditionSpec:
-    """The condition of an object that waits for something."""
-    return ConditionSpec(READY, "False", reason.reason, str(reason))
-
-
-def deleting(message: str) -> ConditionSpec:
-    """The condition of an object that is being deleted."""
-    return ConditionSpec(DELETING, "True", DELETING, message)
-
-
-def merge_conditions(obj: BaseObject, *changed: ConditionSpec, now: datetime) -> list[Condition]:
-    """The conditions of an object with these changed and the others as they were."""
-    present = _present(obj)
-    merged: Mapping[str, ConditionSpec] = {
-        **{condition.type: ConditionSpec.of(condition) for condition in present},
-        **{condition.type: condition for condition in changed},
-    }
-    return conditions(obj, present, list(merged.values()), now)
-
-
-def conditions(
-    obj: BaseObject, present: Sequence[Condition], specs: Sequence[ConditionSpec], now: datetime
-) -> list[Condition]:
-    """Conditions with the times at which their status last changed."""
-    return update(present, specs, now=now, generation=obj.metadata.generation)
 
 
 def _up_to_date(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> ConditionSpec:
@@ -211,11 +126,3 @@ def _up_to_date(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> Con
         message = f"{outdated} machines are outdated"
         return ConditionSpec(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)
     return ConditionSpec(UP_TO_DATE, "True", UP_TO_DATE)
-
-
-def _present(obj: BaseObject) -> list[Condition]:
-    match obj:
-        case CapelinCluster() | CapelinMachine() | CapelinMachinePool():
-            return obj.status.conditions if obj.status else []
-        case _:
-            return []

@@ -201,7 +201,7 @@ class World:
             await MachinePoolReconciler().reconcile(at, pool)
         backend: Backend = self.cloud
         machines = MachineReconciler(backend)
-        machines._workload_clients = cast("WorkloadClients", SameClient(client))  # pyright: ignore[reportPrivateUsage] - made when first needed
+        machines._workloads = cast("WorkloadClients", SameClient(client))  # pyright: ignore[reportPrivateUsage] - made when first needed
         for machine in await self.instances():
             await machines.reconcile(at, machine)
 

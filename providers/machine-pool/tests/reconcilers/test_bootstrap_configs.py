@@ -1,31 +1,31 @@
 """A pool whose bootstrap config is not there: nobody can tell which machines are outdated."""
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from capelin.api import Condition, ObjectMeta, OwnerReference
-from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.capi import Cluster, MachinePool
 from capelin.client import NotServed
 from capelin.contract.conditions import find
-from capelin.controller import After, Context
+from capelin.controller import After
+from capelin.provider import InfraMachineStatus, Initialization
 from capelin_machine_pool.api import (
     CapelinMachine,
     CapelinMachinePool,
-    Initialization,
     MachinePoolSpec,
     MachinePoolStatus,
     MachineSpec,
-    MachineStatus,
 )
 from capelin_machine_pool.desired import REVISION_LABEL, revision_of
 from capelin_machine_pool.reconcilers import MachinePoolReconciler
 
+from .fake_client import FakeClient
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG: dict[str, Any] = {"joinConfiguration": {"nodeRegistration": {"name": "node"}}}
 GROUP = "bootstrap.cluster.x-k8s.io"
+LABELS = {"cluster.x-k8s.io/cluster-name": "demo", "cluster.x-k8s.io/pool-name": "workers"}
 CLUSTER = Cluster.read(
     {
         "metadata": {"name": "demo", "namespace": "team"},
@@ -75,43 +75,32 @@ def machine(name: str, revision: str) -> CapelinMachine:
     )
     return CapelinMachine(
         metadata=ObjectMeta(
-            name=name, namespace="team", creation_timestamp=NOW, labels={REVISION_LABEL: revision}
+            name=name,
+            namespace="team",
+            creation_timestamp=NOW,
+            labels={**LABELS, REVISION_LABEL: revision},
         ),
         spec=MachineSpec(provider_id=f"capelin:///team/demo/{name}"),
-        status=MachineStatus(
+        status=InfraMachineStatus(
             conditions=[ready], initialization=Initialization(provisioned=True), ready=True
         ),
     )
 
 
-@dataclass
-class FakeClient:
+class Management(FakeClient):
     """A management cluster with a pool of two machines, and maybe their bootstrap config."""
 
-    config: dict[str, Any] | None
-    is_served: bool = True
-    done: list[str] = field(default_factory=list[str])
-
-    async def find(self, kind: object, name: str, namespace: str) -> object:
-        assert namespace == "team"
-        if kind is Cluster:
-            return CLUSTER
-        if kind is MachinePool:
-            return MACHINE_POOL
-        assert name == "boot"
-        return None if self.config is None else {"spec": self.config}
-
-    async def iterate(
-        self, kind: object, *_: object, **__: object
-    ) -> AsyncGenerator[CapelinMachine]:
-        if kind is not Machine:
-            revision = revision_of(pool(), MACHINE_POOL, CONFIG)
-            for name in ("a", "b"):
-                yield machine(name, revision)
+    def __init__(self, config: dict[str, Any] | None, *, is_served: bool = True) -> None:
+        super().__init__()
+        self._is_served = is_served
+        revision = revision_of(pool(), MACHINE_POOL, CONFIG)
+        self.add(CLUSTER, MACHINE_POOL, pool(), machine("a", revision), machine("b", revision))
+        if config is not None:
+            self.objects["KubeadmConfig", "boot"] = {"spec": config}
 
     async def request(self, method: str, path: str) -> Any:
         assert method == "GET"
-        if not self.is_served:
+        if not self._is_served:
             raise NotServed(404)
         if path == f"/apis/{GROUP}":
             return {"preferredVersion": {"version": "v1beta2"}, "versions": []}
@@ -119,43 +108,12 @@ class FakeClient:
             "resources": [{"kind": "KubeadmConfig", "name": "kubeadmconfigs", "namespaced": True}]
         }
 
-    async def apply(self, manifest: dict[str, Any], **_: object) -> None:
-        self.done.append(f"list {len(manifest['spec']['providerIDList'])}")
 
-    async def create(self, _: object) -> None:
-        self.done.append("create")
-
-    async def delete(self, _: object, name: str, __: str) -> bool:
-        self.done.append(f"delete {name}")
-        return True
-
-
-@dataclass
-class FakeContext:
-    """Keeps what is said of the pool."""
-
-    client: FakeClient
-    said: MachinePoolStatus | None = None
-
-    def now(self) -> datetime:
-        return NOW
-
-    async def add_finalizer(self, *_: object) -> None:
-        """It does not matter here."""
-
-    async def apply_metadata(self, *_: object, **__: object) -> None:
-        """It does not matter here."""
-
-    async def patch_status(self, _: object, status: MachinePoolStatus) -> bool:
-        self.said = status
-        return True
-
-
-async def look(client: FakeClient) -> tuple[object, MachinePoolStatus]:
-    context = FakeContext(client)
-    result = await MachinePoolReconciler().reconcile(cast("Context", context), pool())
-    assert context.said is not None
-    return result, context.said
+async def look(client: Management) -> tuple[object, MachinePoolStatus]:
+    result = await MachinePoolReconciler().reconcile(client.ctx, pool())
+    status = CapelinMachinePool.read(client.objects["CapelinMachinePool", "workers"]).status
+    assert status is not None
+    return result, status
 
 
 def told(status: MachinePoolStatus, type_: str) -> tuple[str, str]:
@@ -166,10 +124,10 @@ def told(status: MachinePoolStatus, type_: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["object", "kind"])
 async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served: bool) -> None:
-    client = FakeClient(None, is_served)
+    client = Management(None, is_served=is_served)
     result, status = await look(client)
     assert isinstance(result, After)
-    assert client.done == ["list 2"]
+    assert client.changes == ["providerIDList: 2", "status CapelinMachinePool"]
     assert (status.ready, status.initialization.provisioned, status.replicas) == (True, True, 2)
     assert told(status, "Ready") == ("True", "Ready")
     assert told(status, "UpToDate") == ("Unknown", "WaitingForBootstrapConfig")
@@ -180,14 +138,14 @@ async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served
 
 
 async def test_a_bootstrap_config_that_comes_back_as_it_was_replaces_no_machine() -> None:
-    client = FakeClient(CONFIG)
+    client = Management(CONFIG)
     _, status = await look(client)
-    assert client.done == ["list 2"]
+    assert client.changes == ["providerIDList: 2", "status CapelinMachinePool"]
     assert told(status, "UpToDate") == ("True", "UpToDate")
 
 
 async def test_a_bootstrap_config_that_comes_back_as_another_replaces_machines() -> None:
-    client = FakeClient({})
+    client = Management({})
     _, status = await look(client)
-    assert "create" in client.done
+    assert "create" in client.changes
     assert told(status, "UpToDate") == ("False", "NotUpToDate")

@@ -1,9 +1,8 @@
 """A machine that goes: its node first, and with the last one what all of them shared."""
 
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -22,11 +21,13 @@ from capelin.client import (
     WorkloadClients,
 )
 from capelin.contract.conditions import find
-from capelin.controller import Context, Done, ObjectKey
-from capelin_machine_pool.api import CapelinMachine, MachineSpec, MachineStatus
+from capelin.controller import After, ObjectKey, Result
+from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.desired import FINALIZER
 from capelin_machine_pool.reconcilers import MachineReconciler
+
+from .fake_client import FakeClient
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -48,23 +49,6 @@ class FakeBackend:
 
 
 @dataclass
-class FakeClient:
-    """A management cluster with one Cluster and some machines."""
-
-    cluster: Cluster | None
-    machines: list[str]
-    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-
-    async def find(self, *_: object) -> Cluster | None:
-        return self.cluster
-
-    async def request(self, method: str, path: str, *, parameters: dict[str, str]) -> Any:
-        assert (method, path.rpartition("/")[2]) == ("GET", "capelinmachines")
-        self.asked.append(parameters)
-        return {"items": [{"metadata": {"uid": name}} for name in self.machines[:2]]}
-
-
-@dataclass
 class FakeWorkloads:
     """A way into the workload cluster, or what stands in it."""
 
@@ -81,28 +65,18 @@ class FakeWorkloads:
         assert (cluster, namespace) == ("demo", "team")
 
 
-class FakeContext:
-    """Writes down when the finalizer goes, after which there is one machine less."""
+class CountingClient(FakeClient):
+    """A management cluster with one Cluster and some machines."""
 
-    def __init__(self, client: FakeClient, done: list[str]) -> None:
-        self.client = client
-        self.log = logging.getLogger(__name__)
-        self.said: MachineStatus | None = None
-        self._done = done
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[dict[str, str]] = []
 
-    def now(self) -> datetime:
-        return NOW
-
-    async def patch_status(self, obj: CapelinMachine, status: MachineStatus) -> bool:
-        assert obj.metadata.deletion_timestamp is not None
-        self.said = status
-        return True
-
-    async def remove_finalizer(self, obj: CapelinMachine, finalizer: str) -> bool:
-        assert finalizer == FINALIZER
-        self._done.append(f"let {obj.name} go")
-        self.client.machines.remove(obj.name)
-        return True
+    async def request(self, method: str, path: str, *, parameters: dict[str, str]) -> Any:
+        assert (method, path.rpartition("/")[2]) == ("GET", "capelinmachines")
+        self.asked.append(parameters)
+        names = [name for kind, name in self.objects if kind == "CapelinMachine"]
+        return {"items": [{"metadata": {"uid": name}} for name in names[:2]]}
 
 
 def going(name: str) -> CapelinMachine:
@@ -130,31 +104,34 @@ class World:
     """A management cluster, and a reconciler that looks after the machines in it."""
 
     def __init__(self, of: Cluster | None, *machines: str, error: Exception | None = None) -> None:
-        self.done: list[str] = []
-        self.client = FakeClient(of, list(machines))
+        self.client = CountingClient()
+        self.client.add(*map(going, machines), *([] if of is None else [of]))
         self._machines = MachineReconciler(cast("Backend", FakeBackend(self.done)))
         workloads = cast("WorkloadClients", FakeWorkloads(error))
-        self._machines._workload_clients = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
-        self._context = FakeContext(self.client, self.done)
+        self._machines._workloads = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
 
-    async def remove(self, name: str) -> None:
-        at = cast("Context", self._context)
-        assert await self._machines.reconcile(at, going(name)) == Done()
+    @property
+    def done(self) -> list[str]:
+        return self.client.changes
+
+    async def remove(self, name: str) -> Result:
+        machine = CapelinMachine.read(self.client.objects["CapelinMachine", name])
+        return await self._machines.reconcile(self.client.ctx, machine)
 
     async def move(self, name: str) -> None:
         """Somebody else takes a machine away, without us."""
-        self.client.machines.remove(name)
+        del self.client.objects["CapelinMachine", name]
         await self.tell_of(name)
 
     async def tell_of(self, name: str) -> None:
         """The provider hears that a machine is gone."""
-        await self._machines.on_missing(cast("Context", self._context), ObjectKey("team", name))
+        await self._machines.on_missing(self.client.ctx, ObjectKey("team", name))
 
-    def said(self, type_: str) -> tuple[str, str]:
-        status = self._context.said
-        found = find(status.conditions, type_) if status else None
-        assert found is not None
-        return found.status, found.message
+    def said(self, name: str, type_: str) -> tuple[str, str]:
+        status = CapelinMachine.read(self.client.objects["CapelinMachine", name]).status
+        condition = find(status.conditions, type_) if status else None
+        assert condition is not None
+        return condition.status, condition.message
 
 
 async def test_what_machines_share_stays_while_there_are_others() -> None:
@@ -206,18 +183,20 @@ async def test_a_machine_of_a_cluster_that_stays_waits_until_its_node_can_be_rem
     error: Exception,
 ) -> None:
     world = World(cluster(), "a", error=error)
-    with pytest.raises(type(error)):
-        await world.remove("a")
-    assert world.done == []
+    assert isinstance(await world.remove("a"), After)
+    assert world.done == ["status CapelinMachine"]
     message = "its Node cannot be deleted while the cluster's API does not answer"
-    assert world.said("Deleting") == ("True", message)
+    assert world.said("a", "Deleting") == ("True", message)
+    await world.remove("a")
+    assert world.done == ["status CapelinMachine"]
 
 
 async def test_a_cluster_that_stays_and_refuses_us_keeps_its_machine() -> None:
     world = World(cluster(), "a", error=Unauthorized(401, "Unauthorized"))
     with pytest.raises(Unauthorized):
         await world.remove("a")
-    assert world.done == []
+    assert world.done == ["status CapelinMachine"]
+    assert world.said("a", "Deleting")[0] == "True"
 
 
 async def test_a_machine_without_a_cluster_goes() -> None:

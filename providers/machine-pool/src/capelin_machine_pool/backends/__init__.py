@@ -7,8 +7,8 @@ from typing import Protocol
 
 from capelin.client import Client
 from capelin.controller import ObjectKey
+from capelin.provider import MachineAddress
 
-from capelin_machine_pool.api import Address
 from capelin_machine_pool.desired import Instance
 
 
@@ -32,7 +32,7 @@ class InstanceStatus:
     """Whether its Node is being kept ready."""
     message: str = ""
     """What it waits for, or what is wrong."""
-    addresses: tuple[Address, ...] = ()
+    addresses: tuple[MachineAddress, ...] = ()
     changes_at: datetime | None = None
     """When something about it is due without an event."""
 

@@ -14,8 +14,8 @@ from capelin.api.views.core import Lease, Node
 from capelin.client import AlreadyExists, Client, NotFound
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
+from capelin.provider import MachineAddress
 
-from capelin_machine_pool.api import Address
 from capelin_machine_pool.backends import InstanceStatus, Workload
 from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.kwok_launcher import LEASE_NAMESPACE, MANAGED_LABEL
@@ -127,13 +127,13 @@ def next_step(instance: Instance, observed: InstanceStatus, now: datetime) -> No
     )
 
 
-def addresses(name: str) -> tuple[Address, ...]:
+def addresses(name: str) -> tuple[MachineAddress, ...]:
     """Fictitious addresses of a machine, always the same for a name."""
     digest = hashlib.sha256(name.encode()).digest()
     internal = IPv4Address(_FIRST_ADDRESS + int.from_bytes(digest[:4]) % _ADDRESSES)
     return (
-        Address(type="Hostname", address=name),
-        Address(type="InternalIP", address=str(internal)),
+        MachineAddress(type="Hostname", address=name),
+        MachineAddress(type="InternalIP", address=str(internal)),
     )
 
 

@@ -1,42 +1,27 @@
 """Reconciles CapelinClusters: there is nothing to create, but core waits for their status."""
 
-from collections.abc import Iterable
+from typing import Any
 
 from capelin.api.views.capi import Cluster
-from capelin.contract.clusters import cluster_of, named_by
-from capelin.contract.metadata import is_managed_elsewhere
-from capelin.contract.pausing import paused
-from capelin.controller import Context, Done, For, ObjectKey, Reconciler, Result, Watches
+from capelin.controller import Done, Result
+from capelin.provider import Blocked, InfraClusterContext, InfraClusterReconciler
 
-from capelin_machine_pool.api import CapelinCluster, ClusterStatus
-from capelin_machine_pool.status import cluster_status, deleting, merge_conditions
+from capelin_machine_pool.api import CapelinCluster
+from capelin_machine_pool.plan import cluster_waits_for
 
 
-def infrastructure_of(cluster: Cluster) -> Iterable[ObjectKey]:
-    """The CapelinCluster of a Cluster."""
-    name = named_by(cluster.spec.infrastructure_ref, CapelinCluster)
-    return [] if name is None else [ObjectKey(cluster.namespace or "", name)]
-
-
-class ClusterReconciler(Reconciler[CapelinCluster]):
+class ClusterReconciler(InfraClusterReconciler[CapelinCluster]):
     """Reconciles CapelinClusters."""
 
-    watches = (For(CapelinCluster), Watches(Cluster, to=infrastructure_of))
+    def waiting_for(
+        self, obj: CapelinCluster, cluster: Cluster | None, owner: Any
+    ) -> Blocked | None:
+        """An owner, and the endpoint of the control plane."""
+        if missing := super().waiting_for(obj, cluster, owner):
+            return missing
+        return None if cluster is None else cluster_waits_for(obj, cluster)
 
-    async def reconcile(self, ctx: Context, infrastructure: CapelinCluster) -> Result:
-        cluster = await cluster_of(ctx.client, infrastructure)
-        if cluster is None or is_managed_elsewhere(infrastructure):
-            return Done()
-        pause = paused(infrastructure, cluster)
-        changed = [pause]
-        if infrastructure.metadata.deletion_timestamp is not None:
-            finalizers = ", ".join(infrastructure.metadata.finalizers)
-            changed.append(deleting(f"waiting for the finalizers of others: {finalizers}"))
-        elif pause.status != "True":
-            status = cluster_status(infrastructure, cluster, pause, ctx.now())
-            await ctx.patch_status(infrastructure, status)
-            return Done()
-        conditions = merge_conditions(infrastructure, *changed, now=ctx.now())
-        status = infrastructure.status or ClusterStatus()
-        await ctx.patch_status(infrastructure, status.model_copy(update={"conditions": conditions}))
+    async def reconcile_normal(self, ctx: InfraClusterContext, obj: CapelinCluster) -> Result:
+        """Report the failure domains."""
+        ctx.set_provisioned(failure_domains=obj.spec.failure_domains)
         return Done()

@@ -3,57 +3,38 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.views.capi import Machine, MachinePool
 from capelin.client import Client
-from capelin.contract.clusters import cluster_of, named_by, owner_of
-from capelin.contract.conditions import ConditionSpec
-from capelin.contract.owners import ensure, reference_to
-from capelin.contract.pausing import paused
+from capelin.contract.clusters import named_by
+from capelin.contract.conditions import DELETING, ConditionSpec
+from capelin.contract.owners import reference_to
 from capelin.contract.references import served
-from capelin.controller import (
-    After,
-    Context,
-    Done,
-    For,
-    ObjectKey,
-    Owns,
-    Permission,
-    Reconciler,
-    Result,
-    Watches,
-)
+from capelin.controller import After, Context, Done, ObjectKey, Owns, Permission, Result
+from capelin.provider import InfraMachinePoolContext, InfraMachinePoolReconciler
 
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolStatus
 from capelin_machine_pool.desired import (
     FINALIZER,
-    MANAGER,
     DesiredPool,
     desired_pool,
     machine_name,
     pool_machine,
 )
 from capelin_machine_pool.plan import (
-    LATER,
     SOON,
     ObservedPool,
     PoolStep,
     is_settled,
     machine_info,
+    needs_owner,
     next_pool_step,
-    pool_waits_for,
 )
-from capelin_machine_pool.status import (
-    blocked,
-    deleting,
-    merge_conditions,
-    pool_status,
-    provider_ids,
-)
+from capelin_machine_pool.status import pool_conditions, pool_status, provider_ids
 
 ItemT = TypeVar("ItemT")
 
@@ -61,23 +42,12 @@ _CONCURRENCY = 20
 """Requests in flight when machines are created or deleted."""
 
 
-def pool_of(machine_pool: MachinePool) -> Iterable[ObjectKey]:
-    """The CapelinMachinePool of a MachinePool."""
-    reference = machine_pool.spec.template.spec.infrastructure_ref
-    name = named_by(reference, CapelinMachinePool)
-    return [] if name is None else [ObjectKey(machine_pool.namespace or "", name)]
-
-
-class MachinePoolReconciler(Reconciler[CapelinMachinePool]):
+class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     """Reconciles CapelinMachinePools."""
 
-    watches = (
-        For(CapelinMachinePool),
-        Owns(CapelinMachine),
-        Watches(MachinePool, to=pool_of),
-    )
+    finalizer = FINALIZER
+    watches = (Owns(CapelinMachine),)
     permissions = (
-        Permission("cluster.x-k8s.io", ("clusters",), ("get",)),
         Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
         Permission("bootstrap.cluster.x-k8s.io", ("*",), ("get",)),
     )
@@ -85,107 +55,58 @@ class MachinePoolReconciler(Reconciler[CapelinMachinePool]):
     def __init__(self) -> None:
         self._rate_limit = RateLimit()
 
-    async def reconcile(self, ctx: Context, pool: CapelinMachinePool) -> Result:
-        key = ObjectKey(pool.namespace or "", pool.name)
+    def base_status(self, obj: CapelinMachinePool) -> MachinePoolStatus:
+        """Names the kind before there are machines, or core would treat the pool as without."""
+        kind = CapelinMachine.resource.kind
+        status = obj.status or MachinePoolStatus()
+        return status.model_copy(update={"infrastructure_machine_kind": kind})
+
+    async def reconcile(self, ctx: Context, obj: CapelinMachinePool) -> Result:
+        """Reconcile a pool, or wait: every change of each of its machines asks for it."""
+        key = ObjectKey(obj.namespace or "", obj.name)
         if delay := self._rate_limit.delay(key):
             return After(delay)
         with self._rate_limit.measure(key):
-            return await self._reconcile(ctx, pool)
+            return await super().reconcile(ctx, obj)
 
-    async def _reconcile(self, ctx: Context, pool: CapelinMachinePool) -> Result:
-        cluster = await cluster_of(ctx.client, pool)
-        pause = paused(pool, cluster)
-        if pause.status == "True":
-            await self._set_conditions(pool, ctx, pause)
-            return After(LATER)
-        machine_pool = await owner_of(ctx.client, pool, MachinePool)
-        if pool.metadata.deletion_timestamp is not None:
-            return await self._reconcile_delete(pool, pause, ctx)
-        if cluster is not None and machine_pool is not None:
-            await ctx.add_finalizer(pool, FINALIZER)
-            await self._set_cluster_owner(pool, cluster, ctx)
-        waiting = pool_waits_for(cluster, machine_pool)
-        if cluster is None or machine_pool is None or waiting is not None:
-            if waiting is not None:
-                await self._set_conditions(pool, ctx, pause, blocked(waiting))
-            return After(SOON)
-        return await self._reconcile_normal(pool, machine_pool, cluster, pause, ctx)
-
-    async def _reconcile_normal(
-        self,
-        pool: CapelinMachinePool,
-        machine_pool: MachinePool,
-        cluster: Cluster,
-        pause: ConditionSpec,
-        ctx: Context,
+    async def reconcile_normal(
+        self, ctx: InfraMachinePoolContext, obj: CapelinMachinePool
     ) -> Result:
-        bootstrap_spec = await _bootstrap_spec(ctx.client, machine_pool)
-        desired = desired_pool(pool, machine_pool, cluster, bootstrap_spec)
-        observed = await _observe(ctx.client, pool, desired)
-        status = pool_status(pool, desired, observed.machines, paused=pause, now=ctx.now())
-        await ctx.patch_status(pool, status)
-        await self._write_provider_ids(pool, observed.machines, ctx)
+        """Create and delete machines, as far as the limits of a rollout allow."""
+        if needs_owner(obj.metadata.owner_references, ctx.cluster):
+            # For `clusterctl move`. Core does this for the pools of topologies only.
+            await ctx.apply_metadata(obj, owner_references=[reference_to(ctx.cluster)])
+        bootstrap_spec = await _bootstrap_spec(ctx.client, ctx.owner)
+        desired = desired_pool(obj, ctx.owner, ctx.cluster, bootstrap_spec)
+        observed = await _observe(ctx.client, obj, desired)
+        ctx.set_provider_ids(provider_ids(observed.machines))
+        ctx.set_status(pool_status(obj, observed.machines))
+        ctx.set_conditions(*pool_conditions(desired, observed.machines))
         step = next_pool_step(desired, observed, ctx.now())
-        await _apply(ctx.client, pool, desired, step)
+        if step.delete or step.create:
+            await ctx.send_status()
+            await _apply(ctx.client, obj, desired, step)
         return After(step.requeue_after)
 
-    async def _reconcile_delete(
-        self, pool: CapelinMachinePool, pause: ConditionSpec, ctx: Context
+    async def reconcile_delete(
+        self, ctx: InfraMachinePoolContext, obj: CapelinMachinePool
     ) -> Result:
-        """Delete every machine through its Machine, then remove the finalizer."""
+        """Delete every machine through its Machine."""
         machines = [
             _without_managed_fields(machine)
-            async for machine in ctx.client.iterate(CapelinMachine, pool.namespace)
-            if any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
+            async for machine in ctx.client.iterate(CapelinMachine, obj.namespace)
+            if any(owner.uid == obj.uid for owner in machine.metadata.owner_references)
         ]
         if not machines:
-            await ctx.remove_finalizer(pool, FINALIZER)
             return Done()
-        await self._write_provider_ids(pool, machines, ctx)
+        ctx.set_provider_ids(provider_ids(machines))
         names = [
             machine.name for machine in machines if machine.metadata.deletion_timestamp is None
         ]
-        await _for_each(names, partial(_delete_with_machine, ctx.client, pool))
+        await _for_each(names, partial(_delete_with_machine, ctx.client, obj))
         message = f"{len(machines)} machines are being deleted"
-        await self._set_conditions(pool, ctx, pause, deleting(message))
+        ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, message))
         return After(SOON)
-
-    async def _write_provider_ids(
-        self, pool: CapelinMachinePool, machines: Sequence[CapelinMachine], ctx: Context
-    ) -> None:
-        ids = provider_ids(machines)
-        if ids == pool.spec.provider_id_list:
-            return
-        resource = CapelinMachinePool.resource
-        await ctx.client.apply(
-            {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                "metadata": {"name": pool.name, "namespace": pool.namespace, "uid": pool.uid},
-                "spec": {"providerIDList": ids},
-            },
-            resource=resource,
-            manager=f"{MANAGER}-provider-id-list",
-        )
-
-    async def _set_cluster_owner(
-        self, pool: CapelinMachinePool, cluster: Cluster, ctx: Context
-    ) -> None:
-        """Make the Cluster an owner, for `clusterctl move`. Core does so for topologies only."""
-        present = pool.metadata.owner_references
-        if ensure(present, reference_to(cluster)) != present:
-            await ctx.apply_metadata(pool, owner_references=[reference_to(cluster)])
-
-    async def _set_conditions(
-        self, pool: CapelinMachinePool, ctx: Context, *changed: ConditionSpec
-    ) -> None:
-        status = pool.status or MachinePoolStatus()
-        update = {
-            "conditions": merge_conditions(pool, *changed, now=ctx.now()),
-            # Set before there are machines, so that core never treats the pool as one without.
-            "infrastructure_machine_kind": CapelinMachine.resource.kind,
-        }
-        await ctx.patch_status(pool, status.model_copy(update=update))
 
 
 class RateLimit:

@@ -1,0 +1,157 @@
+"""What becomes of a machine's status as its backend reports one state after the other."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+from capelin.api import ObjectMeta
+from capelin.api.views.capi import Cluster, Machine
+from capelin.api.views.core import Secret
+from capelin.client import Client, WorkloadClients
+from capelin.contract.conditions import find
+from capelin.contract.owners import reference_to
+from capelin.controller import After
+from capelin.provider import InfraMachineStatus, MachineAddress
+from capelin_machine_pool.api import CapelinMachine, MachineSpec
+from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
+from capelin_machine_pool.desired import Instance
+from capelin_machine_pool.reconcilers import MachineReconciler
+
+from .fake_client import FakeClient
+from .fake_core import SameClient
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+STARTING = InstanceStatus(running=False, message="starting")
+RUNNING = InstanceStatus(running=True, addresses=(MachineAddress(type="Hostname", address="one"),))
+LOST = InstanceStatus(running=True, lost=True, message="its Node was deleted")
+
+
+@dataclass
+class ScriptedBackend:
+    """Reports what the test says."""
+
+    states: list[InstanceStatus] = field(default_factory=list[InstanceStatus])
+
+    async def allocate(self, instance: Instance) -> str:
+        return instance.provider_id
+
+    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+        assert instance.key.name == "one"
+        assert workload.client is not None
+        return self.states.pop(0)
+
+    async def apply(
+        self, _instance: Instance, observed: InstanceStatus, _workload: Workload, _now: datetime
+    ) -> InstanceStatus:
+        return observed
+
+
+@dataclass
+class World:
+    """A Cluster with one machine, and its reconciler."""
+
+    client: FakeClient
+    reconciler: MachineReconciler
+
+    async def reconcile(self) -> InfraMachineStatus:
+        machine = CapelinMachine.read(self.client.objects["CapelinMachine", "one"])
+        assert isinstance(await self.reconciler.reconcile(self.client.ctx, machine), After)
+        status = self.machine.status
+        assert status is not None
+        return status
+
+    @property
+    def machine(self) -> CapelinMachine:
+        return CapelinMachine.read(self.client.objects["CapelinMachine", "one"])
+
+
+def world(*states: InstanceStatus, in_pool: bool = True) -> World:
+    client = FakeClient()
+    cluster = Cluster.read(
+        {
+            "metadata": {"name": "demo", "namespace": "team"},
+            "status": {"initialization": {"infrastructureProvisioned": True}},
+        }
+    )
+    owner = Machine.read(
+        {
+            "metadata": {"name": "one", "namespace": "team"},
+            "spec": {
+                "version": "v1.34.4",
+                "failureDomain": "west",
+                "bootstrap": {"dataSecretName": "data"},
+            },
+        }
+    )
+    labels = {"cluster.x-k8s.io/cluster-name": "demo"}
+    machine = CapelinMachine(
+        metadata=ObjectMeta(
+            name="one",
+            namespace="team",
+            creation_timestamp=NOW,
+            labels=labels | ({"cluster.x-k8s.io/pool-name": "pool"} if in_pool else {}),
+            owner_references=[reference_to(owner, controller=True)],
+        ),
+        spec=MachineSpec(version="v1.33.13", failure_domain="west") if in_pool else MachineSpec(),
+    )
+    secret = Secret.of("demo-kubeconfig", "team", data={"value": b"a kubeconfig"})
+    client.add(cluster, owner, machine, secret)
+    reconciler = MachineReconciler(cast("Backend", ScriptedBackend(list(states))))
+    clients = cast("WorkloadClients", SameClient(cast("Client", client)))
+    reconciler._workloads = clients  # pyright: ignore[reportPrivateUsage] - made when first needed
+    return World(client, reconciler)
+
+
+def conditions(status: InfraMachineStatus) -> dict[str, tuple[str, str]]:
+    return {one.type: (one.status, one.reason) for one in status.conditions}
+
+
+@pytest.mark.parametrize("later", [STARTING, LOST], ids=["starting", "lost"])
+async def test_a_machine_is_provisioned_as_soon_as_it_runs_and_stays_so(
+    later: InstanceStatus,
+) -> None:
+    its = world(STARTING, RUNNING, later)
+    status = await its.reconcile()
+    assert not status.initialization.provisioned
+    assert not status.ready
+    assert its.machine.spec.provider_id == "capelin:///team/demo/one"
+    status = await its.reconcile()
+    assert (status.initialization.provisioned, status.ready) == (True, True)
+    assert conditions(status)["Ready"] == ("True", "Ready")
+    status = await its.reconcile()
+    assert (status.initialization.provisioned, status.ready) == (True, True)
+    assert conditions(status)["Ready"] == ("False", "NotReady")
+
+
+async def test_a_lost_machine_keeps_its_addresses() -> None:
+    its = world(RUNNING, LOST)
+    await its.reconcile()
+    assert [address.address for address in (await its.reconcile()).addresses] == ["one"]
+
+
+async def test_a_machine_reports_the_failure_domain_of_its_machine() -> None:
+    assert (await world(RUNNING, in_pool=False).reconcile()).failure_domain == "west"
+
+
+async def test_a_machine_that_has_not_changed_writes_nothing() -> None:
+    its = world(STARTING, RUNNING, RUNNING)
+    await its.reconcile()
+    await its.reconcile()
+    del its.client.changes[:]
+    await its.reconcile()
+    assert its.client.changes == []
+
+
+async def test_pausing_changes_one_condition_and_leaves_the_others() -> None:
+    its = world(RUNNING)
+    before = (await its.reconcile()).conditions
+    annotations = {"cluster.x-k8s.io/paused": ""}
+    its.client.objects["CapelinMachine", "one"]["metadata"]["annotations"] = annotations
+    after = (await its.reconcile()).conditions
+    paused = find(after, "Paused")
+    assert paused is not None
+    assert paused.status == "True"
+    assert [one for one in after if one.type != "Paused"] == [
+        one for one in before if one.type != "Paused"
+    ]
