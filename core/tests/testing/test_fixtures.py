@@ -25,7 +25,7 @@ def ready(server: ApiServer) -> str:
     admin = server.keys.files("admin")
     trust.load_cert_chain(str(admin.certificate), str(admin.key))
     connection = http.client.HTTPSConnection(
-        server.place.address, server.place.port, context=trust, timeout=5
+        server.listeners.address, server.listeners.port, context=trust, timeout=5
     )
     try:
         connection.request("GET", "/readyz")
@@ -133,7 +133,7 @@ def test_a_kind_that_cannot_be_served_is_complained_about(
 async def test_an_own_api_server_may_be_killed_and_started_again(
     api_server: ApiServer, own_api_server: ApiServer
 ) -> None:
-    assert own_api_server.place.address != api_server.place.address
+    assert own_api_server.listeners.address != api_server.listeners.address
     config = Config.from_kubeconfig(own_api_server.kubeconfig)
     async with Client(config) as client:
         await client.create(Namespace.of("kept"))

@@ -19,7 +19,7 @@ import os, pathlib, pytest
 @pytest.mark.parametrize("number", range(4))
 def test_api_server(number, api_server, namespace):
     file = pathlib.Path(os.environ["SEEN"]) / f"{os.getpid()}-{number}"
-    file.write_text(f"{api_server.place.address} {api_server.folder}")
+    file.write_text(f"{api_server.listeners.address} {api_server.folder}")
     if os.environ.get("HANGS"):
         import time
         time.sleep(1000)

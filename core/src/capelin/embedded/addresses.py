@@ -1,4 +1,4 @@
-"""Loopback addresses from identities, the machine's own ones, free ports, and who listens."""
+"""Loopback addresses derived from identities, the machine's own addresses, and free ports."""
 
 import asyncio
 import fcntl
@@ -8,37 +8,37 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
 NETWORK = IPv4Network("127.64.0.0/10")
-"""Where our loopback addresses are: far from 127.0.0.1 and what other programs like to use."""
+"""The range of our loopback addresses, away from 127.0.0.1 and what other programs use."""
 
 _ATTEMPTS = 64
 _SIOCGIFADDR = 0x8915
 
 
 def address_of(identity: str, attempt: int = 0) -> str:
-    """The loopback address of an identity; further attempts give others, always the same ones."""
+    """The loopback address of an identity; each attempt gives another one, always the same."""
     digest = hashlib.sha256(f"{attempt}/{identity}".encode()).digest()
-    # Neither the first nor the last address: some programs take them for network and broadcast.
+    # Skip the first and the last address: some programs take them for network and broadcast.
     offset = 1 + int.from_bytes(digest[:8]) % (NETWORK.num_addresses - 2)
     return str(IPv4Address(int(NETWORK.network_address) + offset))
 
 
 def free_address(identity: str, *, ports: Iterable[int] = (), taken: Iterable[str] = ()) -> str:
-    """The first address of an identity that is not taken and whose ports nobody listens on."""
-    wanted, not_these = tuple(ports), frozenset(taken)
+    """The first address of an identity that is not taken and whose ports are free."""
+    needed, excluded = tuple(ports), frozenset(taken)
     for attempt in range(_ATTEMPTS):
         address = address_of(identity, attempt)
-        if address not in not_these and all(is_free(address, port) for port in wanted):
+        if address not in excluded and all(is_free(address, port) for port in needed):
             return address
     raise OSError(
         f"none of {_ATTEMPTS} loopback addresses in {NETWORK} has its ports "
-        f"{', '.join(map(str, wanted))} free; stop what listens on these ports on all addresses"
+        f"{', '.join(map(str, needed))} free; stop what listens on these ports on all addresses"
     )
 
 
 def is_free(address: str, port: int) -> bool:
     """Whether a server could listen there now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do it, so that connections that have just ended do not count.
+        # As servers do, so that ports in TIME_WAIT count as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
@@ -58,7 +58,7 @@ def free_port(address: str, preferred: int = 0) -> int:
 
 
 async def is_listening(address: str, port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a server accepts connections there."""
     try:
         _, writer = await asyncio.open_connection(address, port)
     except OSError:
@@ -68,9 +68,9 @@ async def is_listening(address: str, port: int) -> bool:
 
 
 def source_towards(host: str, port: int) -> str | None:
-    """The address of this machine that it calls a host from; nothing where there is no way there.
+    """The address of this machine that connections to a host come from; None without a route.
 
-    Nothing is sent.
+    Sends nothing.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -82,17 +82,17 @@ def source_towards(host: str, port: int) -> str | None:
 
 
 def own_addresses() -> list[str]:
-    """An address of each of this machine's network interfaces, as far as they have one."""
+    """The addresses of this machine's network interfaces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        found = (_interface_address(probe, name) for _, name in socket.if_nameindex())
-        return sorted({each for each in found if each is not None})
+        addresses = (_interface_address(probe, name) for _, name in socket.if_nameindex())
+        return sorted({address for address in addresses if address is not None})
 
 
 def _interface_address(probe: socket.socket, interface: str) -> str | None:
     # struct ifreq: 16 bytes of name, then a sockaddr_in with its address at 4.
-    asked = interface.encode()[:15].ljust(40, b"\0")
+    request = interface.encode()[:15].ljust(40, b"\0")
     try:
-        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
     except OSError:
         return None
     return socket.inet_ntoa(answer[20:24])

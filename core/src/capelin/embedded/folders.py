@@ -1,4 +1,4 @@
-"""Our folders among those that XDG names: where state is kept, and where what can be got again."""
+"""Capelin's folders for state and for caches, as the XDG specification names them."""
 
 import os
 from collections.abc import Mapping
@@ -6,20 +6,20 @@ from pathlib import Path
 
 
 def state_folder(variables: Mapping[str, str] = os.environ) -> Path:
-    """Where what must not be lost is kept."""
-    return _ours(variables.get("XDG_STATE_HOME", ""), ".local/state")
+    """The folder for state that must not be lost."""
+    return _xdg_folder(variables.get("XDG_STATE_HOME", ""), ".local/state")
 
 
 def provider_folder(name: str) -> Path:
-    """Where a provider that is run by hand keeps state; no environment can be called like that."""
+    """The state folder of a provider that is run by hand. No environment can have this name."""
     return state_folder() / f".{name}"
 
 
 def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
-    """Where what can be got again is kept."""
-    return _ours(variables.get("XDG_CACHE_HOME", ""), ".cache")
+    """The folder for what can be downloaded or built again."""
+    return _xdg_folder(variables.get("XDG_CACHE_HOME", ""), ".cache")
 
 
-def _ours(named: str, usual: str) -> Path:
-    # The specification has relative paths ignored.
-    return (Path(named) if named.startswith("/") else Path.home() / usual) / "capelin"
+def _xdg_folder(variable: str, default: str) -> Path:
+    # The specification says to ignore relative paths.
+    return (Path(variable) if variable.startswith("/") else Path.home() / default) / "capelin"

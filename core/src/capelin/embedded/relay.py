@@ -1,10 +1,10 @@
-"""One address in front of several servers: a TCP relay that runs as a process of its own.
+"""A TCP relay: one address in front of several servers, run as a process of its own.
 
-It stands alone, on the standard library only, so that a process of it costs a few MiB:
+It imports the standard library only, so that its process needs a few MiB:
 `python -I -S relay.py --listen 127.64.0.5:6443 --targets FILE --control SOCKET`.
-The targets are one `host:port` a line. Whoever changes the file writes a line to the control
-socket and is answered with the number of open connections a target, so that it can wait until
-a target that was taken out has none left.
+The targets file has one `host:port` a line. After changing the file, write a line to the control
+socket. The relay reads the file again and answers with the number of open connections of each
+target, so that the caller can wait until a removed target has none.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def parse_target(text: str) -> Target:
 
 
 def read_targets(path: Path) -> list[Target]:
-    """The targets in a file; none where there is no file."""
+    """The targets in a file; none if there is no file."""
     with contextlib.suppress(FileNotFoundError):
         return [parse_target(line) for line in path.read_text().splitlines() if line.strip()]
     return []
@@ -42,8 +42,8 @@ def read_targets(path: Path) -> list[Target]:
 
 @contextlib.contextmanager
 def reachable(path: Path) -> Generator[str]:
-    """A path by which a Unix socket can be bound and connected to, however long its own is."""
-    # Addresses of Unix sockets end at 107 bytes.
+    """A short path to bind or connect a Unix socket, however long its own path is."""
+    # The address of a Unix socket has at most 107 bytes.
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -52,42 +52,44 @@ def reachable(path: Path) -> Generator[str]:
 
 
 class _Flow:
-    """Bytes that go one way between two sockets, with a bound on what is held in between."""
+    """Copies bytes one way between two sockets, with a bounded buffer."""
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source = source
         self.sink = sink
-        self.held = b""
+        self.buffer = b""
         self.ended = False
 
     @property
     def done(self) -> bool:
-        """Whether the source has ended and all of it was passed on."""
-        return self.ended and not self.held
+        """Whether the source has ended and everything was sent."""
+        return self.ended and not self.buffer
 
     def receive(self) -> None:
-        """Take what the source has, pass on what the sink takes."""
+        """Receive from the source, and send what the sink takes."""
         with contextlib.suppress(BlockingIOError):
-            self.held = self.source.recv(_CHUNK)
-            self.ended = not self.held
+            self.buffer = self.source.recv(_CHUNK)
+            self.ended = not self.buffer
             self.send()
 
     def send(self) -> None:
-        """Pass on what is held, and the end once all is passed on."""
-        if self.held:
+        """Send the buffer, and the end of the stream after all of it."""
+        if self.buffer:
             with contextlib.suppress(BlockingIOError):
-                self.held = self.held[self.sink.send(self.held) :]
+                self.buffer = self.buffer[self.sink.send(self.buffer) :]
         if self.done:
             self.sink.shutdown(socket.SHUT_WR)
 
 
 def _events(incoming: _Flow, outgoing: _Flow) -> int:
-    reads = not incoming.ended and not incoming.held
-    return (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if outgoing.held else 0)
+    reads = not incoming.ended and not incoming.buffer
+    return (selectors.EVENT_READ if reads else 0) | (
+        selectors.EVENT_WRITE if outgoing.buffer else 0
+    )
 
 
 class _Connection:
-    """A client and the server that answers it."""
+    """A client's connection and its connection to a target."""
 
     def __init__(self, relay: "Relay", client: socket.socket, targets: list[Target]) -> None:
         self.relay = relay
@@ -99,7 +101,7 @@ class _Connection:
         self.try_next()
 
     def try_next(self) -> None:
-        """Connect to the next target that has not refused; give up when there is none."""
+        """Connect to the next target that has not refused; close when there is none."""
         self._drop_server()
         if not self.untried:
             self.close()
@@ -128,16 +130,16 @@ class _Connection:
         self._wait()
 
     def _client_ready(self, events: int) -> None:
-        assert self.flows is not None  # noqa: S101  nothing is relayed before a server answers
+        assert self.flows is not None  # noqa: S101  nothing is relayed before a server accepts
         up, down = self.flows
-        self._go_on(events, up, down)
+        self._transfer(events, up, down)
 
     def _server_ready(self, events: int) -> None:
         assert self.flows is not None  # noqa: S101
         up, down = self.flows
-        self._go_on(events, down, up)
+        self._transfer(events, down, up)
 
-    def _go_on(self, events: int, incoming: _Flow, outgoing: _Flow) -> None:
+    def _transfer(self, events: int, incoming: _Flow, outgoing: _Flow) -> None:
         try:
             if events & selectors.EVENT_READ:
                 incoming.receive()
@@ -149,7 +151,7 @@ class _Connection:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait only for what can go on: to read where nothing is held, to write where it is."""
+        """Watch for reading where the buffer is empty, for writing where it is not."""
         assert self.flows is not None  # noqa: S101
         up, down = self.flows
         if up.done and down.done:
@@ -166,14 +168,14 @@ class _Connection:
             self.relay.open[self.target] -= 1
 
     def close(self) -> None:
-        """End both sides."""
+        """Close both sides."""
         self._drop_server()
         self.relay.watch(self.client, 0, None)
         self.client.close()
 
 
 class Relay:
-    """Accepts connections and hands each, in turn, to a target that answers."""
+    """Accepts connections and hands each, in turn, to a target that accepts it."""
 
     def __init__(self, listen: Target, targets: Path, control: Path) -> None:
         self.open: Counter[Target] = Counter()
@@ -194,7 +196,7 @@ class Relay:
             self.watch(server, selectors.EVENT_READ, handler)
 
     def watch(self, sock: socket.socket, events: int, handler: Handler | None) -> None:
-        """Have `handler` called when `sock` is ready for `events`; for none, stop watching."""
+        """Call `handler` when `sock` is ready for `events`; 0 stops watching."""
         known = self._selector.get_map().get(sock)
         if not events:
             if known is not None:
@@ -208,7 +210,7 @@ class Relay:
         """Relay until the process is stopped."""
         while True:
             for key, events in self._selector.select():
-                # An earlier handler of this round may have closed this one's socket.
+                # An earlier handler of this round may have closed this socket.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data(events)
 
@@ -223,12 +225,12 @@ class Relay:
 
     def _answer(self, _events: int) -> None:
         with contextlib.suppress(OSError):
-            asker, _ = self._control.accept()
-            with asker:
-                asker.settimeout(1)
-                asker.recv(_CHUNK)
+            caller, _ = self._control.accept()
+            with caller:
+                caller.settimeout(1)
+                caller.recv(_CHUNK)
                 self._targets = read_targets(self._file)
-                asker.sendall(json.dumps(self._status()).encode() + b"\n")
+                caller.sendall(json.dumps(self._status()).encode() + b"\n")
 
     def _status(self) -> dict[str, dict[str, int]]:
         names = {target: f"{target[0]}:{target[1]}" for target in (*self._targets, *self.open)}
@@ -236,7 +238,7 @@ class Relay:
 
 
 def main() -> None:
-    """Run a relay until it is told to stop."""
+    """Run a relay until SIGTERM."""
     parser = argparse.ArgumentParser(description="One address in front of several servers.")
     parser.add_argument("--listen", type=parse_target, required=True)
     parser.add_argument("--targets", type=Path, required=True)

@@ -98,14 +98,14 @@ async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path)
         await until(lambda: client.find(ServiceAccount, "default", "kept"))
     assert others_may_read(folder) == []
     assert not any(key in shown(pid) for key in private_keys(folder) for pid in before.values())
-    assert {6443, 2379, 2380} <= {*listening(server.place.address)}
+    assert {6443, 2379, 2380} <= {*listening(server.listeners.address)}
 
     await server.start()
     assert pids(server) == before, "what runs already is left alone"
 
     await server.stop()
     assert pids(server) == {}
-    assert listening(server.place.address) == []
+    assert listening(server.listeners.address) == []
     assert list(state_dir.recorded_names(server.processes)) == []
 
     again = await started(folder)
@@ -176,11 +176,11 @@ async def test_a_flag_that_capelin_owns_is_refused_before_anything_starts(folder
 
 async def test_a_port_that_somebody_took_meanwhile_is_replaced_by_another(folder: Path) -> None:
     before = await ApiServer.prepare(folder, QUICK)
-    with socket.create_server((before.place.address, before.place.port)):
+    with socket.create_server((before.listeners.address, before.listeners.port)):
         after = await ApiServer.prepare(folder, QUICK)
-    assert after.place.address == before.place.address
-    assert after.place.port != before.place.port
-    assert after.place.etcd_port == before.place.etcd_port
+    assert after.listeners.address == before.listeners.address
+    assert after.listeners.port != before.listeners.port
+    assert after.listeners.etcd_port == before.listeners.etcd_port
     assert after.url in read(after.kubeconfig)
 
 
@@ -197,7 +197,7 @@ async def test_a_renewed_certificate_replaces_who_has_read_the_old_one(folder: P
 async def test_two_folders_have_two_addresses(tmp_path: Path) -> None:
     one = await ApiServer.prepare(tmp_path / "one", QUICK)
     other = await ApiServer.prepare(tmp_path / "other", QUICK)
-    assert one.place.address != other.place.address
+    assert one.listeners.address != other.listeners.address
 
 
 async def test_without_controllers_there_is_no_controller_manager(folder: Path) -> None:
@@ -211,7 +211,7 @@ async def test_without_controllers_there_is_no_controller_manager(folder: Path) 
 
 
 def test_etcd_lets_nobody_in_without_a_certificate(api_server: ApiServer) -> None:
-    place, keys = api_server.place, api_server.keys
+    place, keys = api_server.listeners, api_server.keys
     trust = ssl.create_default_context(cafile=keys.ca("etcd-ca"))
     assert answer(place.address, place.etcd_port, trust) == b""
     # The API server's own clients are signed by another CA.

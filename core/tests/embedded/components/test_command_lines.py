@@ -49,7 +49,6 @@ API_SERVER = KubeApiServer(
     bind_address="127.64.0.1",
     advertise_address="127.64.0.1",
     port=6443,
-    shares_port=True,
     etcd_urls=("https://127.64.0.1:2379", "https://127.64.0.2:2379"),
     etcd_client=client("etcd-client"),
     serving=files("apiserver"),
@@ -119,14 +118,12 @@ def test_etcd_is_durable_unless_asked_otherwise() -> None:
     assert "unsafe-no-fsync" not in flags(dataclasses.replace(ETCD, durable=True).arguments)
 
 
-def test_an_api_server_shares_its_port_only_when_asked() -> None:
-    assert flags(API_SERVER.arguments)["permit-port-sharing"] == "true"
-    alone = dataclasses.replace(API_SERVER, shares_port=False, kubelet_client=None)
+def test_an_api_server_without_a_kubelet_certificate_has_no_flags_for_one() -> None:
+    alone = dataclasses.replace(API_SERVER, kubelet_client=None)
     assert flags(API_SERVER.arguments).keys() - flags(alone.arguments).keys() == {
         "kubelet-client-certificate",
         "kubelet-client-key",
         "kubelet-preferred-address-types",
-        "permit-port-sharing",
     }
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Literal
 
-from capelin.embedded.components import own_names
+from capelin.embedded.components import apiserver_dns_names
 from capelin.pki import (
     CLOCK_SKEW,
     KeyPair,
@@ -60,7 +60,7 @@ def desired_certificates(
             authority="ca",
             common_name="kube-apiserver",
             usages=("server",),
-            dns_names=(*own_names(desired.service_domain), *names),
+            dns_names=(*apiserver_dns_names(desired.service_domain), *names),
             addresses=(desired.first_service_address, *components, *addresses),
         ),
         Certificate(

@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 from capelin.api.fields import amount
 from capelin.api.views.capi import Cluster
-from capelin.embedded.components import OWNED_FLAGS, check_extra
-from capelin.embedded.components.arguments import feature_gates
+from capelin.embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 from capelin.pki import Algorithm
 
 from capelin_control_plane.api import (
@@ -262,6 +261,6 @@ def _check_arguments(component: Component, arguments: Mapping[str, str], field_:
     except ValueError as error:
         raise InvalidSpecError(f"{field_}: {error}") from error
     try:
-        feature_gates(arguments.get("feature-gates", ""))
+        parse_feature_gates(arguments.get("feature-gates", ""))
     except ValueError as error:
         raise InvalidSpecError(f"{field_}[feature-gates]: {error}") from error

@@ -1,4 +1,4 @@
-"""The certificates and keys of an API server: which there are, and their files."""
+"""The certificates and keys of an API server, and their files."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from capelin.embedded.components import CertificateFiles, own_names
+from capelin.embedded.components import CertificateFiles, apiserver_dns_names
 from capelin.embedded.processes import private_folder, write_private
 from capelin.pki import (
     KeyPair,
@@ -19,8 +19,8 @@ from capelin.pki import (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A certificate in files of this name, signed by the authority of that one."""
+class Certificate:
+    """A certificate: the name of its files, its CA, and its content."""
 
     file: str
     ca: str
@@ -28,17 +28,17 @@ class Kept:
 
 
 CAS = {"ca": "kubernetes-ca", "etcd-ca": "etcd-ca", "front-proxy-ca": "front-proxy-ca"}
-"""The certificate authorities: their files and names."""
+"""The CAs: the name of their files and their common name."""
 
 
-def leaves(address: str, service_cidr: str) -> tuple[Kept, ...]:
-    """Every certificate that etcd, the API server and their clients need."""
+def certificates(address: str, service_cidr: str) -> tuple[Certificate, ...]:
+    """The certificates of etcd, the API server and their clients."""
     first_service = str(ipaddress.ip_network(service_cidr)[1])
     both: tuple[Usage, ...] = ("server", "client")
     server = Leaf(
         common_name="kube-apiserver",
         usages=("server",),
-        dns_names=own_names(),
+        dns_names=apiserver_dns_names(),
         addresses=(address, first_service),
     )
     etcd = Leaf(common_name="etcd", usages=both, addresses=(address,))
@@ -47,23 +47,23 @@ def leaves(address: str, service_cidr: str) -> tuple[Kept, ...]:
     manager = Leaf(common_name="system:kube-controller-manager", usages=both, addresses=(address,))
     admin = Leaf(common_name="admin", usages=("client",), organizations=("system:masters",))
     return (
-        Kept("apiserver", "ca", server),
-        Kept("apiserver-etcd-client", "etcd-ca", etcd_client),
-        Kept("etcd", "etcd-ca", etcd),
-        Kept("front-proxy-client", "front-proxy-ca", proxy_client),
-        Kept("controller-manager", "ca", manager),
-        Kept("admin", "ca", admin),
+        Certificate("apiserver", "ca", server),
+        Certificate("apiserver-etcd-client", "etcd-ca", etcd_client),
+        Certificate("etcd", "etcd-ca", etcd),
+        Certificate("front-proxy-client", "front-proxy-ca", proxy_client),
+        Certificate("controller-manager", "ca", manager),
+        Certificate("admin", "ca", admin),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """The folder of certificates and private keys."""
+class KeyFiles:
+    """A folder of certificates and private keys."""
 
     folder: Path
 
     def ca(self, name: str) -> Path:
-        """The certificate of an authority."""
+        """The certificate of a CA."""
         return self.folder / f"{name}.crt"
 
     def files(self, name: str) -> CertificateFiles:
@@ -77,28 +77,28 @@ class Keys:
 
     @property
     def service_account_public(self) -> Path:
-        """The key that checks service account tokens."""
+        """The key that verifies service account tokens."""
         return self.folder / "service-account.pub"
 
     def read(self, name: str) -> KeyPair:
-        """A certificate and its key, as bytes."""
+        """Read a certificate and its key."""
         return KeyPair(
             (self.folder / f"{name}.crt").read_bytes(), (self.folder / f"{name}.key").read_bytes()
         )
 
-    def ensure(self, wanted: Iterable[Kept], now: datetime) -> None:
-        """Make what is missing and renew what is due. Authorities are made once and kept."""
+    def ensure(self, wanted: Iterable[Certificate], now: datetime) -> None:
+        """Create missing certificates and renew those that are due. CAs are never renewed."""
         private_folder(self.folder)
-        cas = {name: self._ca(name, common_name, now) for name, common_name in CAS.items()}
-        for one in wanted:
-            self._leaf(one, cas[one.ca], now)
-        # The private half last: where it is, both are.
+        cas = {name: self._ensure_ca(name, common_name, now) for name, common_name in CAS.items()}
+        for certificate in wanted:
+            self._ensure_leaf(certificate, cas[certificate.ca], now)
+        # The private key is written last: if it exists, so does the public one.
         if not self.service_account.exists():
             keys = new_service_account_keys()
             write_private(self.service_account_public, keys.public_key_pem)
             write_private(self.service_account, keys.private_key_pem)
 
-    def _ca(self, name: str, common_name: str, now: datetime) -> KeyPair:
+    def _ensure_ca(self, name: str, common_name: str, now: datetime) -> KeyPair:
         if (self.folder / f"{name}.key").exists():
             pair = self.read(name)
             return read_ca(pair.certificate_pem, pair.private_key_pem, now)
@@ -106,7 +106,7 @@ class Keys:
         self._write(name, pair)
         return pair
 
-    def _leaf(self, wanted: Kept, ca: KeyPair, now: datetime) -> None:
+    def _ensure_leaf(self, wanted: Certificate, ca: KeyPair, now: datetime) -> None:
         certificate = self.folder / f"{wanted.file}.crt"
         key = self.folder / f"{wanted.file}.key"
         present = certificate.read_bytes() if certificate.exists() and key.exists() else None

@@ -1,4 +1,4 @@
-"""A Kubernetes API server with its etcd, as processes on a loopback address of their own."""
+"""A Kubernetes API server with etcd, as processes on their own loopback address."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from capelin.embedded.addresses import free_address, free_port
-from capelin.embedded.apiserver.keys import Keys, leaves
+from capelin.embedded.apiserver.keys import KeyFiles, certificates
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
 from capelin.embedded.components import (
     TIMER_SLACK,
@@ -38,8 +38,8 @@ CONTROLLERS = (
     "namespace-controller",
     "serviceaccount-controller",
 )
-"""What makes an API server behave without nodes: owners take their objects with them, namespaces
-go when they are deleted, roles aggregate, namespaces get their default service account."""
+"""The controllers that an API server without nodes needs: garbage collection, deletion of
+namespaces, aggregation of roles, default service accounts."""
 
 ETCD = "etcd"
 KUBE_APISERVER = "kube-apiserver"
@@ -53,27 +53,27 @@ _MORE_MEMORY_LESS_TIME = {"GOGC": "200"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What kind of API server it is."""
+    """Settings of an API server."""
 
     version: str = KNOWN_KUBERNETES[-1]
     durable: bool = True
-    """False is faster on slow disks and may lose the last writes when the machine goes down."""
+    """False is faster on slow disks and may lose the last writes when the machine crashes."""
     controllers: tuple[str, ...] = CONTROLLERS
-    """The controllers that kube-controller-manager runs; none does without it."""
+    """The controllers of kube-controller-manager; with none it is not started."""
     service_cidr: str = "10.96.0.0/16"
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
-    """More flags of kube-apiserver, without their dashes."""
+    """More flags of kube-apiserver, without dashes."""
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The programs that it is made of, as `Binaries` knows them."""
+        """Its programs, by their names for `Binaries`."""
         kubernetes = [KUBE_APISERVER, *([KUBE_CONTROLLER_MANAGER] if self.controllers else [])]
         return (ETCD, *(f"{program}@{self.version}" for program in kubernetes))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where it listens. Chosen once, so that kubeconfigs stay good over restarts."""
+class Listeners:
+    """The address and the ports of its processes. They stay the same when it is restarted."""
 
     address: str
     port: int
@@ -82,13 +82,13 @@ class Place:
     controller_manager_port: int
 
     @classmethod
-    def choose(cls, identity: str) -> "Place":
-        """An address of its own, and the usual ports there where nobody else has them."""
+    def choose(cls, identity: str) -> "Listeners":
+        """An address of its own, with the usual ports where they are free."""
         return cls(free_address(identity), 6443, 2379, 2380, 10257).with_free_ports()
 
-    def with_free_ports(self) -> "Place":
-        """The same place, with other ports for those that somebody listens on."""
-        return Place(
+    def with_free_ports(self) -> "Listeners":
+        """The same, with other ports for those that are taken."""
+        return Listeners(
             address=self.address,
             port=free_port(self.address, self.port),
             etcd_port=free_port(self.address, self.etcd_port),
@@ -99,35 +99,35 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """An API server in a state folder. Whoever starts it again there finds all objects.
+    """An API server in a state folder, which keeps its objects when it is restarted.
 
     Its processes outlive this object and the Python process that started them.
     """
 
     folder: Path
-    place: Place
+    listeners: Listeners
     declared: tuple[ProcessSpec, ...]
-    """Its processes, for a supervisor that looks after more than these."""
+    """The specs of its processes, for a supervisor that also runs others."""
 
     @classmethod
     async def prepare(
         cls, folder: Path, settings: Settings | None = None, *, binaries: Binaries | None = None
     ) -> "ApiServer":
-        """Get the programs, write certificates and kubeconfigs; nothing is started yet."""
+        """Get the programs, write certificates and kubeconfigs. Starts nothing."""
         settings = settings or Settings()
         found = await (binaries or Binaries()).fetch(settings.programs)
         paths = {binary.component: binary.path for binary in found.values()}
         folder = private_folder(folder)
-        place = _place(folder)
-        keys = Keys(folder / "pki")
-        keys.ensure(leaves(place.address, settings.service_cidr), datetime.now(UTC))
-        _write_kubeconfigs(folder, place, keys)
-        return cls(folder, place, _declared(folder, place, keys, settings, paths))
+        listeners = _choose_listeners(folder)
+        keys = KeyFiles(folder / "pki")
+        keys.ensure(certificates(listeners.address, settings.service_cidr), datetime.now(UTC))
+        _write_kubeconfigs(folder, listeners, keys)
+        return cls(folder, listeners, _declared(folder, listeners, keys, settings, paths))
 
     @property
     def url(self) -> str:
-        """Where it answers."""
-        return _url(self.place)
+        """Its URL."""
+        return _url(self.listeners)
 
     @property
     def kubeconfig(self) -> Path:
@@ -136,20 +136,20 @@ class ApiServer:
 
     @property
     def processes(self) -> Path:
-        """The state folder of its processes, and where their logs are."""
+        """The state folder of its processes, with their logs."""
         return _processes(self.folder)
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> KeyFiles:
         """Its certificates and keys."""
-        return Keys(self.folder / "pki")
+        return KeyFiles(self.folder / "pki")
 
     def process(self, name: str) -> Process | None:
         """One of its processes, if it runs."""
         return Process.adopt(self.processes, name)
 
     async def start(self, within: float = 60.0) -> None:
-        """Bring everything up and wait until it answers; what runs already is left alone."""
+        """Start its processes and wait until it is ready. Running processes are adopted."""
         async with Supervisor(self.processes) as supervisor:
             supervisor.declare(*self.declared)
             await supervisor.ready(within)
@@ -160,50 +160,54 @@ class ApiServer:
             await supervisor.stop()
 
 
-def _url(place: Place) -> str:
-    return f"https://{place.address}:{place.port}"
+def _url(listeners: Listeners) -> str:
+    return f"https://{listeners.address}:{listeners.port}"
 
 
 def _processes(folder: Path) -> Path:
     return folder / "processes"
 
 
-def _place(folder: Path) -> Place:
+def _choose_listeners(folder: Path) -> Listeners:
     file = folder / "place.json"
-    before = _read_place(file)
+    before = _read_listeners(file)
     if before is None:
-        place = Place.choose(str(folder))
+        listeners = Listeners.choose(str(folder))
     elif any(Process.adopt(_processes(folder), name) for name in _NAMES):
-        # Who listens there now is ours.
-        place = before
+        # Our own processes listen on these ports.
+        listeners = before
     else:
-        place = before.with_free_ports()
-    if place != before:
-        write_private(file, json.dumps(asdict(place)).encode())
-    return place
+        listeners = before.with_free_ports()
+    if listeners != before:
+        write_private(file, json.dumps(asdict(listeners)).encode())
+    return listeners
 
 
-def _read_place(file: Path) -> Place | None:
+def _read_listeners(file: Path) -> Listeners | None:
     if not file.exists():
         return None
     data: dict[str, Any] = json.loads(file.read_bytes())
-    return Place(**data)
+    return Listeners(**data)
 
 
-def _write_kubeconfigs(folder: Path, place: Place, keys: Keys) -> None:
+def _write_kubeconfigs(folder: Path, listeners: Listeners, keys: KeyFiles) -> None:
     authority = keys.ca("ca").read_bytes()
     for user in ("admin", "controller-manager"):
         write_private(
             folder / f"{user}.kubeconfig",
-            new_kubeconfig(_url(place), authority, user, keys.read(user), cluster="capelin"),
+            new_kubeconfig(_url(listeners), authority, user, keys.read(user), cluster="capelin"),
         )
 
 
 def _declared(
-    folder: Path, place: Place, keys: Keys, settings: Settings, paths: Mapping[str, Path]
+    folder: Path,
+    listeners: Listeners,
+    keys: KeyFiles,
+    settings: Settings,
+    paths: Mapping[str, Path],
 ) -> tuple[ProcessSpec, ...]:
-    etcd = _etcd(folder, place, keys, durable=settings.durable)
-    api_server = _api_server(place, keys, settings, etcd.client_url)
+    etcd = _etcd(folder, listeners, keys, durable=settings.durable)
+    api_server = _api_server(listeners, keys, settings, etcd.client_url)
     answers = partial(
         readiness_probe,
         ca=keys.ca("ca"),
@@ -211,12 +215,12 @@ def _declared(
         key=keys.folder / "admin.key",
     )
     declared = [
-        # Accepting connections is enough: the API server waits for answers, and its own readiness
-        # includes etcd's.
+        # Accepting connections is enough: the API server waits for etcd, and its readiness includes
+        # etcd's.
         ProcessSpec(
             name=ETCD,
             command=Command((str(paths[ETCD]), *etcd.arguments)),
-            readiness=partial(tcp_probe, place.address, place.etcd_port),
+            readiness=partial(tcp_probe, listeners.address, listeners.etcd_port),
         ),
         ProcessSpec(
             name=KUBE_APISERVER,
@@ -226,12 +230,12 @@ def _declared(
                 limits=Limits(timer_slack=TIMER_SLACK),
             ),
             after=(ETCD,),
-            readiness=partial(answers, f"{_url(place)}/readyz"),
+            readiness=partial(answers, f"{_url(listeners)}/readyz"),
         ),
     ]
     if settings.controllers:
-        manager = _controller_manager(folder, place, keys, settings)
-        # It reads its kubeconfig once: a renewed certificate in there needs another process.
+        manager = _controller_manager(folder, listeners, keys, settings)
+        # It reads its kubeconfig only once: a renewed certificate needs a restart.
         certificate = hashlib.sha256(keys.read("controller-manager").certificate_pem).hexdigest()
         declared.append(
             ProcessSpec(
@@ -247,17 +251,17 @@ def _declared(
     return tuple(declared)
 
 
-def _etcd(folder: Path, place: Place, keys: Keys, *, durable: bool) -> Etcd:
-    peer_url = f"https://{place.address}:{place.etcd_peer_port}"
+def _etcd(folder: Path, listeners: Listeners, keys: KeyFiles, *, durable: bool) -> Etcd:
+    peer_url = f"https://{listeners.address}:{listeners.etcd_peer_port}"
     return Etcd(
         name="etcd",
         data=folder / "etcd",
-        listen_address=place.address,
-        advertise_host=place.address,
-        client_port=place.etcd_port,
-        peer_port=place.etcd_peer_port,
+        listen_address=listeners.address,
+        advertise_host=listeners.address,
+        client_port=listeners.etcd_port,
+        peer_port=listeners.etcd_peer_port,
         members={"etcd": peer_url},
-        token=place.address,
+        token=listeners.address,
         serving=keys.files("etcd"),
         client_ca=keys.ca("etcd-ca"),
         peer=keys.files("etcd"),
@@ -266,11 +270,13 @@ def _etcd(folder: Path, place: Place, keys: Keys, *, durable: bool) -> Etcd:
     )
 
 
-def _api_server(place: Place, keys: Keys, settings: Settings, etcd_url: str) -> KubeApiServer:
+def _api_server(
+    listeners: Listeners, keys: KeyFiles, settings: Settings, etcd_url: str
+) -> KubeApiServer:
     return KubeApiServer(
-        bind_address=place.address,
-        advertise_address=place.address,
-        port=place.port,
+        bind_address=listeners.address,
+        advertise_address=listeners.address,
+        port=listeners.port,
         etcd_urls=(etcd_url,),
         etcd_client=ClientFiles(
             keys.ca("etcd-ca"),
@@ -293,12 +299,12 @@ def _api_server(place: Place, keys: Keys, settings: Settings, etcd_url: str) -> 
 
 
 def _controller_manager(
-    folder: Path, place: Place, keys: Keys, settings: Settings
+    folder: Path, listeners: Listeners, keys: KeyFiles, settings: Settings
 ) -> KubeControllerManager:
     return KubeControllerManager(
         kubeconfig=folder / "controller-manager.kubeconfig",
-        bind_address=place.address,
-        port=place.controller_manager_port,
+        bind_address=listeners.address,
+        port=listeners.controller_manager_port,
         serving=keys.files("controller-manager"),
         client_ca=keys.ca("ca"),
         root_ca=keys.ca("ca"),

@@ -2,26 +2,37 @@
 
 from typing import Final
 
-from capelin.embedded.components import apiserver, controller_manager, etcd, scheduler
-from capelin.embedded.components.apiserver import KubeApiServer, own_names
-from capelin.embedded.components.arguments import Extra, OwnedFlagError, check_extra
-from capelin.embedded.components.controller_manager import KubeControllerManager
-from capelin.embedded.components.etcd import Etcd
-from capelin.embedded.components.files import CertificateFiles, ClientFiles
-from capelin.embedded.components.scheduler import KubeScheduler
+from capelin.embedded.components.arguments import (
+    CertificateFiles,
+    ClientFiles,
+    ExtraArguments,
+    OwnedFlagError,
+    check_extra,
+    parse_feature_gates,
+)
+from capelin.embedded.components.etcd import ETCD_FLAGS, Etcd
+from capelin.embedded.components.kubernetes import (
+    API_SERVER_FLAGS,
+    CONTROLLER_MANAGER_FLAGS,
+    SCHEDULER_FLAGS,
+    KubeApiServer,
+    KubeControllerManager,
+    KubeScheduler,
+    apiserver_dns_names,
+)
 
 OWNED_FLAGS = {
-    "etcd": etcd.OWNED,
-    "kube-apiserver": apiserver.OWNED,
-    "kube-controller-manager": controller_manager.OWNED,
-    "kube-scheduler": scheduler.OWNED,
+    "etcd": ETCD_FLAGS,
+    "kube-apiserver": API_SERVER_FLAGS,
+    "kube-controller-manager": CONTROLLER_MANAGER_FLAGS,
+    "kube-scheduler": SCHEDULER_FLAGS,
 }
-"""By component, the flags that users cannot set."""
+"""The flags that users cannot set, by component."""
 
 TIMER_SLACK: Final = 0.05
-"""By how many seconds the timers of an API server, and of what watches one, may well be late.
+"""By how many seconds the timers of an API server and of its clients may be late.
 
-Not etcd's: its members count on each other's heartbeats.
+Not for etcd: its members depend on each other's heartbeats.
 """
 
 __all__ = [
@@ -30,11 +41,12 @@ __all__ = [
     "CertificateFiles",
     "ClientFiles",
     "Etcd",
-    "Extra",
+    "ExtraArguments",
     "KubeApiServer",
     "KubeControllerManager",
     "KubeScheduler",
     "OwnedFlagError",
+    "apiserver_dns_names",
     "check_extra",
-    "own_names",
+    "parse_feature_gates",
 ]

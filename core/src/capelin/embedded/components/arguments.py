@@ -1,43 +1,60 @@
-"""Command line arguments: one form, one order, and what users may add to them."""
+"""Command line arguments, what users may add to them, and the files that they name."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 
 Value = str | int | bool | PurePath | Sequence[str] | Sequence[PurePath] | None
-"""What a flag is set to. Several values of one flag are joined by commas; None leaves it out."""
+"""The value of a flag. A sequence is joined by commas; None omits the flag."""
 
-Extra = Mapping[str, str]
-"""What a user adds: flags without their dashes."""
+ExtraArguments = Mapping[str, str]
+"""Flags that a user adds, without their dashes."""
 
 
 class OwnedFlagError(ValueError):
-    """A user set a flag that Capelin has to set."""
+    """A user set a flag that only Capelin may set."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """A certificate and its private key."""
+
+    certificate: PurePath
+    key: PurePath
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """What a TLS client needs: a CA to trust and its own certificate."""
+
+    ca: PurePath
+    certificate: PurePath
+    key: PurePath
 
 
 def command_line(
     ours: Mapping[str, Value],
     *,
-    extra: Extra,
+    extra: ExtraArguments,
     owned: Collection[str],
     features: Mapping[str, bool] | None = None,
 ) -> tuple[str, ...]:
     """The arguments of a component, flags in alphabetical order.
 
-    A user's value replaces ours, save for owned flags, which are refused, and feature gates, which
-    are merged gate by gate.
+    A user's value replaces ours. Owned flags are refused, and feature gates are merged one by one.
     """
     check_extra(extra, owned)
     flags = {flag: text for flag, value in ours.items() if (text := _text(value)) is not None}
     flags |= extra
     gates = {gate: _text(on) or "" for gate, on in (features or {}).items()}
-    gates |= feature_gates(extra.get("feature-gates", ""))
+    gates |= parse_feature_gates(extra.get("feature-gates", ""))
     if gates:
         flags["feature-gates"] = ",".join(f"{gate}={on}" for gate, on in sorted(gates.items()))
     return tuple(f"--{flag}={text}" for flag, text in sorted(flags.items()))
 
 
-def check_extra(extra: Extra, owned: Collection[str]) -> None:
-    """Refuse flags that a user may not set, and names that are not flags."""
+def check_extra(extra: ExtraArguments, owned: Collection[str]) -> None:
+    """Raise ValueError for flags that a user may not set, and for names that are not flags."""
     for flag in sorted(extra):
         if flag.startswith("-") or not flag.strip() or "=" in flag:
             raise ValueError(
@@ -47,8 +64,8 @@ def check_extra(extra: Extra, owned: Collection[str]) -> None:
             raise OwnedFlagError(f"--{flag} is set by Capelin and cannot be changed; leave it out")
 
 
-def feature_gates(text: str) -> dict[str, str]:
-    """Feature gates as a user writes them: `A=true,B=false`."""
+def parse_feature_gates(text: str) -> dict[str, str]:
+    """Parse feature gates as users write them: `A=true,B=false`."""
     gates: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         gate, equals, on = part.partition("=")

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
 
-from capelin.embedded.components.arguments import Extra, command_line
-from capelin.embedded.components.files import CertificateFiles
+from capelin.embedded.components.arguments import (
+    CertificateFiles,
+    ExtraArguments,
+    command_line,
+)
 
-OWNED = frozenset(
+ETCD_FLAGS = frozenset(
     {
         "advertise-client-urls",
         "auto-tls",
@@ -35,12 +38,12 @@ OWNED = frozenset(
         "unsafe-no-fsync",
     }
 )
-"""Flags that users cannot set: the cluster's make-up and its safety hang on them."""
+"""Flags that users cannot set: the membership and the safety of the cluster depend on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Etcd:
-    """One member of an etcd cluster. Clients and peers both have to show certificates."""
+    """One member of an etcd cluster. Clients and peers must show certificates."""
 
     name: str
     data: PurePath
@@ -49,28 +52,28 @@ class Etcd:
     client_port: int
     peer_port: int
     metrics_port: int | None = None
-    """Plain HTTP metrics and health on this port as well, for probes that have no certificate."""
+    """Serves metrics and health over plain HTTP too, for probes without a certificate."""
     members: Mapping[str, str]
-    """The peer URL of each member that the cluster is made of, by name, this one included."""
+    """The peer URLs of all members by name, this one included."""
     token: str
-    """Equal for the members of one cluster, so that two clusters never mix."""
+    """The same for all members of a cluster, so that two clusters never mix."""
     state: Literal["new", "existing"] = "new"
     serving: CertificateFiles
     client_ca: PurePath
     peer: CertificateFiles
     peer_ca: PurePath
     durable: bool = True
-    """False loses the last writes when the machine goes down. For development only."""
-    extra: Extra = field(default_factory=dict[str, str])
+    """False loses the last writes when the machine crashes. For development only."""
+    extra: ExtraArguments = field(default_factory=dict[str, str])
 
     @property
     def client_url(self) -> str:
-        """Where clients find it."""
+        """The URL for clients."""
         return f"https://{self.advertise_host}:{self.client_port}"
 
     @property
     def peer_url(self) -> str:
-        """Where the other members find it."""
+        """The URL for the other members."""
         return f"https://{self.advertise_host}:{self.peer_port}"
 
     @property
@@ -101,5 +104,5 @@ class Etcd:
                 "unsafe-no-fsync": None if self.durable else True,
             },
             extra=self.extra,
-            owned=OWNED,
+            owned=ETCD_FLAGS,
         )

@@ -13,7 +13,7 @@ from typing import Final, cast, get_args
 
 from capelin.api import Unstructured
 from capelin.contract.names import ProviderType, provider_label
-from capelin.embedded.apiserver.server import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
+from capelin.embedded.apiserver import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import CLUSTER_API, KUBERNETES, Binaries, parse_component
 from capelin.embedded.management.components import Component
 from capelin.embedded.management.environment import Target

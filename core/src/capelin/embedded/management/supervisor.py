@@ -100,7 +100,7 @@ async def management_server(
         binaries=binaries,
     )
     server = Config.from_kubeconfig(own.kubeconfig).server
-    return ManagementServer(server, own.place.address, own.declared)
+    return ManagementServer(server, own.listeners.address, own.declared)
 
 
 _PROBE_SECONDS: Final = 5.0
