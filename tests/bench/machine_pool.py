@@ -14,8 +14,7 @@ from capelin.client import Client, ClientOptions, Config, NotServed
 from capelin.contract.conditions import update
 from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.owners import reference_to
-from capelin.controller import Context
-from capelin.controller.events import Recorder
+from capelin.controller import Context, Recorder
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.management import Environment
 from capelin.embedded.processes import Process

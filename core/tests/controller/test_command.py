@@ -95,7 +95,7 @@ class Deposed:
 async def started(manager: str) -> asyncio.subprocess.Process:
     """A process that serves one of the managers above."""
     script = (
-        "import asyncio, runpy; from capelin.controller.command import serve; "
+        "import asyncio, runpy; from capelin.controller.manager import serve; "
         f"asyncio.run(serve(eval({manager!r}, runpy.run_path({__file__!r}))))"
     )
     return await asyncio.create_subprocess_exec(

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from capelin.api.views.core import ConfigMap, Secret
-from capelin.controller.logs import Subject, about, explained
-from capelin.controller.results import ObjectKey
+from capelin.controller.logs import LogContext, explained, log_context
 from pydantic import BaseModel, ValidationError
 
 PASSWORD = "hunter2-and-then-some"
@@ -28,7 +27,7 @@ def secret() -> Secret:
 
 def test_a_line_for_people_says_what_it_is_about(start: Start) -> None:
     stream = start("text", 0)
-    with about(Subject("shoal", ObjectKey("sea", "herring"), "1f2e3d4c")):
+    with log_context(LogContext("shoal", "sea", "herring", "1f2e3d4c")):
         log.info("Moved %d fish", 3)
     line = stream.getvalue()
     assert line.endswith("Z INFO    shoal sea/herring [1f2e3d4c]: Moved 3 fish\n")
@@ -36,7 +35,7 @@ def test_a_line_for_people_says_what_it_is_about(start: Start) -> None:
 
 def test_a_json_line_says_the_same_in_fields(start: Start) -> None:
     stream = start("json", 0)
-    with about(Subject("shoal", ObjectKey("sea", "herring"), "1f2e3d4c")):
+    with log_context(LogContext("shoal", "sea", "herring", "1f2e3d4c")):
         log.warning("Moved %d fish", 3)
     line = json.loads(stream.getvalue())
     assert line.pop("time").endswith("Z")

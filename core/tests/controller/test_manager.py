@@ -17,6 +17,7 @@ from capelin.controller import (
     Context,
     Done,
     For,
+    ListenError,
     Manager,
     ObjectKey,
     Options,
@@ -24,11 +25,10 @@ from capelin.controller import (
     Reconciler,
     Result,
     Watches,
+    WatchLostError,
     lease_rules,
     rbac,
 )
-from capelin.controller.probes import ListenError
-from capelin.controller.watching import WatchLostError
 from capelin.testing.waiting import until
 
 
@@ -184,7 +184,7 @@ class Keeper(Seen):
 
     watches = (
         For(Shoal),
-        Owns(ConfigMap, labels={"kept": None}),
+        Owns(ConfigMap, labels={"kept": None}, deletes=True),
         Watches(
             Secret, lambda secret: [ObjectKey(secret.namespace or "", secret.metadata.labels["of"])]
         ),
@@ -236,11 +236,11 @@ async def test_kopf_is_shown_no_secret_and_no_spec_that_nobody_looks_into(
 ) -> None:
     bodies: list[dict[str, Any]] = []
 
-    def spy(_: Any, __: Any, body: dict[str, Any]) -> list[ObjectKey]:
+    def spy(_: Any, __: Any, body: dict[str, Any], ___: Any) -> list[ObjectKey]:
         bodies.append(body)
         return []
 
-    monkeypatch.setattr("capelin.controller.watching.concerned", spy)
+    monkeypatch.setattr("capelin.controller.runner.concerned", spy)
     await client.create(Secret.of("s", namespace, data={"password": b"hunter2"}))
     await make(client, namespace, "a")
 

@@ -1,8 +1,8 @@
 from random import Random
 
 import pytest
+from capelin.controller import After, Done, ObjectKey
 from capelin.controller.queue import Failed, Gone, Outcome, Queue, Taken, Timing
-from capelin.controller.results import After, Done, ObjectKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

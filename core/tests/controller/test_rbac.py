@@ -27,7 +27,7 @@ class Reefs(Reconciler[Reef]):
     watches = (
         For(Reef),
         Owns(Secret),
-        Owns(ConfigMap),
+        Owns(ConfigMap, deletes=True),
         Watches(Node, lambda _: ()),
     )
     permissions = (
@@ -46,7 +46,7 @@ def test_rules_are_the_least_that_the_declarations_need() -> None:
         [
             {
                 "apiGroups": [""],
-                "resources": ["configmaps", "secrets"],
+                "resources": ["configmaps"],
                 "verbs": ["create", "delete", "get", "list", "patch", "watch"],
             },
             {
@@ -58,6 +58,11 @@ def test_rules_are_the_least_that_the_declarations_need() -> None:
             {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch", "watch"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
             {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+            {
+                "apiGroups": [""],
+                "resources": ["secrets"],
+                "verbs": ["create", "get", "list", "patch", "watch"],
+            },
             {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
             {
                 "apiGroups": ["example.io"],

@@ -11,10 +11,10 @@ import pytest
 from capelin.api import Object, kind
 from capelin.client import Client, Conflict, Unreachable
 from capelin.controller import After, Context, Done, For, ObjectKey, Reconciler, Result
-from capelin.controller.metrics import Metrics
+from capelin.controller.diagnostics import Metrics
 from capelin.controller.queue import Queue, Timing
+from capelin.controller.reconciler import Labels
 from capelin.controller.runner import Runner
-from capelin.controller.watches import Labels
 from capelin.testing.waiting import until
 
 A, B = ObjectKey("sea", "a"), ObjectKey("sea", "b")
@@ -145,7 +145,7 @@ async def test_the_next_run_starts_when_it_is_due_and_not_before() -> None:
 @pytest.mark.parametrize(
     ("error", "level", "told"),
     [
-        (RuntimeError("no net"), logging.ERROR, "The reconcile failed"),
+        (RuntimeError("no net"), logging.ERROR, "The reconcile failed: RuntimeError: no net"),
         (Unreachable("API server does not answer"), logging.ERROR, "API server does not answer"),
         (Conflict(409, "Conflict", "somebody wrote"), logging.INFO, "somebody wrote; trying again"),
     ],

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from capelin.api import BaseObject, Object, kind
 from capelin.api.views.core import ConfigMap, Secret
-from capelin.controller.results import ObjectKey
-from capelin.controller.watches import (
+from capelin.controller import ObjectKey
+from capelin.controller.reconciler import (
     For,
     Labels,
     Owns,

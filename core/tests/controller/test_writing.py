@@ -12,8 +12,7 @@ from capelin.api import Model, Object, ObjectMeta, kind
 from capelin.api.views.core import ConfigMap, Event
 from capelin.client import Client, ClientOptions, Config, NotFound
 from capelin.contract.owners import reference_to
-from capelin.controller import Context
-from capelin.controller.events import Recorder
+from capelin.controller import Context, Recorder
 from capelin.testing.waiting import until
 
 FINALIZER = "writing.test/reef"

@@ -14,8 +14,7 @@ from capelin.api.views.capi import Cluster, Machine
 from capelin.client import Client
 from capelin.contract.conditions import ConditionSpec, find
 from capelin.contract.owners import reference_to
-from capelin.controller import After, Context, Done, For, Owns, Result, Watches
-from capelin.controller.events import Happening
+from capelin.controller import After, Context, Done, EventRecord, For, Owns, Result, Watches
 from capelin.provider import (
     INFRA_CLUSTER,
     INFRA_MACHINE,
@@ -102,10 +101,10 @@ PROVIDER = Provider.of(
 class Events:
     """Keeps what is recorded."""
 
-    recorded: list[Happening] = field(default_factory=list[Happening])
+    recorded: list[EventRecord] = field(default_factory=list[EventRecord])
 
-    def record(self, happening: Happening) -> None:
-        self.recorded.append(happening)
+    def record(self, record: EventRecord) -> None:
+        self.recorded.append(record)
 
     @property
     def lines(self) -> list[str]:

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from capelin.api.views.core import ConfigMap
 from capelin.client import Client, Config
-from capelin.controller import Context, Done, For, Manager, Reconciler, Result
+from capelin.controller import Context, Done, For, ListenError, Manager, Reconciler, Result
 from capelin.controller.options import Address
-from capelin.controller.probes import ListenError
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 

@@ -126,6 +126,8 @@ class LeaderElection:
         self._timing = timing or ElectionTiming()
         self._observed: Observed | None = None
         self._leading = False
+        self.renewed_at: float | None = None
+        """The beginning of the last renewal by `time.monotonic`, while we lead."""
 
     @property
     def is_leader(self) -> bool:
@@ -168,7 +170,7 @@ class LeaderElection:
 
     async def _acquire(self) -> None:
         waiting_for: str | None = None
-        while not await self._attempt(time.monotonic() + self._timing.renew):
+        while not await self._attempt((began := time.monotonic()) + self._timing.renew):
             if self.leader != waiting_for:
                 waiting_for = self.leader
                 log.info(
@@ -176,6 +178,7 @@ class LeaderElection:
                 )
             await asyncio.sleep(self._timing.retry * (1 + random.random() * _JITTER))  # noqa: S311
         self._leading = True
+        self.renewed_at = began
 
     async def _renew(self) -> None:
         """Renew the lease until that fails for too long."""
@@ -183,9 +186,9 @@ class LeaderElection:
         while self._leading:
             deadline = renewed + self._timing.renew
             await asyncio.sleep(min(self._timing.retry, deadline - time.monotonic()))
-            started = time.monotonic()
-            if started < deadline and await self._attempt(deadline):
-                renewed = started
+            began = time.monotonic()
+            if began < deadline and await self._attempt(deadline):
+                self.renewed_at = renewed = began
             elif time.monotonic() >= deadline or self.leader not in {self.identity, None, ""}:
                 self._leading = False
 
@@ -245,6 +248,7 @@ class LeaderElection:
 
     async def _release(self) -> None:
         self._leading = False
+        self.renewed_at = None
         try:
             async with asyncio.timeout(self._timing.renew):
                 if self._observed is not None:

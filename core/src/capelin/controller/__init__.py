@@ -1,20 +1,25 @@
 """Level-based reconcilers: watches, queue, events, metrics, probes and the manager around them."""
 
-from capelin.controller.command import main
 from capelin.controller.context import Context
-from capelin.controller.manager import Manager
-from capelin.controller.options import Address, Options, OptionsError, flag
+from capelin.controller.diagnostics import ListenError
+from capelin.controller.events import EventAggregator, EventRecord, Recorder
+from capelin.controller.logs import redact
+from capelin.controller.manager import Manager, main
+from capelin.controller.options import Address, Options, OptionsError, flag, parse
+from capelin.controller.queue import After, Done, ObjectKey, Result, backoff_for
 from capelin.controller.rbac import lease_rules, rbac
-from capelin.controller.reconciler import Reconciler
-from capelin.controller.results import After, Done, ObjectKey, Result, patience
-from capelin.controller.watches import For, Owns, Permission, Watch, Watches
+from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch, Watches
+from capelin.controller.watching import WatchLostError
 
 __all__ = [
     "Address",
     "After",
     "Context",
     "Done",
+    "EventAggregator",
+    "EventRecord",
     "For",
+    "ListenError",
     "Manager",
     "ObjectKey",
     "Options",
@@ -22,12 +27,16 @@ __all__ = [
     "Owns",
     "Permission",
     "Reconciler",
+    "Recorder",
     "Result",
     "Watch",
+    "WatchLostError",
     "Watches",
+    "backoff_for",
     "flag",
     "lease_rules",
     "main",
-    "patience",
+    "parse",
     "rbac",
+    "redact",
 ]

@@ -1,18 +1,23 @@
 """What a reconcile has at hand: the client, the clock, and ways to write about its object."""
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from capelin.api import BaseObject, Object, ObjectMeta, OwnerReference, Unstructured
+from capelin.api import BaseObject, Model, Object, ObjectMeta, OwnerReference, Unstructured
 from capelin.client import Client, Conflict, Invalid, NotFound
-from capelin.controller.events import EventType, Recorder, happening
+from capelin.controller.events import EventType, Recorder, event_record
 
 StatusT = TypeVar("StatusT")
 
 _TRIES = 5
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +27,58 @@ class Context:
     client: Client
     log: logging.Logger
     recorder: Recorder
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
+    _read: "_Read | None" = field(default=None, repr=False)
+
+    def about(self, obj: BaseObject) -> Self:
+        """The context of one reconcile of an object that was just read; the runner calls this."""
+        read = _Read(obj, _status_of(obj))
+        return replace(self, _loop=asyncio.get_running_loop(), _read=read)
 
     def now(self) -> datetime:
         """The time."""
         return datetime.now(UTC)
 
-    def event(self, obj: BaseObject, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's name
-        """Tell people what happened to an object; the same again is counted, not repeated."""
-        self.recorder.record(happening(obj, type, reason, message))
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """For a plain `reconcile`: run a coroutine in the manager's event loop, and wait for it."""
+        if self._loop is None:
+            return asyncio.run(coroutine)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def patch_status(self, obj: Object[Any, StatusT], status: StatusT) -> bool:
+    def event(self, obj: BaseObject, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's name
+        """Record an event about an object; the same event again is counted, not repeated."""
+        record = event_record(obj, type, reason, message)
+        if self._loop is None:
+            self.recorder.record(record)
+        else:
+            # A plain reconcile runs in a thread.
+            self._loop.call_soon_threadsafe(self.recorder.record, record)
+
+    async def patch_status(self, obj: Object[Any, StatusT], status: StatusT | None = None) -> bool:
         """Make this the object's status, and say whether it was another one before.
 
-        What is as it should be is not sent, so that a system at rest writes nothing.
+        Without a `status` it is `obj.status`, which may have been changed in place: what is sent
+        is the difference to what the API server had. Nothing is sent if there is none, so that a
+        system at rest writes nothing.
         """
-        wanted = obj.model_copy(update={"status": status})
-        applied = await self.client.apply_status(wanted, live=obj)
-        if applied is obj:
+        wanted = obj if status is None else obj.model_copy(update={"status": status})
+        live = self._live(obj, in_place=wanted.status is obj.status)
+        applied = await self.client.apply_status(wanted.dump(), live=live, resource=obj.resource)
+        if applied is live:
             return False
-        obj.status = applied.status
-        obj.metadata = applied.metadata
+        fresh = type(obj).read(applied)
+        obj.status = fresh.status
+        obj.metadata = fresh.metadata
+        if self._read is not None and self._read.obj is obj:
+            self._read.status = _status_of(obj)
         return True
+
+    def _live(self, obj: Object[Any, Any], *, in_place: bool) -> Unstructured | None:
+        """The object as the API server has it, or nothing if that is not known."""
+        if self._read is not None and self._read.obj is obj:
+            live = obj.model_copy(update={"status": None}).dump()
+            return live if self._read.status is None else {**live, "status": self._read.status}
+        return None if in_place else obj.dump()
 
     async def apply_metadata(
         self,
@@ -57,13 +93,13 @@ class Context:
         They are all that we own of its metadata: what an earlier call had and this one has not
         goes. They have a field manager of their own, so applying the object does not touch them.
         """
-        wanted = {
+        fields = {
             "labels": dict(labels or {}),
             "annotations": dict(annotations or {}),
             "ownerReferences": [owner.dump() for owner in owner_references],
         }
-        said = {key: value for key, value in wanted.items() if value}
-        return await self._apply_metadata(obj, "metadata", said)
+        given = {key: value for key, value in fields.items() if value}
+        return await self._apply_metadata(obj, "metadata", given)
 
     async def add_finalizer(self, obj: BaseObject, finalizer: str) -> bool:
         """Have the object wait for us when it is deleted; call it before anything is made for it.
@@ -86,12 +122,12 @@ class Context:
         for _ in range(_TRIES):
             if finalizer not in obj.metadata.finalizers:
                 return False
-            place = f"/metadata/finalizers/{obj.metadata.finalizers.index(finalizer)}"
+            path = f"/metadata/finalizers/{obj.metadata.finalizers.index(finalizer)}"
             patch = [
                 # Of this very object, and only if the list is still as it was read.
                 {"op": "test", "path": "/metadata/uid", "value": obj.uid},
-                {"op": "test", "path": place, "value": finalizer},
-                {"op": "remove", "path": place},
+                {"op": "test", "path": path, "value": finalizer},
+                {"op": "remove", "path": path},
             ]
             try:
                 left = await self.client.patch(
@@ -125,3 +161,16 @@ class Context:
             return False
         obj.metadata = ObjectMeta.read(applied["metadata"])
         return True
+
+
+@dataclass(slots=True)
+class _Read:
+    """The object that is reconciled, and its status as it was read."""
+
+    obj: BaseObject
+    status: Unstructured | None
+
+
+def _status_of(obj: BaseObject) -> Unstructured | None:
+    status: Any = getattr(obj, "status", None)
+    return status.dump() if isinstance(status, Model) else deepcopy(status)

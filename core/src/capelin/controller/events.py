@@ -1,4 +1,4 @@
-"""Kubernetes events: told once, counted when they come again, and never in the way of the work."""
+"""Kubernetes events: written once, counted when they repeat, and never in the way of the work."""
 
 import asyncio
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.views.core import Event, EventSeries, ObjectReference
 from capelin.client import AlreadyExists, Client, ClientError, NotFound
-from capelin.controller.logs import hide
+from capelin.controller.logs import redact
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ _NOTE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """What an event says. The same happening again is the same event again."""
+class EventRecord:
+    """What an event says. Two equal records are one event that happened twice."""
 
     api_version: str
     kind: str
@@ -39,8 +39,8 @@ class Happening:
     @property
     def event_name(self) -> str:
         """The event's name, which is the same after a restart: it goes on counting."""
-        said = f"{self.uid}\0{self.kind}\0{self.type}\0{self.reason}\0{self.note}"
-        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+        text = f"{self.uid}\0{self.kind}\0{self.type}\0{self.reason}\0{self.note}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return f"{self.name[:200].rstrip('.-')}.{digest}"
 
     @property
@@ -49,10 +49,10 @@ class Happening:
         return self.namespace or "default"
 
 
-def happening(obj: BaseObject, type_: EventType, reason: str, message: str) -> Happening:
+def event_record(obj: BaseObject, type_: EventType, reason: str, message: str) -> EventRecord:
     """An event about an object, without anything secret and short enough for Kubernetes."""
-    note = hide(message).encode()[:_NOTE].decode("utf-8", "ignore")
-    return Happening(
+    note = redact(message).encode()[:_NOTE].decode("utf-8", "ignore")
+    return EventRecord(
         obj.resource.api_version,
         obj.resource.kind,
         obj.namespace or "",
@@ -77,8 +77,8 @@ class _Budget:
     since: float
 
 
-class Folding:
-    """Decides what of all that happens is written: pure, with any clock that goes forward.
+class EventAggregator:
+    """Decides which events are written: pure, with any clock that goes forward.
 
     The first of a kind is written at once, and how often it came again once a minute at most. An
     object may have 25 writes in a burst and one every five minutes from then on, as in client-go.
@@ -88,35 +88,35 @@ class Folding:
         self._pause = pause
         self._burst = burst
         self._refill = refill
-        self._series: OrderedDict[Happening, _Series] = OrderedDict()
+        self._series: OrderedDict[EventRecord, _Series] = OrderedDict()
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
-    def heard(self, what: Happening, now: float) -> int | None:
+    def count(self, record: EventRecord, now: float) -> int | None:
         """How often it has happened, if that is to be written now."""
-        series = self._series.setdefault(what, _Series())
-        self._series.move_to_end(what)
+        series = self._series.setdefault(record, _Series())
+        self._series.move_to_end(record)
         if len(self._series) > _REMEMBERED:
             self._series.popitem(last=False)
         series.count += 1
         if series.written_count and now - series.written_at < self._pause:
             return None
-        if not self._afford(what.uid, now):
+        if not self._afford(record.uid, now):
             return None
         series.written_at = now
         series.written_count = series.count
         return series.count
 
-    def resume(self, what: Happening, count: int) -> None:
+    def resume(self, record: EventRecord, count: int) -> None:
         """An earlier process has counted so many already."""
-        if series := self._series.get(what):
+        if series := self._series.get(record):
             series.count += count - series.written_count
             series.written_count = count
 
-    def unwritten(self) -> list[tuple[Happening, int]]:
+    def unwritten(self) -> list[tuple[EventRecord, int]]:
         """Series that have come again since they were written."""
         return [
-            (what, series.count)
-            for what, series in self._series.items()
+            (record, series.count)
+            for record, series in self._series.items()
             if series.count > series.written_count > 0
         ]
 
@@ -142,25 +142,25 @@ class Recorder:
         controller: str,
         instance: str,
         now: Callable[[], datetime],
-        folding: Folding | None = None,
+        aggregator: EventAggregator | None = None,
     ) -> None:
         self._client = client
         self._controller = controller
         self._instance = instance[:128]
         self._now = now
-        self._folding = folding or Folding()
-        self._waiting: asyncio.Queue[tuple[Happening, int]] = asyncio.Queue(_WAITING)
+        self._aggregator = aggregator or EventAggregator()
+        self._waiting: asyncio.Queue[tuple[EventRecord, int]] = asyncio.Queue(_WAITING)
         self._writing: asyncio.Task[None] | None = None
 
-    def record(self, what: Happening) -> None:
+    def record(self, record: EventRecord) -> None:
         """Tell of something, soon."""
-        count = self._folding.heard(what, asyncio.get_running_loop().time())
+        count = self._aggregator.count(record, asyncio.get_running_loop().time())
         if count is None:
             return
         try:
-            self._waiting.put_nowait((what, count))
+            self._waiting.put_nowait((record, count))
         except asyncio.QueueFull:
-            log.warning("Too many events wait to be written; one is lost: %s", what.reason)
+            log.warning("Too many events wait to be written; one is lost: %s", record.reason)
 
     async def run(self) -> None:
         """Write what is recorded, for ever."""
@@ -175,54 +175,54 @@ class Recorder:
             await self._writing
         while not self._waiting.empty():
             await self._write(*self._waiting.get_nowait())
-        for what, count in self._folding.unwritten():
-            await self._write(what, count)
+        for record, count in self._aggregator.unwritten():
+            await self._write(record, count)
 
-    async def _write(self, what: Happening, count: int) -> None:
+    async def _write(self, record: EventRecord, count: int) -> None:
         try:
-            if count == 1 or not await self._again(what, count):
-                await self._first(what)
+            if count == 1 or not await self._again(record, count):
+                await self._first(record)
         except ClientError as error:
-            log.debug("The event %s cannot be written: %s", what.reason, error)
+            log.debug("The event %s cannot be written: %s", record.reason, error)
 
-    async def _first(self, what: Happening) -> None:
+    async def _first(self, record: EventRecord) -> None:
         try:
-            await self._client.create(self._event(what))
+            await self._client.create(self._event(record))
         except AlreadyExists:
             # Told by an earlier process. A patch that changes nothing gives the event without
             # the permission to read events.
-            found = await self._patch(what, {})
+            found = await self._patch(record, {})
             count = (found.series.count if found.series else 1) + 1
-            self._folding.resume(what, count)
-            await self._again(what, count)
+            self._aggregator.resume(record, count)
+            await self._again(record, count)
 
-    async def _again(self, what: Happening, count: int) -> bool:
+    async def _again(self, record: EventRecord, count: int) -> bool:
         series = EventSeries(count=count, last_observed_time=self._now())
         try:
-            await self._patch(what, {"series": series.dump()})
+            await self._patch(record, {"series": series.dump()})
         except NotFound:
             # Kubernetes keeps events for an hour only.
             return False
         return True
 
-    async def _patch(self, what: Happening, patch: dict[str, Any]) -> Event:
-        return await self._client.patch(Event, what.event_name, what.event_namespace, patch)
+    async def _patch(self, record: EventRecord, patch: dict[str, Any]) -> Event:
+        return await self._client.patch(Event, record.event_name, record.event_namespace, patch)
 
-    def _event(self, what: Happening) -> Event:
+    def _event(self, record: EventRecord) -> Event:
         return Event(
-            metadata=ObjectMeta(name=what.event_name, namespace=what.event_namespace),
+            metadata=ObjectMeta(name=record.event_name, namespace=record.event_namespace),
             event_time=self._now(),
-            type=what.type,
-            reason=what.reason,
-            note=what.note,
+            type=record.type,
+            reason=record.reason,
+            note=record.note,
             action="Reconcile",
             reporting_controller=self._controller,
             reporting_instance=self._instance,
             regarding=ObjectReference(
-                api_version=what.api_version,
-                kind=what.kind,
-                namespace=what.namespace or None,
-                name=what.name,
-                uid=what.uid,
+                api_version=record.api_version,
+                kind=record.kind,
+                namespace=record.namespace or None,
+                name=record.name,
+                uid=record.uid,
             ),
         )

@@ -19,7 +19,6 @@ from typing import Any, Literal, TextIO, cast
 from pydantic import ValidationError
 
 from capelin.api import BaseObject
-from capelin.controller.results import ObjectKey
 
 _HIDDEN = "(hidden)"
 _SECRETS = re.compile(
@@ -32,25 +31,30 @@ _SECRETS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What a reconcile is about."""
+class LogContext:
+    """Which reconcile a line is about."""
 
     controller: str
-    key: ObjectKey
+    namespace: str
+    name: str
     reconcile_id: str
 
+    def __str__(self) -> str:
+        key = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return f"{self.controller} {key} [{self.reconcile_id}]:"
 
-_subject: ContextVar[Subject | None] = ContextVar("capelin_log_subject", default=None)
+
+_current: ContextVar[LogContext | None] = ContextVar("capelin_log_context", default=None)
 
 
 @contextmanager
-def about(subject: Subject) -> Generator[None]:
-    """Every line logged in this block, by whomever, carries its subject."""
-    token = _subject.set(subject)
+def log_context(context: LogContext) -> Generator[None]:
+    """Every line logged in this block, by any library, says which reconcile it is about."""
+    token = _current.set(context)
     try:
         yield
     finally:
-        _subject.reset(token)
+        _current.reset(token)
 
 
 def configure(
@@ -73,35 +77,35 @@ def configure(
 def _is_news(record: logging.LogRecord) -> bool:
     # kopf leaves its stream of events to the loop, which at its end may fail to close it: nothing
     # that anybody could mend, or has to.
-    said = str(record.msg)
+    message = str(record.msg)
     return record.name != "asyncio" or not (
-        said.startswith("an error occurred during closing of asynchronous generator")
-        and "infinite_watch" in said
+        message.startswith("an error occurred during closing of asynchronous generator")
+        and "infinite_watch" in message
     )
 
 
 class _Lines(logging.Formatter):
     def message(self, record: logging.LogRecord) -> str:
         if not record.args:
-            return hide(str(record.msg))
-        said = logging.makeLogRecord(record.__dict__)
+            return redact(str(record.msg))
+        copy = logging.makeLogRecord(record.__dict__)
         if isinstance(record.args, tuple):
-            said.args = tuple(_harmless(value) for value in record.args)
+            copy.args = tuple(_printable(value) for value in record.args)
         else:
             # One mapping: for `%(name)s`, or an object on its own for `%s`.
-            shown = _harmless(record.args)
-            said.args = shown if isinstance(shown, dict) else (shown,)
-        return hide(said.getMessage())
+            shown = _printable(record.args)
+            copy.args = shown if isinstance(shown, dict) else (shown,)
+        return redact(copy.getMessage())
 
-    def trouble(self, record: logging.LogRecord) -> str:
+    def error(self, record: logging.LogRecord) -> str:
         """The exception of a record, if it has one, with its traceback and what caused it."""
         error = record.exc_info[1] if record.exc_info else None
-        told: list[str] = []
+        causes: list[str] = []
         while error is not None:
             trace = "".join(traceback.format_tb(error.__traceback__))
-            told.append(f"{trace}{type(error).__name__}: {explained(error)}")
+            causes.append(f"{trace}{type(error).__name__}: {explained(error)}")
             error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        return hide("\ncaused by\n".join(told))
+        return redact("\ncaused by\n".join(causes))
 
     def moment(self, record: logging.LogRecord) -> str:
         stamp = datetime.fromtimestamp(record.created, UTC)
@@ -113,11 +117,11 @@ class TextLines(_Lines):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
-        subject = _subject.get()
-        where = f"{subject.controller} {subject.key} [{subject.reconcile_id}]: " if subject else ""
+        context = _current.get()
+        where = f"{context} " if context else ""
         line = f"{self.moment(record)} {record.levelname:<7} {where}{self.message(record)}"
-        trouble = self.trouble(record)
-        return f"{line}\n{trouble}" if trouble else line
+        error_text = self.error(record)
+        return f"{line}\n{error_text}" if error_text else line
 
 
 class JsonLines(_Lines):
@@ -131,15 +135,15 @@ class JsonLines(_Lines):
             "logger": record.name,
             "message": self.message(record),
         }
-        if subject := _subject.get():
+        if context := _current.get():
             line |= {
-                "controller": subject.controller,
-                "namespace": subject.key.namespace,
-                "name": subject.key.name,
-                "reconcileID": subject.reconcile_id,
+                "controller": context.controller,
+                "namespace": context.namespace,
+                "name": context.name,
+                "reconcileID": context.reconcile_id,
             }
-        if trouble := self.trouble(record):
-            line["error"] = trouble
+        if error_text := self.error(record):
+            line["error"] = error_text
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -154,12 +158,12 @@ def explained(error: BaseException) -> str:
     return str(error)
 
 
-def hide(text: str) -> str:
+def redact(text: str) -> str:
     """The text without private keys and tokens."""
     return _SECRETS.sub(_HIDDEN, text)
 
 
-def _harmless(value: object) -> object:
+def _printable(value: object) -> object:
     """What to print for a value: objects by name, bytes by size, the rest as it is."""
     match value:
         case BaseObject():
@@ -169,7 +173,7 @@ def _harmless(value: object) -> object:
         case bytes() | bytearray():
             return f"({len(value)} bytes)"
         case list() | tuple() | set() | frozenset():
-            return [_harmless(item) for item in cast("Iterable[object]", value)]
+            return [_printable(item) for item in cast("Iterable[object]", value)]
         case BaseException():
             return explained(value)
         case _:
@@ -182,7 +186,7 @@ def _mapping(value: Mapping[Any, Any]) -> object:
         named = cast("Mapping[str, Any]", metadata)
         return _reference(value.get("kind", "object"), named.get("namespace"), named.get("name"))
     hidden = {"data", "stringData"} & value.keys()
-    return {key: _HIDDEN if key in hidden else _harmless(item) for key, item in value.items()}
+    return {key: _HIDDEN if key in hidden else _printable(item) for key, item in value.items()}
 
 
 def _reference(kind: object, namespace: object, name: object) -> str:

@@ -2,35 +2,40 @@
 
 import asyncio
 import logging
+import os
+import signal
 import socket
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
+from capelin.api import Resource
 from capelin.client import (
     Client,
+    ClientError,
     ClientOptions,
     Config,
     ElectionTiming,
     LeaderElection,
+    LeadershipLost,
     NotServed,
     Unavailable,
     Unreachable,
 )
 from capelin.contract.labels import WATCH_LABEL
+from capelin.controller import Recorder, logs
 from capelin.controller.context import Context
-from capelin.controller.events import Recorder
-from capelin.controller.metrics import Metrics
-from capelin.controller.options import Options
-from capelin.controller.probes import Probes
+from capelin.controller.diagnostics import Check, ListenError, Metrics, Probes
+from capelin.controller.guard import LoopGuard
+from capelin.controller.options import Options, OptionsError, OptionsT, parse
 from capelin.controller.queue import Queue, Timing
-from capelin.controller.reconciler import Reconciler
+from capelin.controller.reconciler import For, Labels, Reconciler, Subscription, Watch
 from capelin.controller.runner import Runner
-from capelin.controller.watches import For, Labels
-from capelin.controller.watching import Subscription, Watching
+from capelin.controller.watching import Watching, WatchLostError
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +43,14 @@ _FLUSH = 5.0
 # Five times what CAPI's managers allow themselves: reading from the API server, and not from a
 # cache of everything, is what keeps the manager small and each reconcile up to date.
 _QPS = 500
+_OPTIONAL_EVERY = 5.0
 
 
 class Manager:
-    """Runs reconcilers against one API server until it is stopped."""
+    """Runs reconcilers against one API server until it is stopped.
+
+    With `ends_process`, as `main` has it, the process exits rather than work without the lease.
+    """
 
     def __init__(
         self,
@@ -49,6 +58,8 @@ class Manager:
         reconcilers: Sequence[Reconciler[Any]],
         options: Options,
         config: Config,
+        *,
+        ends_process: bool = False,
     ) -> None:
         names = [reconciler.name for reconciler in reconcilers]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -56,14 +67,30 @@ class Manager:
         self.name = name
         self.metrics = Metrics()
         self.probes = Probes(
-            health=lambda: None, ready=self._not_ready, metrics=self.metrics.registry
+            health=self._unhealthy, ready=self._not_ready, metrics=self.metrics.registry
         )
+        self._checks: dict[str, Check] = {}
+        for reconciler in reconcilers:
+            self.add_check(reconciler.name, reconciler.health)
+        self._ends_process = ends_process
+        self._election: LeaderElection | None = None
         self._reconcilers = reconcilers
         self._options = options
         self._config = config
         self._stopping = asyncio.Event()
         self._working = False
         self._state: Callable[[], str | None] = lambda: "starting"
+
+    def add_check(self, name: str, check: Check) -> None:
+        """Have /healthz fail while `check` returns what is wrong; `None` is healthy."""
+        self._checks[name] = check
+
+    def _unhealthy(self) -> str | None:
+        problems = {name: check() for name, check in self._checks.items()}
+        return "\n".join(f"{name}: {why}" for name, why in problems.items() if why) or None
+
+    def _not_ready(self) -> str | None:
+        return self._state()
 
     def stop(self) -> None:
         """Take no more work, let what runs end within the grace period, and return from `run`."""
@@ -79,6 +106,7 @@ class Manager:
         """
         options = self._options
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._guard())
             await stack.enter_async_context(self.probes)
             await self.probes.listen(health=options.health_address, metrics=options.metrics_address)
             client = await stack.enter_async_context(
@@ -107,12 +135,22 @@ class Manager:
                     task.cancel()
                 await asyncio.gather(work, stop, return_exceptions=True)
 
+    def _guard(self) -> LoopGuard:
+        lease, renew = (
+            self._options.leader_elect_lease_duration,
+            self._options.leader_elect_renew_deadline,
+        )
+        return LoopGuard(
+            lambda: self._election.renewed_at if self._election is not None else None,
+            lease - (lease - renew) / 10 if self._ends_process else None,
+        )
+
     async def _lead(self, client: Client) -> None:
         options = self._options
         if not options.leader_elect:
             await self._work(client)
             return
-        election = LeaderElection(
+        self._election = election = LeaderElection(
             client,
             self.name,
             options.leader_elect_namespace or self._config.namespace,
@@ -137,27 +175,25 @@ class Manager:
 
     async def _work(self, client: Client) -> None:
         self._working = True
-        clock = asyncio.get_running_loop().time
         recorder = Recorder(client, self.name, socket.gethostname(), now=lambda: datetime.now(UTC))
-        runners = [
-            self._runner(reconciler, client, recorder, clock) for reconciler in self._reconcilers
-        ]
-        watching = Watching(
-            self._config,
-            [
-                Subscription(watch, runner.reconciler.main_watch.kind.resource, runner)
-                for runner in runners
-                for watch in self._watches(runner.reconciler)
-            ],
-            self.metrics,
-            namespace=self._options.namespace,
-        )
+        async with AsyncExitStack() as stack:
+            runners: list[Runner[Any]] = []
+            for reconciler in self._reconcilers:
+                logger = logging.getLogger(f"capelin.{reconciler.name}")
+                context = Context(client, logger, recorder)
+                await stack.enter_async_context(reconciler.lifespan(context))
+                runners.append(self._runner(reconciler, context))
+            await self._run(client, recorder, runners)
+
+    async def _run(
+        self, client: Client, recorder: Recorder, runners: Sequence[Runner[Any]]
+    ) -> None:
         tasks: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._run(client, watching, runners)),
+            asyncio.create_task(self._watch(client, runners)),
             asyncio.create_task(recorder.run()),
             asyncio.create_task(self._stopping.wait()),
         ]
-        # Without the lease, somebody else may already be at work: no time to finish anything.
+        # Without the lease, another may already work: no time to finish anything.
         grace = 0.0
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -168,18 +204,33 @@ class Manager:
             self._state = lambda: "stopping"
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*(runner.stop(grace) for runner in runners))
+            stubborn = await asyncio.gather(*(runner.stop(grace) for runner in runners))
             await asyncio.gather(*tasks, return_exceptions=True)
             if grace:
                 await self._flush(recorder)
+            if any(stubborn) and self._ends_process:
+                # The lease is not given back while something works.
+                _exit()
 
-    async def _run(
-        self, client: Client, watching: Watching, runners: Sequence[Runner[Any]]
-    ) -> None:
-        await self._kinds_are_there(client, watching)
+    async def _watch(self, client: Client, runners: Sequence[Runner[Any]]) -> None:
+        required: list[Subscription] = []
+        optional: dict[Resource, list[Subscription]] = {}
+        for runner in runners:
+            for watch in self._watches(runner.reconciler):
+                if isinstance(watch, For) or not watch.optional:
+                    required.append(Subscription(watch, runner))
+                else:
+                    subscriptions = optional.setdefault(watch.kind.resource, [])
+                    subscriptions.append(Subscription(watch, runner))
+        watching = self._watching(required)
+        await self._until_served(client, watching.resources)
         self._state = lambda: _listing(watching)
         watch = asyncio.create_task(watching.run())
         listed = asyncio.create_task(watching.listed.wait())
+        extra = [
+            asyncio.create_task(self._watch_optional(client, resource, subscriptions))
+            for resource, subscriptions in optional.items()
+        ]
         try:
             await asyncio.wait({watch, listed}, return_when=asyncio.FIRST_COMPLETED)
             if listed.done():
@@ -190,49 +241,60 @@ class Manager:
                     runner.start()
             await watch
         finally:
-            for task in (watch, listed):
+            for task in (watch, listed, *extra):
                 task.cancel()
-            await asyncio.gather(watch, listed, return_exceptions=True)
+            await asyncio.gather(watch, listed, *extra, return_exceptions=True)
 
-    async def _kinds_are_there(self, client: Client, watching: Watching) -> None:
+    async def _watch_optional(
+        self, client: Client, resource: Resource, subscriptions: Sequence[Subscription]
+    ) -> None:
+        """Watch a kind whenever it is installed."""
+        while True:
+            if await self._missing(client, [resource]) is None:
+                log.info("Watching %s", resource.plural)
+                try:
+                    await self._watching(subscriptions).run()
+                except WatchLostError as error:
+                    log.info("%s; waiting for it to be installed again", error)
+            await asyncio.sleep(_OPTIONAL_EVERY)
+
+    def _watching(self, subscriptions: Sequence[Subscription]) -> Watching:
+        return Watching(
+            self._config, subscriptions, self.metrics, namespace=self._options.namespace
+        )
+
+    async def _until_served(self, client: Client, resources: Sequence[Resource]) -> None:
         """Wait for what is watched to be installed: a provider may start before its CRDs."""
-        told = ""
-        while missing := await self._missing(client, watching):
+        logged = ""
+        while missing := await self._missing(client, resources):
             self._state = lambda missing=missing: missing
-            if missing != told:
+            if missing != logged:
                 log.info("%s", missing)
-                told = missing
+                logged = missing
             await asyncio.sleep(1)
 
-    async def _missing(self, client: Client, watching: Watching) -> str | None:
-        for resource in watching.resources:
+    async def _missing(self, client: Client, resources: Sequence[Resource]) -> str | None:
+        for resource in resources:
             try:
-                found = await client.resources(resource.api_version)
+                served = await client.resources(resource.api_version)
             except NotServed:
-                found = ()
+                served = ()
             except (Unreachable, Unavailable) as error:
                 return f"Waiting: {error}"
-            if resource.plural not in {each.plural for each in found}:
+            if resource.plural not in {other.plural for other in served}:
                 return f"Waiting for {resource.plural} in {resource.api_version} to be installed"
         return None
 
-    def _runner(
-        self,
-        reconciler: Reconciler[Any],
-        client: Client,
-        recorder: Recorder,
-        clock: Callable[[], float],
-    ) -> Runner[Any]:
-        logger = logging.getLogger(f"capelin.{reconciler.name}")
+    def _runner(self, reconciler: Reconciler[Any], context: Context) -> Runner[Any]:
         runner = Runner(
             reconciler,
             # Jitter guards nothing.
             Queue(Timing(resync=self._options.sync_period), Random()),  # noqa: S311
-            Context(client, logger, recorder),
+            context,
             self.metrics,
             concurrency=self._options.concurrency,
             labels=self._labels(reconciler),
-            clock=clock,
+            clock=asyncio.get_running_loop().time,
         )
         reconciler.connect(runner.add)
         return runner
@@ -242,15 +304,12 @@ class Manager:
         shared = self._options.watch_filter
         return labels if shared is None else {**labels, WATCH_LABEL: shared}
 
-    def _watches(self, reconciler: Reconciler[Any]) -> list[Any]:
+    def _watches(self, reconciler: Reconciler[Any]) -> list[Watch]:
         labels = self._labels(reconciler)
         return [
             replace(watch, labels=labels) if isinstance(watch, For) else watch
             for watch in reconciler.watches
         ]
-
-    def _not_ready(self) -> str | None:
-        return self._state()
 
     async def _flush(self, recorder: Recorder) -> None:
         try:
@@ -263,3 +322,76 @@ class Manager:
 def _listing(watching: Watching) -> str | None:
     waiting_for = watching.waiting_for
     return f"listing {', '.join(waiting_for)}" if waiting_for else None
+
+
+def main(
+    name: str,
+    build: Callable[[OptionsT], Sequence[Reconciler[Any]]],
+    options: type[OptionsT] = Options,
+    arguments: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Run a manager until SIGTERM or SIGINT; returns the exit code for `sys.exit`.
+
+    Args:
+        name: the manager's name: of the process in logs, of its lease, and as field manager.
+        build: makes the reconcilers once the options are known.
+        options: the class of the options, for managers with more flags than the usual ones.
+        arguments: the command line, if not the process's own.
+        environ: the environment, if not the process's own.
+    """
+    try:
+        chosen = parse(
+            options,
+            name,
+            f"Runs the controllers of {name}.",
+            sys.argv[1:] if arguments is None else arguments,
+            os.environ if environ is None else environ,
+        )
+        logs.configure(chosen.log_format, chosen.verbosity)
+        config = Config.find(chosen.kubeconfig, environ=os.environ if environ is None else environ)
+        manager = Manager(name, build(chosen), chosen, config, ends_process=True)
+        asyncio.run(serve(manager))
+    except OptionsError as error:
+        sys.stderr.write("".join(f"{name}: {line}\n" for line in str(error).splitlines()))
+        return 2
+    except (ClientError, ListenError, WatchLostError) as error:
+        log.error("%s", error)  # noqa: TRY400 - it says all there is to know
+        return 1
+    except Exception:
+        log.exception("The manager failed")
+        return 1
+    return 0
+
+
+class Stoppable(Protocol):
+    """What `serve` has to know of a manager."""
+
+    def stop(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+async def serve(manager: Stoppable) -> None:
+    """Run a manager until a signal stops it."""
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int, _: object) -> None:
+        log.info("Stopping on %s", signal.Signals(number).name)
+        # Whoever asks twice does not want to wait.
+        signal.signal(number, signal.SIG_DFL)
+        loop.call_soon_threadsafe(manager.stop)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    try:
+        await manager.run()
+    except LeadershipLost as error:
+        log.error("%s", error)  # noqa: TRY400 - it says all there is to know
+        # Another may lead: what cannot be cancelled, as a thread, ends here too.
+        _exit()
+
+
+def _exit() -> NoReturn:
+    logging.shutdown()
+    os._exit(1)

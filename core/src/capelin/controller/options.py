@@ -215,7 +215,7 @@ def parse(
     program: str,
     description: str,
     arguments: Sequence[str],
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
 ) -> OptionsT:
     """Options from the command line, else from `CAPELIN_<FLAG>`, else as they are by default.
 
@@ -234,6 +234,7 @@ def parse(
     )
     for field, said in flags.items():
         _add(parser, field, said)
+    environ = os.environ if environ is None else environ
     given = cast("dict[str, str | int]", vars(parser.parse_args(arguments)))
     values: dict[str, Any] = {}
     problems: list[str] = []

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from capelin.api import Resource, Unstructured
-from capelin.controller.reconciler import Reconciler
-from capelin.controller.watches import For, Owns, Permission, Watch
+from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch
 
 _LOOK = ("get", "list", "watch")
 
@@ -48,8 +47,8 @@ def _implied(watch: Watch) -> Iterable[Permission]:
             yield Permission(group, (plural,), ("patch",))
             yield Permission(group, (f"{plural}/status",), ("patch",))
             yield Permission(group, (f"{plural}/finalizers",), ("update",))
-        case Owns():
-            yield Permission(group, (plural,), ("create", "delete", "patch"))
+        case Owns(deletes=deletes):
+            yield Permission(group, (plural,), ("create", "patch", *(["delete"] * deletes)))
         case _:
             pass
 

@@ -1,20 +1,22 @@
 """Runs a reconciler over its queue: the tasks, the clock and the outcome of each run."""
 
 import asyncio
+import contextvars
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Generic, Literal, TypeVar
 
 from capelin.api import BaseObject
 from capelin.client import ClientError, Conflict
 from capelin.controller.context import Context
-from capelin.controller.logs import Subject, about, explained
-from capelin.controller.metrics import Metrics
-from capelin.controller.queue import Failed, Gone, Outcome, Queue
-from capelin.controller.reconciler import Reconciler
-from capelin.controller.results import After, Done, ObjectKey
-from capelin.controller.watches import Labels, selects
+from capelin.controller.diagnostics import Metrics
+from capelin.controller.logs import LogContext, explained, log_context
+from capelin.controller.queue import After, Done, Failed, Gone, ObjectKey, Outcome, Queue
+from capelin.controller.reconciler import Labels, Reconciler, Watch, concerned, selects
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,8 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
 # What remains of the lease's last seconds when it is lost, and others may begin to work.
 _CANCELLING = 3.0
+# Such an event may concern any key.
+_NOT_MAPPED = "An event of %s cannot be mapped; every known key is reconciled"
 
 
 class Runner(Generic[ObjectT]):
@@ -46,6 +50,8 @@ class Runner(Generic[ObjectT]):
         self._labels = labels
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
+        self._mapping: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._open = False
         metrics.watch_queue(reconciler.name, queue, concurrency, clock)
@@ -57,7 +63,35 @@ class Runner(Generic[ObjectT]):
 
     def add(self, key: ObjectKey) -> None:
         """Something changed about this key."""
-        self.queue.add(key, self._clock())
+        self._add((key,))
+
+    def changed(self, watch: Watch, body: Mapping[str, Any]) -> None:
+        """An object of one of the reconciler's watches changed."""
+        kind = self.reconciler.main_watch.kind.resource
+        try:
+            keys = concerned(watch, kind, body, self._context)
+        except Exception:
+            log.exception(_NOT_MAPPED, watch.kind.resource.plural)
+            self.add_all()
+            return
+        if isinstance(keys, Awaitable):
+            mapping = asyncio.create_task(self._map(watch, keys))
+            self._mapping.add(mapping)
+            mapping.add_done_callback(self._mapping.discard)
+        else:
+            self._add(keys)
+
+    async def _map(self, watch: Watch, keys: Awaitable[Iterable[ObjectKey]]) -> None:
+        try:
+            self._add(await keys)
+        except Exception:
+            log.exception(_NOT_MAPPED, watch.kind.resource.plural)
+            self.add_all()
+
+    def _add(self, keys: Iterable[ObjectKey]) -> None:
+        now = self._clock()
+        for key in keys:
+            self.queue.add(key, now)
         self._pump()
 
     def add_all(self) -> None:
@@ -70,9 +104,14 @@ class Runner(Generic[ObjectT]):
         self.queue.retry_soon(self._clock(), within=2.0)
         self._pump()
 
-    async def stop(self, grace: float) -> None:
-        """Take no more work, and let what runs end by itself, or else make it end."""
+    async def stop(self, grace: float) -> list[str]:
+        """Take no more work, let what runs end by itself, or else cancel it.
+
+        Returns what goes on although it was cancelled.
+        """
         self._open = False
+        for mapping in self._mapping:
+            mapping.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._tasks:
@@ -84,6 +123,10 @@ class Runner(Generic[ObjectT]):
                 _, stubborn = await asyncio.wait(late, timeout=_CANCELLING)
                 for task in stubborn:
                     log.error("%s goes on although it was cancelled", task.get_name())
+                return [task.get_name() for task in stubborn]
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+        return []
 
     def _pump(self) -> None:
         """Start what can be started, and come back when more is due."""
@@ -115,7 +158,7 @@ class Runner(Generic[ObjectT]):
         name = self.reconciler.name
         started = self._clock()
         outcome: Outcome = Failed()
-        with about(Subject(name, key, uuid.uuid4().hex[:8])):
+        with log_context(LogContext(name, key.namespace, key.name, uuid.uuid4().hex[:8])):
             try:
                 outcome = await self._step(key)
                 log.debug("%s", outcome)
@@ -123,8 +166,9 @@ class Runner(Generic[ObjectT]):
                 log.info("%s; trying again", explained(error))
             except ClientError as error:
                 log.error("%s", explained(error))  # noqa: TRY400 - it says all there is to know
-            except Exception:
-                log.exception("The reconcile failed")
+            except Exception as error:
+                why = f"{type(error).__name__}: {explained(error)}"
+                log.exception("The reconcile failed: %s", why)
             finally:
                 now = self._clock()
                 self.queue.finish(key, outcome, now)
@@ -136,13 +180,29 @@ class Runner(Generic[ObjectT]):
         if obj is None or not selects(self._labels, obj.metadata.labels):
             await self.reconciler.on_missing(self._context, key)
             return Gone()
-        result = await self.reconciler.reconcile(self._context, obj)
-        if not isinstance(result, Done | After):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+        result = await self._reconcile(self._context.about(obj), obj)
+        if not isinstance(result, Done | After):
             raise TypeError(
                 f"{type(self.reconciler).__name__}.reconcile returned {result}; "
                 f"it has to return Done() or After(seconds)"
             )
         return result
+
+    async def _reconcile(self, ctx: Context, obj: Any) -> object:
+        reconcile: Callable[..., Any] = self.reconciler.reconcile
+        if iscoroutinefunction(reconcile):
+            return await reconcile(ctx, obj)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._concurrency, self.reconciler.name)
+        call = partial(contextvars.copy_context().run, reconcile, ctx, obj)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        try:
+            result = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled: the reconcile has not ended before it has.
+            await asyncio.wait({running})
+            raise
+        return await result if isawaitable(result) else result
 
 
 def _result(outcome: Outcome) -> Literal["success", "requeue_after", "error"]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import cast
 
-from capelin.controller.logs import explained, hide
+from capelin.controller.logs import explained, redact
 
 _LONGEST = 1024
 # What differs each time although the situation is the same would make a condition change for ever.
@@ -56,7 +56,7 @@ def describe(error: BaseException) -> str:
     """An exception in one line: without secrets, and the same words for the same situation."""
     text = " ".join(explained(error).split())
     name = type(error).__name__
-    return hide(_CHANGING.sub("...", f"{name}: {text}" if text else name))[:_LONGEST]
+    return redact(_CHANGING.sub("...", f"{name}: {text}" if text else name))[:_LONGEST]
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

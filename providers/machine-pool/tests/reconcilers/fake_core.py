@@ -13,8 +13,7 @@ from capelin.api.views.core import Secret
 from capelin.client import Client, WorkloadClients
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import reference_to
-from capelin.controller import Context, ObjectKey
-from capelin.controller.events import Recorder
+from capelin.controller import Context, ObjectKey, Recorder
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
 from capelin_machine_pool.desired import Instance

@@ -46,7 +46,7 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     """Reconciles CapelinMachinePools."""
 
     finalizer = FINALIZER
-    watches = (Owns(CapelinMachine),)
+    watches = (Owns(CapelinMachine, deletes=True),)
     permissions = (
         Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
         Permission("bootstrap.cluster.x-k8s.io", ("*",), ("get",)),

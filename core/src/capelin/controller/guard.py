@@ -1,0 +1,120 @@
+"""A guard of the event loop: names the reconcile that blocks it, and keeps the lease honest.
+
+A reconcile that blocks holds up everything else of its manager: other reconciles, probes, and the
+renewal of the lease. If the lease ran out meanwhile, another manager would work at the same time.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+log = logging.getLogger(__name__)
+
+_TICK = 1.0
+# How long a step of the loop may take without a word.
+_LIMIT = 2.0
+
+
+class LoopGuard:
+    """Watches the running event loop from a thread, for as long as a block lasts.
+
+    Args:
+        renewed_at: when the lease was renewed last, while this process holds one.
+        exit_after: seconds after a renewal at which the process exits if it could not renew again.
+            Without it the process goes on.
+    """
+
+    def __init__(
+        self,
+        renewed_at: Callable[[], float | None] = lambda: None,
+        exit_after: float | None = None,
+        *,
+        limit: float = _LIMIT,
+        tick: float = _TICK,
+    ) -> None:
+        self._renewed_at = renewed_at
+        self._exit_after = exit_after
+        self._armed_for: float | None = None
+        self._limit = limit
+        self._tick = tick
+        self._holder = ""
+        self._ended = threading.Event()
+        self._beat = time.monotonic()
+        self._reported = 0.0
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._pulse()
+        self._thread = threading.Thread(target=self._run, name="loop guard", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._timer.cancel()
+        self._thread.join()
+        self._arm(None)
+
+    def _pulse(self) -> None:
+        now = time.monotonic()
+        held = now - self._beat - self._tick
+        self._beat = now
+        if held > self._limit and self._reported:
+            log.warning("%s held the event loop for %.0f s", self._holder, held)
+        self._reported = 0.0
+        self._timer = self._loop.call_later(self._tick, self._pulse)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._tick / 2):
+            self._arm(self._renewed_at())
+            held = time.monotonic() - self._beat - self._tick
+            # Told once when it begins, and again each time that it has doubled.
+            if held > max(self._limit, 2 * self._reported):
+                self._reported = held
+                self._holder = self._find_holder()
+                log.warning(
+                    "%s has held the event loop for %.0f s, at %s; nothing else of this manager "
+                    "can run. Use a plain function (it runs in a thread) or await",
+                    self._holder,
+                    held,
+                    self._position(),
+                )
+
+    def _arm(self, renewed: float | None) -> None:
+        """Have the process exit unless the lease is renewed again.
+
+        By faulthandler, whose timer runs even where a step of C code keeps every Python thread
+        from running; it shows what each of them does.
+        """
+        if self._exit_after is None or renewed == self._armed_for:
+            return
+        self._armed_for = renewed
+        if renewed is None:
+            faulthandler.cancel_dump_traceback_later()
+        else:
+            left = max(0.001, renewed + self._exit_after - time.monotonic())
+            faulthandler.dump_traceback_later(left, exit=True, file=sys.__stderr__ or 2)
+
+    def _find_holder(self) -> str:
+        task = asyncio.current_task(self._loop)
+        return task.get_name() if task is not None else "A callback"
+
+    def _position(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the only way
+        if frame is None:
+            return "an unknown place"
+        last = traceback.extract_stack(frame)[-1]
+        return f"{last.filename}:{last.lineno} in {last.name}"

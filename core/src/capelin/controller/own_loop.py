@@ -1,0 +1,52 @@
+"""A coroutine in a thread with an event loop of its own, as kopf's documentation embeds it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+_CLOSING = 0.25
+
+Step = Callable[[], Coroutine[Any, Any, None]]
+
+
+async def in_own_loop(name: str, main: Step, cleanup: Step) -> None:
+    """Run `main` until it ends or this is cancelled; then `cleanup`, when no other task is left."""
+    here, there = asyncio.get_running_loop(), asyncio.new_event_loop()
+    ended: asyncio.Future[BaseException | None] = here.create_future()
+    stop = asyncio.Event()
+
+    async def contained() -> None:
+        tasks = asyncio.create_task(main()), asyncio.create_task(stop.wait())
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await cleanup()
+        # aiohttp leaves the ends of TLS connections to the loop, and says to give it this long.
+        await asyncio.sleep(_CLOSING)
+        if not tasks[0].cancelled():
+            tasks[0].result()
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            with asyncio.Runner(loop_factory=lambda: there) as runner:
+                runner.run(contained())
+        except BaseException as raised:  # noqa: BLE001 - raised in the other loop
+            error = raised
+        here.call_soon_threadsafe(ended.set_result, error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        await asyncio.shield(ended)
+    finally:
+        with suppress(RuntimeError):  # its loop is closed: it has ended
+            there.call_soon_threadsafe(stop.set)
+        await asyncio.wait({ended})
+        thread.join()
+    if (error := ended.result()) is not None:
+        raise error
