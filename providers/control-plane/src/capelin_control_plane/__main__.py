@@ -12,6 +12,7 @@ from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
 from capelin_control_plane.backends.processes import ProcessesBackend
+from capelin_control_plane.policy import Network, Policy, read_names, read_networks
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 
@@ -26,6 +27,34 @@ class ControlPlaneOptions(Options):
         " over.",
         shown="~/.local/state/capelin/.control-planes",
     )
+    allow_extra_args: frozenset[str] = flag(
+        frozenset[str](),
+        read_names,
+        "Flags that users may set beyond the safe ones, as COMPONENT.FLAG,... They may reach this"
+        " machine.",
+        shown="none",
+    )
+    allow_extra_env: frozenset[str] = flag(
+        frozenset[str](),
+        read_names,
+        "Environment variables that users may set beyond the safe ones, as COMPONENT.NAME,...",
+        shown="none",
+    )
+    endpoint_networks: tuple[Network, ...] = flag(
+        (),
+        read_networks,
+        "Networks of this machine's addresses at which users may have endpoints listen.",
+        shown="only each control plane's own loopback address",
+    )
+
+    @property
+    def policy(self) -> Policy:
+        """What users may set."""
+        return Policy(
+            extra_args=self.allow_extra_args,
+            extra_env=self.allow_extra_env,
+            endpoint_networks=self.endpoint_networks,
+        )
 
 
 def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
@@ -35,9 +64,8 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
         reconciler.wake(key)
 
     binaries = Binaries(progress=PlainProgress())
-    reconciler = CapelinControlPlaneReconciler(
-        ProcessesBackend(options.state_folder, binaries, wake)
-    )
+    backend = ProcessesBackend(options.state_folder, binaries, wake, options.policy)
+    reconciler = CapelinControlPlaneReconciler(backend, options.policy)
     return [reconciler]
 
 

@@ -18,6 +18,7 @@ from capelin_control_plane.api import (
     ComponentSpec,
     Spec,
 )
+from capelin_control_plane.policy import Policy, problem_of_host, problem_of_port
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
@@ -44,6 +45,8 @@ FIELDS: Final[Mapping[Component, str]] = {
 
 _SHORTEST_REMAINING_VALIDITY = timedelta(days=1)
 """Components read a renewed certificate minutes later, and the provider may be down for longer."""
+
+_NOTHING_MORE = Policy()
 
 _FEWEST_SERVICE_ADDRESSES = 16
 """The cluster's DNS has the tenth, and API servers require eight."""
@@ -104,9 +107,18 @@ class ControlPlane:
 
 
 def desired_state(
-    control_plane: CapelinControlPlane, cluster: Cluster, now: datetime
+    control_plane: CapelinControlPlane,
+    cluster: Cluster,
+    now: datetime,
+    policy: Policy = _NOTHING_MORE,
 ) -> ControlPlane:
     """The desired state of a control plane now.
+
+    Args:
+        control_plane: The object.
+        cluster: Its Cluster.
+        now: The present.
+        policy: What the administrator of the provider allows.
 
     Raises:
         InvalidSpecError: a field has a value that no control plane can run with.
@@ -129,7 +141,8 @@ def desired_state(
             "Cluster spec.clusterNetwork.serviceDomain",
         ),
         cert_sans=tuple(
-            _name(host, "spec.apiServer.certSANs") for host in spec.api_server.cert_sans
+            _host(host, "spec.apiServer.certSANs", may_be_wildcard=True)
+            for host in spec.api_server.cert_sans
         ),
         algorithm=_algorithm(spec.certificates),
         validity=timedelta(days=spec.certificates.validity_days),
@@ -138,12 +151,8 @@ def desired_state(
         rollout_after=_past(spec.rollout.after, now),
         now=now,
         settings={
-            "etcd": _settings("etcd", spec.etcd),
-            "kube-apiserver": _settings("kube-apiserver", spec.api_server),
-            "kube-controller-manager": _settings(
-                "kube-controller-manager", spec.controller_manager
-            ),
-            "kube-scheduler": _settings("kube-scheduler", spec.scheduler),
+            component: _settings(component, settings, spec.version, policy)
+            for component, settings in _component_specs(spec).items()
         },
         addons=spec.addons,
     )
@@ -184,14 +193,26 @@ def _endpoint(spec: Spec, cluster: Cluster) -> tuple[str | None, int]:
     host = (own.host if own else None) or theirs.host or None
     if host is not None:
         whose = "" if own and own.host else "Cluster "
-        _name(host, f"{whose}spec.controlPlaneEndpoint.host")
+        _host(host, f"{whose}spec.controlPlaneEndpoint.host")
     port = (
         (own.port if own else None)
         or theirs.port
         or cluster.spec.cluster_network.api_server_port
         or DEFAULT_PORT
     )
+    if problem := problem_of_port(port):
+        raise InvalidSpecError(
+            "port of spec.controlPlaneEndpoint, or of the Cluster's spec.controlPlaneEndpoint or"
+            f" spec.clusterNetwork.apiServerPort: {problem}"
+        )
     return host, port
+
+
+def _host(host: str, field_: str, *, may_be_wildcard: bool = False) -> str:
+    _name(host, field_)
+    if problem := problem_of_host(host.removeprefix("*.") if may_be_wildcard else host):
+        raise InvalidSpecError(f"{field_}: {host!r} {problem}")
+    return host
 
 
 def _name(name: str, field_: str) -> str:
@@ -231,7 +252,18 @@ def _algorithm(certificates: Certificates) -> Algorithm:
     return "rsa-2048" if certificates.key_algorithm == "RSA-2048" else "ecdsa-p256"
 
 
-def _settings(component: Component, spec: ComponentSpec) -> ComponentSettings:
+def _component_specs(spec: Spec) -> Mapping[Component, ComponentSpec]:
+    return {
+        "etcd": spec.etcd,
+        "kube-apiserver": spec.api_server,
+        "kube-controller-manager": spec.controller_manager,
+        "kube-scheduler": spec.scheduler,
+    }
+
+
+def _settings(
+    component: Component, spec: ComponentSpec, version: str, policy: Policy
+) -> ComponentSettings:
     field_, resources = f"spec.{FIELDS[component]}", spec.resources
     memory = None if resources.memory is None else int(amount(resources.memory))
     cpus = None if resources.cpu is None else float(amount(resources.cpu))
@@ -246,6 +278,12 @@ def _settings(component: Component, spec: ComponentSpec) -> ComponentSettings:
             " 500m, or leave it out"
         )
     _check_arguments(component, spec.extra_args, f"{field_}.extraArgs")
+    for flag, value in spec.extra_args.items():
+        if problem := policy.problem_of_argument(component, version, flag, value):
+            raise InvalidSpecError(f"{field_}.extraArgs[{flag}]: {problem}")
+    for name in spec.extra_env:
+        if problem := policy.problem_of_variable(component, name):
+            raise InvalidSpecError(f"{field_}.extraEnv[{name}]: {problem}")
     return ComponentSettings(
         arguments=spec.extra_args,
         environment=spec.extra_env,

@@ -25,6 +25,7 @@ from capelin_control_plane.desired import (
 )
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.plan import next_step
+from capelin_control_plane.policy import Policy
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
@@ -33,6 +34,7 @@ ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
 """The address that the backend allocated. It outlives a move to another management cluster."""
 MANAGER = "capelin-control-plane"
 
+_NOTHING_MORE = Policy()
 _RETRY_SECONDS = 5.0
 
 
@@ -43,8 +45,9 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     watches = (Owns(Secret, labels={CLUSTER_NAME_LABEL: None}),)
     permissions = (Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),)
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, policy: Policy = _NOTHING_MORE) -> None:
         self._backend = backend
+        self._policy = policy
         self._workload = WorkloadSync(MANAGER)
 
     async def find_owner(
@@ -93,17 +96,17 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         key, now = _key(obj), ctx.now()
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         try:
-            desired = _desired_state(obj, ctx.cluster, now)
+            desired = _desired_state(obj, ctx.cluster, now, self._policy)
             authorities = await ensure_authorities(
                 ctx.client, obj, desired, may_create=address is None
             )
+            endpoint = await self._backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
             if blocked.reason.startswith("Certificates"):
                 ctx.set_conditions(conditions.certificates_available(blocked))
             if address is not None:
                 await self._backend.keep_running(key, address)
             raise
-        endpoint = await self._backend.allocate(key, desired, authorities, address)
         # Before anything runs there: whoever deletes the control plane has to find it.
         await ctx.apply_metadata(obj, annotations={ADDRESS_ANNOTATION: endpoint.address})
         observed = await reconcile_instances(self._backend, key, endpoint, desired)
@@ -182,10 +185,10 @@ def _key(control_plane: CapelinControlPlane) -> ObjectKey:
 
 
 def _desired_state(
-    control_plane: CapelinControlPlane, cluster: Cluster, now: datetime
+    control_plane: CapelinControlPlane, cluster: Cluster, now: datetime, policy: Policy
 ) -> ControlPlane:
     try:
-        return desired_state(control_plane, cluster, now)
+        return desired_state(control_plane, cluster, now, policy)
     except InvalidSpecError as error:
         raise Blocked(conditions.INVALID_CONFIGURATION, str(error)) from error
 

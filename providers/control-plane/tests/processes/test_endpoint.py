@@ -2,14 +2,21 @@
 
 import socket
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from capelin.api.resource import Resource
 from capelin.api.views.core import Namespace
+from capelin.controller import ObjectKey
 from capelin.embedded.addresses import free_port
+from capelin.embedded.binaries import Binaries
+from capelin.provider import Blocked
+from capelin_control_plane.backends.processes import ProcessesBackend
+from capelin_control_plane.policy import Policy, read_networks
 from capelin_control_plane.workload import workload_objects
 
-from .rig import NEW, Rig, control_plane, settled
+from .rig import KEY, NEW, Idle, Rig, authorities, control_plane, settled
 
 SLICES = Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 
@@ -32,6 +39,12 @@ async def test_it_answers_where_it_was_told_to_and_pods_are_told_so(rig: Rig) ->
     if host is None:
         pytest.skip("this machine has no address but loopback ones")
     desired = replace(control_plane(NEW), host=host, port=free_port(host))
+    rig.backend = ProcessesBackend(
+        rig.state,
+        Binaries(),
+        lambda _: rig.woken.set(),
+        Policy(endpoint_networks=read_networks(host)),
+    )
     await rig.until(desired, settled)
     assert rig.endpoint is not None
     assert (
@@ -45,3 +58,46 @@ async def test_it_answers_where_it_was_told_to_and_pods_are_told_so(rig: Rig) ->
         found = await client.get(SLICES, "kubernetes", "default")
     assert found["endpoints"][0]["addresses"] == [host]
     assert found["ports"][0]["port"] == desired.port
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Rig:
+    """A backend of control planes that run nothing."""
+    return Rig.on(tmp_path / "control-planes", Idle(tmp_path))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.64.0.9", "::ffff:127.64.0.9", "::1"])
+async def test_a_loopback_address_is_its_own_control_planes_alone(idle: Rig, host: str) -> None:
+    with pytest.raises(Blocked, match="loopback address") as blocked:
+        await idle.allocate(replace(control_plane(), host=host))
+    assert blocked.value.reason == "InvalidConfiguration"
+    own = await idle.allocate(control_plane())
+    await idle.allocate(replace(control_plane(), host=own.address))
+    await idle.backend.delete(KEY)
+
+
+async def test_an_address_of_the_machine_is_for_its_administrator_to_give(idle: Rig) -> None:
+    host = outward()
+    if host is None:
+        pytest.skip("this machine has no address but loopback ones")
+    with pytest.raises(Blocked, match=f"--endpoint-networks={host}") as blocked:
+        await idle.allocate(replace(control_plane(), host=host))
+    assert blocked.value.reason == "InvalidConfiguration"
+    await idle.backend.delete(KEY)
+
+
+async def test_the_endpoint_of_another_control_plane_is_taken(idle: Rig, tmp_path: Path) -> None:
+    host = outward()
+    if host is None:
+        pytest.skip("this machine has no address but loopback ones")
+    policy = Policy(endpoint_networks=read_networks(host))
+    idle.backend = ProcessesBackend(idle.state, Idle(tmp_path), lambda _: None, policy)
+    first = replace(control_plane(), host=host, port=free_port(host))
+    await idle.until(first, lambda _: True)
+    other = ObjectKey("default", "two")
+    keys = authorities(datetime.now(UTC))
+    with pytest.raises(Blocked) as blocked:
+        await idle.backend.allocate(other, replace(first, cluster="two"), keys, None)
+    assert blocked.value.reason == "EndpointTaken"
+    for key in (KEY, other):
+        await idle.backend.delete(key)

@@ -30,6 +30,7 @@ from capelin_control_plane.backends.processes.components import (
     desired_components,
     grace_seconds,
     listen_host,
+    relay_target,
 )
 from capelin_control_plane.backends.processes.instance_status import (
     disk_errors_block,
@@ -50,6 +51,7 @@ from capelin_control_plane.backends.processes.startup_throttle import StartupThr
 from capelin_control_plane.backends.processes.state_dir import (
     Owner,
     StateDir,
+    all_owners,
     find_state_dir,
     state_dirs_of,
 )
@@ -57,10 +59,12 @@ from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Endpoint, Instance, Observed, Plan
 from capelin_control_plane.plan import MemberReplacement, Step, is_complete
+from capelin_control_plane.policy import Policy
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
 _DELETED = ".deleted"
+_NOTHING_MORE = Policy()
 
 
 @dataclass(slots=True, eq=False)
@@ -85,10 +89,13 @@ class _Supervised:
 class ProcessesBackend:
     """Runs control planes as processes of this machine. They outlive the provider."""
 
-    def __init__(self, state: Path, binaries: Binaries, wake: Wake) -> None:
+    def __init__(
+        self, state: Path, binaries: Binaries, wake: Wake, policy: Policy = _NOTHING_MORE
+    ) -> None:
         self._state = state
         self._binaries = binaries
         self._wake = wake
+        self._policy = policy
         self._supervised: dict[ObjectKey, _Supervised] = {}
         self._fetching: dict[str, asyncio.Task[Mapping[Component, Path]]] = {}
         self._throttle = StartupThrottle(wake)
@@ -106,8 +113,9 @@ class ProcessesBackend:
             state_dir = find_state_dir(self._state, owner, address, port=desired.port)
             supervised = await self._supervise(key, state_dir)
             host = desired.host or state_dir.address
+            listen = listen_host(state_dir, host, self._policy)
+            self._check_target(state_dir, (listen, desired.port))
             supervised.renew_at = renew_certificates(state_dir, desired, authorities, host)
-            listen = listen_host(state_dir, host)
             write_kubeconfigs(state_dir, Endpoint(listen, listen, desired.port).url)
             return Endpoint(state_dir.address, host, desired.port)
 
@@ -119,7 +127,7 @@ class ProcessesBackend:
         components = blocked = None
         try:
             programs = await self._programs(key, desired.version)
-            components = _components(desired, endpoint, supervised, programs)
+            components = self._components(desired, endpoint, supervised, programs)
         except Blocked as error:
             blocked = error
         states = supervised.supervisor.states
@@ -205,10 +213,39 @@ class ProcessesBackend:
         admin = read_key_pair(state_dir.certificate("admin"))
         if admin is None:
             raise FileNotFoundError(state_dir.certificate("admin"))
-        listen = listen_host(state_dir, endpoint.host)
+        listen = listen_host(state_dir, endpoint.host, self._policy)
         server = Endpoint(listen, listen, endpoint.port).url
         ca = state_dir.ca("ca").read_bytes()
         return Config.from_kubeconfig(new_kubeconfig(server, ca, "capelin", admin))
+
+    def _check_target(self, state_dir: StateDir, target: tuple[str, int]) -> None:
+        """Two control planes cannot listen at one address and port."""
+        if target[0] == state_dir.address:
+            return
+        for other in all_owners(self._state):
+            relays = StateDir(other, other.name).read_plan().of("relay")
+            if other.name != state_dir.address and target in map(relay_target, relays):
+                raise Blocked(
+                    "EndpointTaken",
+                    f"another control plane's endpoint is {target[0]}:{target[1]}",
+                    "write another port",
+                )
+
+    def _components(
+        self,
+        desired: ControlPlane,
+        endpoint: Endpoint,
+        supervised: _Supervised,
+        programs: Mapping[Component, Path],
+    ) -> DesiredComponents:
+        members = supervised.plan.of("etcd")
+        return desired_components(
+            desired,
+            supervised.state_dir,
+            listen_host(supervised.state_dir, endpoint.host, self._policy),
+            programs,
+            joining={member.index for member in members if member.joins_existing},
+        )
 
     async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> _Supervised:
         """Take the lock of a state directory. Nothing is started or stopped yet."""
@@ -270,21 +307,6 @@ class ProcessesBackend:
         }
         binaries = await self._binaries.fetch(names.values())
         return {program: binaries[name].path for program, name in names.items()}
-
-
-def _components(
-    desired: ControlPlane,
-    endpoint: Endpoint,
-    supervised: _Supervised,
-    programs: Mapping[Component, Path],
-) -> DesiredComponents:
-    return desired_components(
-        desired,
-        supervised.state_dir,
-        listen_host(supervised.state_dir, endpoint.host),
-        programs,
-        joining={member.index for member in supervised.plan.of("etcd") if member.joins_existing},
-    )
 
 
 def _recovering(supervised: _Supervised) -> frozenset[str]:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 
 from capelin.api.durations import parse_duration
@@ -17,10 +16,12 @@ from capelin.embedded.components import (
     KubeScheduler,
 )
 from capelin.embedded.processes import Command, Limits
+from capelin.provider import Blocked
 
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Instance, Resources
+from capelin_control_plane.policy import Policy, address_of
 
 API_SERVER_PORT = 10443
 CONTROLLER_MANAGER_PORT = 10257
@@ -158,14 +159,33 @@ def etcd_peer_url(state_dir: StateDir, index: int) -> str:
     return f"https://{state_dir.address}:{etcd_port(index) + 1}"
 
 
-def listen_host(state_dir: StateDir, host: str) -> str:
-    """The address at which the relay listens: the endpoint's if this machine has it."""
-    try:
-        address = str(ip_address(host))
-    except ValueError:
+def listen_host(state_dir: StateDir, host: str, policy: Policy) -> str:
+    """The address at which the relay listens: the endpoint's if this machine has it.
+
+    Raises:
+        Blocked: the address is not for this control plane.
+    """
+    address = address_of(host)
+    if address is None or str(address) == state_dir.address:
         return state_dir.address
-    is_ours = address == state_dir.address or is_free(address, 0)
-    return address if is_ours else state_dir.address
+    if address.is_loopback:
+        raise Blocked(
+            "InvalidConfiguration",
+            f"endpoint host {host} is a loopback address, and not {state_dir.address}, which is"
+            " this control plane's own",
+            "leave the host out, or write that address",
+        )
+    # An address of another machine leads here through a load balancer, which we do not see.
+    if not is_free(str(address), 0):
+        return state_dir.address
+    if policy.may_listen_at(address):
+        return str(address)
+    raise Blocked(
+        "InvalidConfiguration",
+        f"endpoint host {host} is an address of the provider's machine, which this provider keeps"
+        " for others",
+        f"leave the host out, or ask its administrator for --endpoint-networks={address}",
+    )
 
 
 def relay_target(instance: Instance) -> relay.Target:
