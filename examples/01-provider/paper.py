@@ -3,7 +3,7 @@
 import sys
 
 from capelin.api import Object, kind
-from capelin.api.views.core import Node
+from capelin.api.core import Node
 from capelin.controller import After, Done, Result, main
 from capelin.provider import (
     INFRA_CLUSTER,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
+from capelin.api.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
 from capelin.errors import InvalidInputError
 from capelin_infra.clusters import (
     ClusterOptions,

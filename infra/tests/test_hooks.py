@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from capelin.api.views.capi import ExtensionConfig
+from capelin.api.capi import ExtensionConfig
 from capelin.client import Client, Forbidden, NotServed
 from capelin.errors import InvalidInputError, MissingError
 from capelin.pki import issue, new_ca

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from capelin.api.views.capi import ExtensionConfig
-from capelin.api.views.core import Namespace
+from capelin.api.capi import ExtensionConfig
+from capelin.api.core import Namespace
 from capelin.client import Client, Config
 from capelin.errors import InvalidInputError
 from capelin.runtime.client import endpoint_of

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from capelin.api import Resource
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.binaries import KNOWN_KUBERNETES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capelin.api import Resource, crd
-from capelin.api.views.core import CustomResourceDefinition
+from capelin.api.core import CustomResourceDefinition
 from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.management import CORE

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from capelin.api.views.capi import Cluster, Machine, MachinePool
-from capelin.api.views.core import CustomResourceDefinition, Node
+from capelin.api.capi import Cluster, Machine, MachinePool
+from capelin.api.core import CustomResourceDefinition, Node
 from capelin.client import Client, ClientOptions, Config, NotServed
 from capelin.contract.conditions import update
 from capelin.contract.labels import CLUSTER_NAME_LABEL

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.client import ClientError
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.testing.load import Load

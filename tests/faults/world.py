@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import Cluster, ClusterClass
-from capelin.api.views.core import ConfigMap, Node, Secret
+from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, ClientError, Config
 from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
 from capelin.embedded.processes import Process

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capelin.api.views.capi import (
+from capelin.api.capi import (
     Cluster,
     ClusterClass,
     ExtensionConfig,
@@ -16,7 +16,7 @@ from capelin.api.views.capi import (
     Machine,
     MachineDeployment,
 )
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import Client
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import Binaries

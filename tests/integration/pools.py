@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import Cluster, Machine, MachinePool
-from capelin.api.views.core import Namespace, Node
+from capelin.api.capi import Cluster, Machine, MachinePool
+from capelin.api.core import Namespace, Node
 from capelin.client import Client, WorkloadClients
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.testing.waiting import until

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import orjson
 import yaml
 from capelin.api import Model
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import Client, Config
 from capelin.runtime import Call, Extension, Failure, Hook, Response, retry_after
 from capelin.runtime import v1alpha1 as v1

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from capelin.api.views.capi import (
+from capelin.api.capi import (
     Cluster,
     ClusterClass,
     Machine,
@@ -15,7 +15,7 @@ from capelin.api.views.capi import (
     MachinePool,
     MachineSet,
 )
-from capelin.api.views.core import Namespace, Secret
+from capelin.api.core import Namespace, Secret
 from capelin.client import Client
 from capelin.contract.owners import is_controlled_by
 from capelin.testing.waiting import until

@@ -19,8 +19,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster
-from capelin.api.views.core import ConfigMap, Secret
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client, Config
 from capelin.contract.labels import CLUSTER_NAME_LABEL
 from capelin.contract.owners import reference_to

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import Client, Config
 from capelin.embedded.management import Environment, current_status
 from capelin.testing.waiting import until

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.client import Client, Config
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 

@@ -4,8 +4,8 @@ import os
 import signal
 
 import pytest
-from capelin.api.views.capi import Cluster
-from capelin.api.views.core import ConfigMap, CustomResourceDefinition, Secret
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, CustomResourceDefinition, Secret
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management import WEBHOOKS, Environment

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from capelin.api.views.capi import Cluster, Machine
-from capelin.api.views.core import Namespace
+from capelin.api.capi import Cluster, Machine
+from capelin.api.core import Namespace
 from capelin.client import Client, Config, WorkloadClients
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster, KubeadmConfig, Machine
-from capelin.api.views.core import Namespace
+from capelin.api.capi import Cluster, KubeadmConfig, Machine
+from capelin.api.core import Namespace
 from capelin.client import Client
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until

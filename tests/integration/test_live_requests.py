@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.client import Client, NotFound
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template

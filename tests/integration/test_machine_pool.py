@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.client import Client
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool

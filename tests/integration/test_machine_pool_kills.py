@@ -14,8 +14,8 @@ from random import Random
 
 import aiohttp
 import pytest
-from capelin.api.views.capi import MachinePool
-from capelin.api.views.core import Node
+from capelin.api.capi import MachinePool
+from capelin.api.core import Node
 from capelin.client import Client, Config
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import KNOWN_KUBERNETES

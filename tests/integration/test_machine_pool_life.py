@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from capelin.api import Resource, Unstructured
-from capelin.api.views.capi import Cluster, Machine, MachineDeployment, MachineHealthCheck
-from capelin.api.views.core import Node, Pod
+from capelin.api.capi import Cluster, Machine, MachineDeployment, MachineHealthCheck
+from capelin.api.core import Node, Pod
 from capelin.client import Client, Config
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until

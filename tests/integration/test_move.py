@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from capelin.api.views.capi import Cluster
-from capelin.api.views.core import ConfigMap, Namespace, Node, Secret
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, Namespace, Node, Secret
 from capelin.client import Client, Config
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster, Machine, MachineDeployment, MachineSet
-from capelin.api.views.core import Namespace
+from capelin.api.capi import Cluster, Machine, MachineDeployment, MachineSet
+from capelin.api.core import Namespace
 from capelin.client import Client, Invalid
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin.testing.management import ManagementCluster

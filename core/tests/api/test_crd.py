@@ -5,6 +5,7 @@
 from typing import Annotated, Literal
 
 import pytest
+import yaml
 from annotated_types import MaxLen
 from capelin.api import (
     BaseObject,
@@ -15,15 +16,21 @@ from capelin.api import (
     Object,
     Scale,
     SchemaError,
+    Unstructured,
     crd,
     immutable,
     kind,
 )
 from capelin.api.fields import Int32, KubernetesVersion, Replicas
-from capelin.api.manifests import to_yaml
 from inline_snapshot import snapshot
 
 GROUP = "controlplane.capelin.test"
+
+
+def to_yaml(manifests: list[Unstructured]) -> str:
+    return yaml.safe_dump_all(
+        manifests, sort_keys=False, explicit_start=True, width=100, allow_unicode=True
+    )
 
 
 class Spec(Model):

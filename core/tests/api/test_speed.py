@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import process_time
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 
 NOW = "2025-01-31T10:30:15Z"
 TYPES = (

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from capelin.api import Model, Object, Resource, Unstructured, kind
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import Client, Conflict, Invalid, needs_apply
 from capelin.client.apply import configuration, status_configuration
 from hypothesis import HealthCheck, example, given, settings

@@ -13,7 +13,7 @@ from uuid import uuid4
 import capelin.client.client as client_module
 import pytest
 from capelin.api import Resource, Unstructured
-from capelin.api.views.core import ConfigMap, Namespace
+from capelin.api.core import ConfigMap, Namespace
 from capelin.client import (
     AlreadyExists,
     BadRequest,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.api.views.core import Lease, LeaseSpec
+from capelin.api.core import Lease, LeaseSpec
 from capelin.client import Client, ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.election import Observed, claim, may_lead, observed, release
 from capelin.testing.waiting import until

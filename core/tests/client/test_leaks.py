@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import AlreadyExists, Client, ClientOptions, Config
 from capelin.testing.waiting import until
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capelin.api import Resource
-from capelin.api.views.core import Secret
+from capelin.api.core import Secret
 from capelin.client import (
     ApiError,
     Client,

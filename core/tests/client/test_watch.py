@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from capelin.api import Resource
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import Event, Expired, Forbidden, Unreachable, User
 from capelin.client.codecs import codec_of
 from capelin.client.watch import backoff, differences

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from capelin.api.views.core import Namespace, Secret
+from capelin.api.core import Namespace, Secret
 from capelin.client import Client, ConfigError, NotFound, WorkloadClients
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from typing import TypeVar, cast
 
 from capelin.api import BaseObject, OwnerReference
-from capelin.api.views.capi import Cluster, ContractReference, Machine, MachinePool
+from capelin.api.capi import Cluster, ContractReference, Machine, MachinePool
 from capelin.client import Client
 from capelin.contract import clusters, owners
 

@@ -1,7 +1,7 @@
 from collections import Counter
 
 import pytest
-from capelin.api.views.capi import FailureDomain
+from capelin.api.capi import FailureDomain
 from capelin.contract import failure_domains
 from capelin.contract.failure_domains import fewest, most
 from hypothesis import given

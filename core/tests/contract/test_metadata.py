@@ -1,5 +1,5 @@
 import pytest
-from capelin.api.views.capi import Machine
+from capelin.api.capi import Machine
 from capelin.contract import metadata
 
 

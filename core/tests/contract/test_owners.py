@@ -1,7 +1,7 @@
 import pytest
 from capelin.api import OwnerReference
-from capelin.api.views.capi import Cluster, Machine, MachinePool
-from capelin.api.views.core import Secret
+from capelin.api.capi import Cluster, Machine, MachinePool
+from capelin.api.core import Secret
 from capelin.contract import owners
 from capelin.contract.owners import ControllerTakenError, ensure, reference_to
 from hypothesis import given

@@ -1,5 +1,5 @@
 import pytest
-from capelin.api.views.capi import Cluster, ClusterSpec, MachinePool
+from capelin.api.capi import Cluster, ClusterSpec, MachinePool
 from capelin.contract.conditions import ConditionSpec
 from capelin.contract.pausing import is_paused, paused
 

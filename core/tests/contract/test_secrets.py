@@ -3,8 +3,8 @@ from typing import get_args
 
 import pytest
 from capelin.api import Unstructured
-from capelin.api.views.capi import MachinePool
-from capelin.api.views.core import Secret
+from capelin.api.capi import MachinePool
+from capelin.api.core import Secret
 from capelin.contract import owners, secrets
 from capelin.pki import ServiceAccountKeys, new_ca, new_service_account_keys
 

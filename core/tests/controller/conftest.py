@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 import pytest
-from capelin.api.views.core import Namespace
+from capelin.api.core import Namespace
 from capelin.client import Client, ClientOptions, Config
 from capelin.controller import Manager, Reconciler, logs
 from capelin.testing import managers

@@ -1,5 +1,5 @@
 import pytest
-from capelin.api.views.core import ConfigMap, Node
+from capelin.api.core import ConfigMap, Node
 from capelin.controller import EventAggregator, EventRecord
 from capelin.controller.events import event_record
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
-from capelin.api.views.core import ConfigMap, Secret
+from capelin.api.core import ConfigMap, Secret
 from capelin.controller.logs import LogContext, explained, log_context
 from pydantic import BaseModel, ValidationError
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from capelin.api import Resource, Unstructured, crd
-from capelin.api.views.core import CustomResourceDefinition, Lease
+from capelin.api.core import CustomResourceDefinition, Lease
 from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.testing.waiting import until

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 from capelin.api import Object, kind
-from capelin.api.views.core import ConfigMap, Node, Secret
+from capelin.api.core import ConfigMap, Node, Secret
 from capelin.controller import (
     Context,
     Done,

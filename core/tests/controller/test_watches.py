@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from capelin.api import BaseObject, Object, kind
-from capelin.api.views.core import ConfigMap, Secret
+from capelin.api.core import ConfigMap, Secret
 from capelin.controller import ObjectKey
 from capelin.controller.reconciler import (
     For,

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from capelin.api import Object, kind
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import Config, Server, User
 from capelin.controller import For, ObjectKey, Owns, Watch, WatchLostError
 from capelin.controller.diagnostics import Metrics

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Ge, Le, MaxLen
 from capelin.api import Model, Object, ObjectMeta, kind
-from capelin.api.views.core import ConfigMap, Event
+from capelin.api.core import ConfigMap, Event
 from capelin.client import Client, ClientOptions, Config, NotFound
 from capelin.contract.owners import reference_to
 from capelin.controller import Context, Recorder

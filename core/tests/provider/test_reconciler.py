@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import MaxLen
 from capelin.api import BaseObject, Definition, Model, Object, ObjectMeta, kind
-from capelin.api.views.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine
 from capelin.client import Client
 from capelin.contract.conditions import ConditionSpec, find
 from capelin.contract.owners import reference_to

@@ -2,8 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster, ClusterClass
-from capelin.api.views.capi.classes import ClassTemplate
+from capelin.api.capi import ClassTemplate, Cluster, ClusterClass
 from capelin.runtime import AnyHook, Catalog, CatalogError, Hook, Message, Response
 from capelin.runtime.fixtures import ClusterFixture, UsedTemplate, request_for, sample_cluster
 from capelin.runtime.fixtures.live import as_sent, builtins, used_patches, used_templates, variables

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from annotated_types import Gt, Lt, MaxLen
-from capelin.api.rules import rule
+from capelin.api import rule
 from capelin.runtime.catalog import Catalog, Deprecation, Hook
 from capelin.runtime.messages import Int64, Json, Part, Request, Response
 from capelin.runtime.openapi import openapi_document

@@ -7,8 +7,7 @@ from uuid import UUID
 
 import pytest
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
-from capelin.api import Model
-from capelin.api.rules import rule
+from capelin.api import Model, rule
 from capelin.runtime.messages import read
 from capelin.runtime.results import Failure
 from capelin.runtime.topology.patches import is_object

@@ -10,8 +10,8 @@ from typing import Annotated
 import pytest
 from annotated_types import Ge, Le
 from capelin.api import Model, Object, crd, kind
-from capelin.api.views.capi import Machine, MachineSet
-from capelin.api.views.core import Namespace
+from capelin.api.capi import Machine, MachineSet
+from capelin.api.core import Namespace
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.provider import Provider

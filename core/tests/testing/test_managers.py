@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.client import Client, Config
 from capelin.controller import Context, Done, For, ListenError, Manager, Reconciler, Result
 from capelin.controller.options import Address

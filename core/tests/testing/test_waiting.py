@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from annotated_types import Ge
 from capelin.api import Model, Object, kind
-from capelin.api.views.core import Secret
+from capelin.api.core import Secret
 from capelin.testing.waiting import pause_after, until, wait_until
 
 

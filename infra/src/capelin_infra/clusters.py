@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
+from capelin.api.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
 from capelin.errors import InvalidInputError
 
 DEMO_CLASS: Final = "capelin"

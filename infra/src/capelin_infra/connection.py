@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from capelin.api.views.capi import Cluster
-from capelin.api.views.core import Namespace
+from capelin.api.capi import Cluster
+from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, ClientOptions, Config
 from capelin.embedded.management import (
     Environment,

@@ -5,7 +5,7 @@ from importlib.resources import files
 from typing import Final
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import Cluster, ClusterClass
+from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import Client
 from capelin.embedded.management import render_template
 

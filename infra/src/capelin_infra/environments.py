@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from capelin.api.views.core import Secret
+from capelin.api.core import Secret
 from capelin.embedded.management import (
     ENVIRONMENT_LABEL,
     Environment,

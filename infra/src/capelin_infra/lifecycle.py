@@ -6,7 +6,7 @@ from typing import Final
 
 import yaml
 from capelin.api import Unstructured
-from capelin.api.views.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
+from capelin.api.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
 from capelin.client import AlreadyExists, Client
 from capelin.errors import InvalidInputError, MissingError, WaitTimeoutError
 from rich.console import Console

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
-from capelin.api.views.capi import (
+from capelin.api.capi import (
     Cluster,
     ContractReference,
     Machine,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import (
     RENEW_ANNOTATION,

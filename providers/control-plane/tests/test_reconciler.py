@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import Cluster, Machine
-from capelin.api.views.core import Secret
+from capelin.api.capi import Cluster, Machine
+from capelin.api.core import Secret
 from capelin.client import Client, Config
 from capelin.contract.conditions import ConditionSpec
 from capelin.contract.labels import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from capelin.api.views.core import Secret
+from capelin.api.core import Secret
 from capelin.client import Client
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import controller_of, is_controlled_by

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from capelin.api import ObjectMeta
-from capelin.api.views.capi import Machine, MachinePool
+from capelin.api.capi import Machine, MachinePool
 from capelin.controller import ObjectKey
 from capelin_machine_pool.api import (
     CapelinMachine,

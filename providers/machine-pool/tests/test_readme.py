@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import yaml
-from capelin.api.views.capi import MachinePool
+from capelin.api.capi import MachinePool
 from capelin_machine_pool.api import CapelinMachinePool, ClusterSpec, MachinePoolSpec
 
 README = Path(__file__).parents[1] / "README.md"

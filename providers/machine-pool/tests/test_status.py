@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from capelin.api import Condition, ObjectMeta
-from capelin.api.views.capi import Cluster, MachinePool
+from capelin.api.capi import Cluster, MachinePool
 from capelin.contract.conditions import ConditionSpec, update
 from capelin.provider import (
     Endpoint,

@@ -1,6 +1,32 @@
-"""The base of our Kubernetes types, CRD generation, and typed views of the kinds that we read."""
+"""Types of Kubernetes objects: how to define kinds, and CRDs from them.
+
+`capelin.api.core` and `capelin.api.capi` have the kinds of Kubernetes and of Cluster API.
+"""
 
 from capelin.api.crd import SchemaError, crd
+from capelin.api.fields import (
+    AnyObject,
+    AnyValue,
+    DNSLabel,
+    DNSSubdomain,
+    Duration,
+    EmbeddedObject,
+    Host,
+    Int32,
+    Int64,
+    IntOrPercent,
+    KubernetesVersion,
+    LabelValue,
+    Port,
+    Quantity,
+    Replicas,
+    amount,
+    atomic,
+    format_duration,
+    map_list,
+    parse_duration,
+    set_list,
+)
 from capelin.api.meta import Condition, Conditions, MicroTime, ObjectMeta, OwnerReference, Time
 from capelin.api.model import Model, wire_name
 from capelin.api.objects import (
@@ -8,41 +34,67 @@ from capelin.api.objects import (
     Column,
     Definition,
     Object,
+    Resource,
     Scale,
     Unstructured,
     kind,
+    plural_of,
     resource_of,
 )
-from capelin.api.resource import Resource, plural_of
-from capelin.api.rules import immutable, major, minor, rule
+from capelin.api.rules import Marker, Rule, Schema, immutable, kept, major, minor, rule
 from capelin.api.templates import Template, TemplateMetadata, immutable_templates
 
 __all__ = [
+    "AnyObject",
+    "AnyValue",
     "BaseObject",
     "Column",
     "Condition",
     "Conditions",
+    "DNSLabel",
+    "DNSSubdomain",
     "Definition",
+    "Duration",
+    "EmbeddedObject",
+    "Host",
+    "Int32",
+    "Int64",
+    "IntOrPercent",
+    "KubernetesVersion",
+    "LabelValue",
+    "Marker",
     "MicroTime",
     "Model",
     "Object",
     "ObjectMeta",
     "OwnerReference",
+    "Port",
+    "Quantity",
+    "Replicas",
     "Resource",
+    "Rule",
     "Scale",
+    "Schema",
     "SchemaError",
     "Template",
     "TemplateMetadata",
     "Time",
     "Unstructured",
+    "amount",
+    "atomic",
     "crd",
+    "format_duration",
     "immutable",
     "immutable_templates",
+    "kept",
     "kind",
     "major",
+    "map_list",
     "minor",
+    "parse_duration",
     "plural_of",
     "resource_of",
     "rule",
+    "set_list",
     "wire_name",
 ]

@@ -1,7 +1,6 @@
 """Custom resource definitions from our kinds."""
 
-from capelin.api.objects import BaseObject, Column, Definition, Scale, Unstructured
-from capelin.api.resource import Resource
+from capelin.api.objects import BaseObject, Column, Definition, Resource, Scale, Unstructured
 from capelin.api.rules import Schema
 from capelin.api.schema import Structure
 

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, WithJsonSchema
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
-from capelin.api.durations import format_duration
-from capelin.api.fields import FreeForm
+from capelin.api.fields import FreeForm, format_duration
 from capelin.api.model import Model
 from capelin.api.objects import BaseObject
 from capelin.api.rules import Immutable, Marker, Rule, Schema, kept

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Any, TypeVar
 
-from capelin.api.views.core import Lease, LeaseSpec
+from capelin.api.core import Lease, LeaseSpec
 from capelin.client.client import Client
 from capelin.client.errors import AlreadyExists, ClientError, Conflict, NotFound
 

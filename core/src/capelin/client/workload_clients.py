@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from capelin.api.views.core import Secret
+from capelin.api.core import Secret
 from capelin.client.client import Client
 from capelin.client.config import Config
 from capelin.client.errors import ConfigError, NotFound

@@ -7,7 +7,7 @@ label, some time after the object was made, so nothing is an answer and means to
 from typing import Protocol, TypeVar
 
 from capelin.api import BaseObject
-from capelin.api.views.capi import Cluster, ContractReference
+from capelin.api.capi import Cluster, ContractReference
 from capelin.contract import owners
 from capelin.contract.labels import CLUSTER_NAME_LABEL
 

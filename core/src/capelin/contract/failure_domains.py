@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from capelin.api.views.capi import FailureDomain
+from capelin.api.capi import FailureDomain
 
 
 def read(value: object) -> list[FailureDomain]:

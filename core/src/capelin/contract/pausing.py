@@ -4,7 +4,7 @@ Rules `*/pausing`. The words are those that core writes on its own kinds.
 """
 
 from capelin.api import BaseObject
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.contract.conditions import PAUSED, ConditionSpec
 from capelin.contract.labels import PAUSED_ANNOTATION
 

@@ -8,7 +8,7 @@ removed.
 from typing import Literal
 
 from capelin.api import BaseObject, ObjectMeta
-from capelin.api.views.core import Secret
+from capelin.api.core import Secret
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import is_controlled_by, reference_to
 from capelin.pki import KeyPair, ServiceAccountKeys

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
-from capelin.api.views.core import Event, EventSeries, ObjectReference
+from capelin.api.core import Event, EventSeries, ObjectReference
 from capelin.client import AlreadyExists, Client, ClientError, NotFound
 from capelin.controller.logs import redact
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Generic, Self, TypeVar, cast
 
 from capelin.api import BaseObject, Condition, Model, Object, ObjectMeta, Unstructured
-from capelin.api.views.capi import Cluster, Machine, MachinePool
-from capelin.api.views.core import Secret
+from capelin.api.capi import Cluster, Machine, MachinePool
+from capelin.api.core import Secret
 from capelin.client import Client, NotFound, Unreachable, WorkloadClients
 from capelin.contract import secrets
 from capelin.contract.conditions import WAITING_FOR_CONTROL_PLANE, ConditionSpec, update

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, ClassVar, Generic, Literal
 
 from capelin.api import Model
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.contract.clusters import named_by
 from capelin.contract.conditions import AVAILABLE
 from capelin.controller import ObjectKey, Permission, Result

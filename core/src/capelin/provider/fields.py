@@ -12,14 +12,20 @@ from capelin.api import (
     Column,
     Conditions,
     Definition,
+    Host,
+    Int64,
+    KubernetesVersion,
     Model,
     Object,
+    Port,
+    Replicas,
     Template,
+    atomic,
     immutable,
     kind,
+    map_list,
     rule,
 )
-from capelin.api.fields import Host, Int64, KubernetesVersion, Port, Replicas, atomic, map_list
 
 ProviderID = Annotated[str, MinLen(1), MaxLen(512)]
 """What a machine is known by: its Node has the same `spec.providerID`."""

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, ClassVar, Generic
 
 from capelin.api import Model
-from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.contract.clusters import named_by
 from capelin.contract.conditions import (
     NOT_PROVISIONED,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from capelin.api import BaseObject, Model, Object, Template
-from capelin.api.views.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine
 from capelin.client import Client, Conflict, NotFound, WorkloadClients
 from capelin.contract.clusters import cluster_of, named_by, owner_of
 from capelin.contract.conditions import DELETING, READY, ConditionSpec

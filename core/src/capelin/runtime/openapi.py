@@ -11,8 +11,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
-from capelin.api import Model
-from capelin.api.rules import Marker, Schema
+from capelin.api import Marker, Model, Schema
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import Go, Required
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from capelin.api import BaseObject, Unstructured, crd
-from capelin.api.views.core import CustomResourceDefinition, Namespace
+from capelin.api.core import CustomResourceDefinition, Namespace
 from capelin.client import Client, ClientError, ClientOptions, Config, NotServed
 from capelin.embedded.apiserver import ApiServer
 from capelin.provider import Provider

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from capelin.api.views.core import Namespace, ServiceAccount
+from capelin.api.core import Namespace, ServiceAccount
 from capelin.client import Client, Config
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.components import OwnedFlagError

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 from capelin.api import Unstructured
-from capelin.api.views.core import ServiceAccount
+from capelin.api.core import ServiceAccount
 from capelin.client import Client, Config, Server, User
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management import attach

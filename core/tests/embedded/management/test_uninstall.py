@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 from capelin.api import ObjectMeta, OwnerReference
-from capelin.api.views.core import ConfigMap, Namespace, Secret
+from capelin.api.core import ConfigMap, Namespace, Secret
 from capelin.client import ApiError, Client, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management.attach import DEFINITIONS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
+from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.pki import issue, new_ca
 
 NOW = datetime.now(UTC)

@@ -12,8 +12,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
-from capelin.api.views.capi import ExtensionConfig
-from capelin.api.views.core import LabelSelector
+from capelin.api.capi import ExtensionConfig
+from capelin.api.core import LabelSelector
 from capelin.runtime import Catalog, Hook, Message, Response
 from capelin.runtime.client import (
     Backoff,

@@ -1,8 +1,8 @@
 """What is decided without a server."""
 
 import pytest
-from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ServiceReference
-from capelin.api.views.core import LabelSelector
+from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ServiceReference
+from capelin.api.core import LabelSelector
 from capelin.runtime import Catalog, Hook, Request, RetryResponse
 from capelin.runtime.client import (
     Backoff,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from capelin.api.views.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
+from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.client import Client, NotServed
 from capelin.errors import InvalidInputError, MissingError
 from capelin.runtime import Catalog, CatalogError, load_catalog

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import ExtensionConfig
+from capelin.api.capi import ExtensionConfig
 from capelin.conformance.extensions import Report, check_extension
 from capelin.errors import InvalidInputError, MissingError, UserError
 from capelin.runtime import AnyHook, MessageError

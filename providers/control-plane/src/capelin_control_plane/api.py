@@ -7,26 +7,26 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
     Column,
     Definition,
+    Host,
+    KubernetesVersion,
+    Marker,
     Model,
     Object,
+    Port,
+    Quantity,
+    Replicas,
     Scale,
+    Schema,
     Template,
     Time,
     immutable,
+    kept,
     kind,
     major,
     minor,
     rule,
-)
-from capelin.api.fields import (
-    Host,
-    KubernetesVersion,
-    Port,
-    Quantity,
-    Replicas,
     set_list,
 )
-from capelin.api.rules import Marker, Schema, kept
 from capelin.embedded.components import OWNED_FLAGS
 from capelin.provider import ControlPlaneStatus
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from ipaddress import ip_network
 from typing import Final, Literal
 
-from capelin.api.fields import amount
-from capelin.api.views.capi import Cluster
+from capelin.api import amount
+from capelin.api.capi import Cluster
 from capelin.embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 from capelin.pki import Algorithm
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from capelin.api.views.capi import Cluster, Machine, MachinePool
-from capelin.api.views.core import Secret
+from capelin.api.capi import Cluster, Machine, MachinePool
+from capelin.api.core import Secret
 from capelin.client import Client, ClientError
 from capelin.contract.clusters import named_by
 from capelin.contract.conditions import DELETING, ConditionSpec, is_true

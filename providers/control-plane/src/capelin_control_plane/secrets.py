@@ -4,7 +4,7 @@ import asyncio
 from datetime import datetime
 from typing import Literal
 
-from capelin.api.views.core import Secret
+from capelin.api.core import Secret
 from capelin.client import AlreadyExists, Client
 from capelin.contract.labels import SECRET_TYPE
 from capelin.contract.owners import controller_of, ensure, reference_to

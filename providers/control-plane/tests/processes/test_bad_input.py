@@ -5,7 +5,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
-from capelin.api.views.core import Namespace
+from capelin.api.core import Namespace
 from capelin.provider import Blocked
 from capelin_control_plane.desired import ComponentSettings, ControlPlane
 from capelin_control_plane.instances import Observed

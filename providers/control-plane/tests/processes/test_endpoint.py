@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.api.resource import Resource
-from capelin.api.views.core import Namespace
+from capelin.api import Resource
+from capelin.api.core import Namespace
 from capelin.controller import ObjectKey
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import Binaries

@@ -5,7 +5,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from capelin.api.views.core import ConfigMap
+from capelin.api.core import ConfigMap
 from capelin.embedded.processes import Process
 from capelin_control_plane.desired import ComponentSettings, ControlPlane
 from capelin_control_plane.instances import Observed

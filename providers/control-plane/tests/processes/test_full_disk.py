@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin.api.views.core import Namespace
+from capelin.api.core import Namespace
 from capelin_control_plane.desired import ComponentSettings
 from capelin_control_plane.instances import Observed
 

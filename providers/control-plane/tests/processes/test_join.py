@@ -5,7 +5,7 @@ import hashlib
 import subprocess
 
 import pytest
-from capelin.api.views.core import ConfigMap, Secret
+from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until

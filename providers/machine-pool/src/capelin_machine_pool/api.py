@@ -3,8 +3,21 @@
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
-from capelin.api import Column, Model, Object, Template, immutable, kind, rule
-from capelin.api.fields import DNSSubdomain, IntOrPercent, LabelValue, Quantity, atomic, map_list
+from capelin.api import (
+    Column,
+    DNSSubdomain,
+    IntOrPercent,
+    LabelValue,
+    Model,
+    Object,
+    Quantity,
+    Template,
+    atomic,
+    immutable,
+    kind,
+    map_list,
+    rule,
+)
 from capelin.provider import (
     INFRA_CLUSTER,
     INFRA_MACHINE,

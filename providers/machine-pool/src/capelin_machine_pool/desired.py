@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
-from capelin.api.views.capi import Cluster, Machine, MachinePool
+from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.contract.clusters import cluster_name_of
 from capelin.contract.labels import (
     NODE_CLUSTER_NAME_ANNOTATION,

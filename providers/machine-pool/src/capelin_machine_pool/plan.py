@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from capelin.api import BaseObject, OwnerReference
-from capelin.api.views.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine
 from capelin.contract import failure_domains
 from capelin.contract.conditions import (
     WAITING_FOR_BOOTSTRAP_DATA,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.api.views.core import Lease, Node
+from capelin.api.core import Lease, Node
 from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from capelin.api import OwnerReference, Unstructured
-from capelin.api.views.capi import Cluster, Machine, MachinePool
-from capelin.api.views.core import Secret
+from capelin.api.capi import Cluster, Machine, MachinePool
+from capelin.api.core import Secret
 from capelin.client import Client, WorkloadClients
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.owners import reference_to

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from capelin.api import Condition, ObjectMeta, OwnerReference
-from capelin.api.views.capi import Cluster, MachinePool
+from capelin.api.capi import Cluster, MachinePool
 from capelin.client import NotServed
 from capelin.contract.conditions import find
 from capelin.controller import After

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.contract.conditions import find
 from capelin.contract.owners import reference_to

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from capelin.api.views.capi import MachinePool
+from capelin.api.capi import MachinePool
 from capelin.client import Client, Config, Request, Response
 from capelin_machine_pool.api import CapelinMachinePool
 from capelin_machine_pool.desired import MANAGER

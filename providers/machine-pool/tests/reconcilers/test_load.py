@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
-from capelin.api.views.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine
 from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin_machine_pool.reconcilers.machines import TTLCache, machine_of

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 from capelin.api import ObjectMeta
-from capelin.api.views.capi import Cluster, Machine
-from capelin.api.views.core import Secret
+from capelin.api.capi import Cluster, Machine
+from capelin.api.core import Secret
 from capelin.client import Client, WorkloadClients
 from capelin.contract.conditions import find
 from capelin.contract.owners import reference_to

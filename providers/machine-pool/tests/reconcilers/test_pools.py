@@ -1,7 +1,7 @@
 """A pool on a real API server, with a few lines for Cluster API's core and a cloud in memory."""
 
 import pytest
-from capelin.api.views.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine
 from capelin.client import Client
 from capelin.contract.conditions import find
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from capelin.api import ObjectMeta
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.client import (
     ApiError,
     Client,

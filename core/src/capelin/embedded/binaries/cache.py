@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from pydantic import ConfigDict, ValidationError
 
-from capelin.api.model import Model
+from capelin.api import Model
 from capelin.embedded.binaries.catalog import ComponentVersion, Platform
 from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
 

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import aiohttp
 from pydantic import Field, ValidationError
 
-from capelin.api.model import Model
+from capelin.api import Model
 from capelin.embedded.binaries.cache import BuildDir
 from capelin.embedded.binaries.catalog import Platform
 from capelin.embedded.binaries.download import Web, download

@@ -17,7 +17,7 @@ from uuid import uuid4
 from aiohttp import web
 
 from capelin.api import Unstructured
-from capelin.api.views.core import CustomResourceDefinition, Namespace
+from capelin.api.core import CustomResourceDefinition, Namespace
 from capelin.client import ApiError, Client, ClientError, ClientOptions, Config, ConfigError
 from capelin.embedded.addresses import free_port, own_addresses, source_towards
 from capelin.embedded.management.components import ALL_ADDRESSES, Component

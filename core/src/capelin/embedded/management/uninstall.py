@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
-from capelin.api.views.core import ConfigMap, Secret
+from capelin.api.core import ConfigMap, Secret
 from capelin.client import ApiError, Client, Config, NotFound, NotServed, Unavailable
 from capelin.embedded.management.attach import DEFINITIONS
 from capelin.embedded.management.environment import (

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from capelin.api.views.capi import ExtensionConfig
+from capelin.api.capi import ExtensionConfig
 from capelin.runtime.catalog import AnyHook, Catalog, CatalogError, Hook, HookId
 from capelin.runtime.client.backoff import (
     Backoff,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from capelin.api.views import capi
+from capelin.api import capi
 from capelin.runtime.catalog import Catalog, CatalogError
 from capelin.runtime.v1alpha1 import ExtensionHandler
 from capelin.runtime.v1alpha1.discovery import (

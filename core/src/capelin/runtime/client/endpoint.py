@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, urlsplit
 
-from capelin.api.views.capi import ExtensionClientConfig, ServiceReference
+from capelin.api.capi import ExtensionClientConfig, ServiceReference
 from capelin.runtime.client.errors import EndpointError
 
 _LITERAL = "/:@!$&'()*+,;="

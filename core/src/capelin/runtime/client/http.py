@@ -15,7 +15,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from capelin.api.durations import format_duration
+from capelin.api import format_duration
 from capelin.client import CredentialError, describe_connection_error, tls_context
 from capelin.runtime.client.endpoint import Endpoint
 from capelin.runtime.client.errors import EndpointError, FailureKind, NoResponseError

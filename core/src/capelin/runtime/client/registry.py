@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from capelin.api.views.capi import ExtensionConfig
-from capelin.api.views.core import LabelSelector
+from capelin.api.capi import ExtensionConfig
+from capelin.api.core import LabelSelector
 from capelin.runtime.catalog import AnyHook, HookId, Version
 from capelin.runtime.client.endpoint import Endpoint, endpoint_of
 from capelin.runtime.client.errors import UnknownHandlerError

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qs
 
-from capelin.api.durations import parse_duration
+from capelin.api import parse_duration
 from capelin.runtime.dispatch import EncodedResponse, HandlerRunner, handler_runners
 from capelin.runtime.extension import Extension
 from capelin.runtime.server.body import (

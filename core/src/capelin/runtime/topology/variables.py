@@ -11,8 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
-from capelin.api import Unstructured
-from capelin.api.rules import Marker, Rule, Schema
+from capelin.api import Marker, Rule, Schema, Unstructured
 from capelin.runtime.messages import explain
 from capelin.runtime.results import Failure
 from capelin.runtime.topology.patches import is_object

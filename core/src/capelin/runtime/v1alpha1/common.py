@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.runtime.catalog import Catalog
 from capelin.runtime.messages import PLAIN_STRING, Bytes, Go, Json, Part, Request
 

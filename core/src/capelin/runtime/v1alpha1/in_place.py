@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr
 
 from capelin.api import Unstructured
-from capelin.api.views.capi import Machine, MachineSet
+from capelin.api.capi import Machine, MachineSet
 from capelin.runtime.catalog import Hook
 from capelin.runtime.messages import Go, Part, RawExtension, Request, Response, RetryResponse
 from capelin.runtime.v1alpha1.common import API_VERSION, CLUSTER_API, Patch

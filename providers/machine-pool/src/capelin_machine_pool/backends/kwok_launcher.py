@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from capelin.api.views.core import Lease, Node
+from capelin.api.core import Lease, Node
 from capelin.client import Client, ClientError, ClientOptions, Config
 
 MANAGED_LABEL = "kwok.x-k8s.io/node"

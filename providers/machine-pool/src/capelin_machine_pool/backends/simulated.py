@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from capelin.api import Unstructured
-from capelin.api.views.core import Lease, Node
+from capelin.api.core import Lease, Node
 from capelin.client import AlreadyExists, Client, NotFound
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from capelin.api.views.capi import Cluster
+from capelin.api.capi import Cluster
 from capelin.controller import Done, Result
 from capelin.provider import Blocked, InfraClusterContext, InfraClusterReconciler
 

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from capelin.api import BaseObject
-from capelin.api.views.capi import Cluster, Machine
-from capelin.api.views.core import Secret
+from capelin.api.capi import Cluster, Machine
+from capelin.api.core import Secret
 from capelin.client import Client, ClientError, Invalid, NotFound, Unreachable, path_of
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by
 from capelin.contract.conditions import DELETING, WAITING_FOR_CONTROL_PLANE

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from capelin.api.views.capi import Machine, MachinePool
+from capelin.api.capi import Machine, MachinePool
 from capelin.client import Client
 from capelin.contract.clusters import named_by
 from capelin.contract.conditions import DELETING, ConditionSpec

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from capelin.api.durations import parse_duration
+from capelin.api import parse_duration
 from capelin.embedded import relay
 from capelin.embedded.addresses import is_free
 from capelin.embedded.components import (

@@ -1,1 +1,0 @@
-"""Views of the kinds that others define: only the fields that providers read, none required."""
