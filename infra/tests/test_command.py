@@ -11,7 +11,7 @@ from capelin.client import Config, Server, Unreachable
 from capelin.embedded.binaries import NotObtainableError
 from capelin.embedded.management import Environment, ExistingServer, Settings
 from capelin.errors import BusyError, NotReadyError, WaitTimeoutError
-from capelin_infra.cli.running import explained
+from capelin_infra.cli.runner import explained
 
 from .command import capelin
 
@@ -61,7 +61,7 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["up", "--target", "pods"], 2, "'process', 'existing'"),
         (["up", "--context", "lab"], 2, "Add --target existing"),
         (["up", "--target", "existing", "--kubeconfig", "/nope"], 2, "/nope cannot be read"),
-        (["scale", "demo"], 2, "--workers, --control-plane-replicas, or both"),
+        (["scale", "demo"], 2, "give --workers, --control-plane-replicas, or both"),
         (["kubeconfig"], 4, "Start it with capelin up --name default"),
         (["status", "--name", "none"], 4, "There is no environment none"),
         (["logs", "--name", "none"], 4, "There is no environment none"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from capelin.embedded.management import environment_named, remove_environment
-from capelin_infra.overview import show
+from capelin_infra.status import show
 from capelin_infra.up import UpOptions, bring_up
 from rich.console import Console
 

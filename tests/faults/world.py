@@ -19,8 +19,8 @@ from capelin.embedded.processes import Process
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.clusters import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_infra.demo import demo_manifests
+from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
 
 NAMESPACE = "default"
 STEADY = "steady"
@@ -78,15 +78,13 @@ class World:
     async def create(self, name: str, *, api_servers: int, etcd: int, version: str) -> None:
         """Create a cluster of the class `capelin`."""
         options = ClusterOptions(
-            name=name,
-            namespace=NAMESPACE,
             cluster_class=DEMO_CLASS,
             version=version,
             control_plane_replicas=api_servers,
             workers=WORKERS,
         )
         cluster_class = await self.client.get(ClusterClass, DEMO_CLASS, NAMESPACE)
-        manifest: Any = new_cluster(options, version, cluster_class)
+        manifest: Any = new_cluster(name, NAMESPACE, version, options, cluster_class)
         if etcd != 1:
             variables: list[Unstructured] = manifest["spec"]["topology"].setdefault("variables", [])
             variables.append({"name": "etcdReplicas", "value": etcd})

@@ -11,7 +11,7 @@ from capelin.api.core import Namespace, Node
 from capelin.client import Client, WorkloadClients
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.testing.waiting import until
-from capelin_infra.lifecycle import until_ready
+from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
 VERSION = KNOWN_KUBERNETES[-1]
@@ -208,7 +208,7 @@ async def whole_cluster(
         for manifest in cluster_manifests(name, name, domains=domains, addons=addons):
             await management.apply(manifest)
         said: list[str] = []
-        await until_ready(management, name, name, 120, said.append)
+        await wait_until_ready(management, name, name, 120, said.append)
         clients = WorkloadClients(management)
         async with clients.client(name, name) as workload:
             yield Whole(management, workload, name, name)

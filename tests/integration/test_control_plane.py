@@ -21,9 +21,9 @@ from capelin.contract.owners import is_controlled_by
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER
-from capelin_infra.clusters import DEMO_CLASS, ClusterOptions, new_cluster, upgrade
 from capelin_infra.demo import demo_manifests
-from capelin_infra.lifecycle import until_ready
+from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
+from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.api import CapelinCluster
 
 from .pools import OLDER, VERSION, Whole, condition, reference, whole_cluster
@@ -172,12 +172,12 @@ async def classy(management: Client) -> AsyncGenerator[Client]:
     for manifest in demo_manifests():
         manifest["metadata"]["namespace"] = CLASSY
         await management.apply(manifest)
-    shape = ClusterOptions(CLASSY, CLASSY, DEMO_CLASS, OLDER, 2, 2)
+    options = ClusterOptions(DEMO_CLASS, OLDER, 2, 2)
     found = await management.get(ClusterClass, DEMO_CLASS, CLASSY)
 
     async def is_taken() -> bool:
         try:
-            await management.create(new_cluster(shape, OLDER, found))
+            await management.create(new_cluster(CLASSY, CLASSY, OLDER, options, found))
         except Exception:  # noqa: BLE001 - a class takes a moment until it can be used
             return False
         return True
@@ -195,8 +195,8 @@ async def classy(management: Client) -> AsyncGenerator[Client]:
 
 async def test_a_cluster_class_upgrades_workers_after_the_control_plane(classy: Client) -> None:
     said: list[str] = []
-    await until_ready(classy, CLASSY, CLASSY, 180, said.append)
-    await classy.patch(Cluster, CLASSY, CLASSY, upgrade(VERSION), type="json")
+    await wait_until_ready(classy, CLASSY, CLASSY, 180, said.append)
+    await classy.patch(Cluster, CLASSY, CLASSY, upgrade_patch(VERSION), type="json")
     seen: list[tuple[str | None, str | None]] = []
 
     async def are_upgraded() -> bool:
@@ -210,4 +210,4 @@ async def test_a_cluster_class_upgrades_workers_after_the_control_plane(classy: 
 
     await until(are_upgraded, within=180)
     assert seen == [(OLDER, OLDER), (OLDER, VERSION), (VERSION, VERSION)]
-    await until_ready(classy, CLASSY, CLASSY, 180, said.append)
+    await wait_until_ready(classy, CLASSY, CLASSY, 180, said.append)

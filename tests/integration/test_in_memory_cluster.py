@@ -12,7 +12,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
-from capelin_infra.lifecycle import until_ready
+from capelin_infra.waiting import wait_until_ready
 
 from .pools import POOL, Whole, condition, pool_manifests
 
@@ -40,7 +40,7 @@ async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
                 manifest["metadata"]["namespace"] = NAME
                 await management.apply(manifest)
         said: list[str] = []
-        await until_ready(management, NAME, NAME, 600, said.append)
+        await wait_until_ready(management, NAME, NAME, 600, said.append)
         assert said, "a cluster takes a while, and the way there is told"
         clients = WorkloadClients(management)
         async with clients.client(NAME, NAME) as workload:

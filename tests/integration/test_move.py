@@ -20,7 +20,7 @@ from capelin.embedded.processes import Process, kill_all, private_folder
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.lifecycle import until_ready
+from capelin_infra.waiting import wait_until_ready
 
 from .pools import Whole, cluster_manifests, condition, pool_manifests
 
@@ -124,7 +124,7 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
         for manifest in manifests:
             await source.apply(manifest)
         said: list[str] = []
-        await until_ready(source, NAME, NAME, 180, said.append)
+        await wait_until_ready(source, NAME, NAME, 180, said.append)
         made = await fingerprints(source)
         kubeconfig = await source.get(Secret, f"{NAME}-kubeconfig", NAME)
         config = Config.from_secret(kubeconfig.data["value"])

@@ -1,261 +1,239 @@
-"""Workload clusters as Cluster API objects: what to create, and what to change. Nothing is sent."""
+"""The verbs of workload clusters: sent to Cluster API, and followed until they are done."""
 
-import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from pathlib import Path
 
+import yaml
 from capelin.api import Unstructured
-from capelin.api.capi import Cluster, ClusterClass, MachineDeployment, MachinePool
-from capelin.errors import InvalidInputError
+from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import Secret
+from capelin.client import AlreadyExists, Client, safe_kubeconfig
+from capelin.embedded.management import Environment, UpRequest
+from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import InvalidInputError, MissingError
+from rich.console import Console
 
-DEMO_CLASS: Final = "capelin"
-"""The ClusterClass of our own providers."""
+from capelin_infra.connection import client_of, find_environment
+from capelin_infra.demo import apply_cluster_class, demo_class
+from capelin_infra.progress import Checklist
+from capelin_infra.topology import (
+    DEMO_CLASS,
+    ClusterOptions,
+    Operation,
+    ScaleOptions,
+    check_cluster_name,
+    known_versions,
+    new_cluster,
+    scale_patch,
+    topology_version,
+    upgrade_patch,
+)
+from capelin_infra.up import bring_up_environment
+from capelin_infra.versions import check_upgrade, parse_version
+from capelin_infra.waiting import wait_for, wait_until_ready
 
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
-
-WorkerKind = Literal["machinePools", "machineDeployments"]
-Operation = dict[str, Any]
+BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
+"""Machines of our ClusterClass join with its data."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """What a user wants a new cluster to be."""
+class ClusterName:
+    """Which cluster is meant."""
 
     name: str
-    namespace: str
-    cluster_class: str
-    version: str | None
-    control_plane_replicas: int
-    workers: int
+    namespace: str = "default"
+    environment: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleOptions:
-    """What a user wants to have more or fewer of."""
+class RunOptions:
+    """How a verb is carried out."""
 
-    workers: int | None
-    pool: str | None
-    control_plane: int | None
-
-
-def check_name(name: str) -> None:
-    """Refuse what could not be a cluster's name.
-
-    Raises:
-        InvalidInputError: with what a name looks like.
-    """
-    if not _NAME.fullmatch(name):
-        raise InvalidInputError(
-            f"{name!r} cannot be the name of a cluster.",
-            reason="A name has 1 to 63 lower-case letters, digits and hyphens.",
-            hint="Choose another name.",
-        )
+    dry_run: bool = False
+    within: float | None = None
+    """How many seconds to wait for it; None does not wait."""
 
 
-def numbers(version: str) -> tuple[int, int, int]:
-    """A version's numbers, to compare by.
-
-    Raises:
-        InvalidInputError: if it is not of the form v1.34.4.
-    """
-    match = _VERSION.fullmatch(version)
-    if match is None:
-        raise InvalidInputError(
-            f"{version!r} is not a version of Kubernetes.",
-            reason="A version has three numbers after a v.",
-            hint="Write it as v1.34.4.",
-        )
-    major, minor, patch = match.groups()
-    return int(major), int(minor), int(patch)
-
-
-def check_upgrade(before: str, after: str) -> None:
-    """Refuse an upgrade that Kubernetes does not have.
-
-    Raises:
-        InvalidInputError: for the same version, a downgrade, or more than one minor version.
-    """
-    old, new = numbers(before), numbers(after)
-    if new == old:
-        raise InvalidInputError(
-            f"The cluster runs {before} already.",
-            reason="There is nothing to upgrade.",
-            hint="Name a later version.",
-        )
-    if new < old:
-        raise InvalidInputError(
-            f"{after} is older than {before}.",
-            reason="Kubernetes has no way back to an older version.",
-            hint="Name a later version, or create a new cluster.",
-        )
-    if (new[0], new[1]) > (old[0], old[1] + 1):
-        raise InvalidInputError(
-            f"{after} is more than one minor version after {before}.",
-            reason="Kubernetes is upgraded one minor version at a time.",
-            hint=f"Upgrade to a v{old[0]}.{old[1] + 1} version first.",
-        )
+async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOptions) -> None:
+    """Create a Cluster and wait until it is ready."""
+    check_cluster_name(which.name)
+    environment = find_environment(which.environment)
+    settings = environment.settings()
+    wanted = options.version or (settings.kubernetes_version if settings else "latest")
+    async with client_of(environment) as client:
+        cluster_class = await _cluster_class(client, which, options)
+        template = cluster_class.spec.control_plane
+        reference = template.template_ref if template else None
+        version = parse_version(wanted, known_versions(reference.kind if reference else None))
+        manifest = new_cluster(which.name, which.namespace, version, options, cluster_class)
+        if run.dry_run:
+            if cluster_class.uid:
+                await client.create(manifest, dry_run=True)
+            _print(manifest)
+            return
+        if not cluster_class.uid:
+            await _bring_class(environment, client, which.namespace)
+        try:
+            await client.create(manifest)
+        except AlreadyExists:
+            raise InvalidInputError(
+                f"There is a cluster {which.name} in namespace {which.namespace} already.",
+                reason="Its name can be had only once.",
+                hint="Choose another name, or change it with capelin scale and capelin upgrade.",
+            ) from None
+        await _until_ready(client, which, run, f"cluster {which.name} created")
 
 
-def new_cluster(shape: ClusterOptions, version: str, cluster_class: ClusterClass) -> Unstructured:
-    """A Cluster of a class, with one group of workers.
+async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
+    """Delete a Cluster and wait until it is gone."""
+    async with client_of(find_environment(which.environment)) as client:
+        cluster = await find_cluster(client, which.name, which.namespace)
+        if run.dry_run:
+            _print({"delete": f"Cluster {cluster.namespace}/{cluster.name}"})
+            return
+        await client.delete(Cluster, which.name, which.namespace, uid=cluster.uid)
 
-    Raises:
-        InvalidInputError: if workers are wanted and the class has none.
-    """
-    check_name(shape.name)
-    numbers(version)
-    topology: Unstructured = {
-        "classRef": {"name": shape.cluster_class},
-        "version": version,
-        "controlPlane": {"replicas": shape.control_plane_replicas},
-    }
-    if shape.workers:
-        kind, worker_class = _worker_class(cluster_class)
-        group = {"class": worker_class, "name": "workers", "replicas": shape.workers}
-        topology["workers"] = {kind: [group]}
-    return {
-        "apiVersion": "cluster.x-k8s.io/v1beta2",
-        "kind": "Cluster",
-        "metadata": {"name": shape.name, "namespace": shape.namespace},
-        "spec": {
-            "clusterNetwork": {
-                "pods": {"cidrBlocks": ["10.244.0.0/16"]},
-                "services": {"cidrBlocks": ["10.96.0.0/16"]},
-                "serviceDomain": "cluster.local",
-            },
-            "topology": topology,
-        },
-    }
+        async def left() -> str | None:
+            found = await client.find(Cluster, which.name, which.namespace)
+            if found is None or found.uid != cluster.uid:
+                return None
+            deleting = [each for each in found.status.conditions if each.type == "Deleting"]
+            return (deleting[0].message if deleting else "") or "it is being deleted"
+
+        await _followed(f"cluster {which.name} deleted", left, run.within)
 
 
-def upgrade(version: str) -> list[Operation]:
-    """The JSON patch of a Cluster that upgrades it."""
-    return [{"op": "replace", "path": "/spec/topology/version", "value": version}]
+async def upgrade_cluster(which: ClusterName, version: str, run: RunOptions) -> None:
+    """Upgrade a Cluster and wait until all of it runs the version."""
+    async with client_of(find_environment(which.environment)) as client:
+        cluster = await find_cluster(client, which.name, which.namespace)
+        reference = cluster.spec.control_plane_ref
+        known = known_versions(reference.kind if reference else None)
+        version = parse_version(version, known)
+        check_upgrade(topology_version(cluster), version, known)
+        await _patch(client, cluster, upgrade_patch(version), dry_run=run.dry_run)
+        if not run.dry_run:
+            title = f"cluster {which.name} upgraded to {version}"
+            await _until_ready(client, which, run, title)
 
 
-def scaling(cluster: Cluster, counts: ScaleOptions) -> list[Operation]:
-    """The JSON patch of a Cluster that changes its numbers.
+async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptions) -> None:
+    """Change a Cluster's numbers and wait until it has them."""
+    async with client_of(find_environment(which.environment)) as client:
+        cluster = await find_cluster(client, which.name, which.namespace)
+        topology_version(cluster)
+        await _patch(client, cluster, scale_patch(cluster, options), dry_run=run.dry_run)
+        if not run.dry_run:
+            await _until_ready(client, which, run, f"cluster {which.name} scaled")
+
+
+async def kubeconfig_file(environment: Environment, cluster: str, namespace: str) -> Path:
+    """A file with a workload cluster's kubeconfig, with the context `capelin-ENV-CLUSTER`.
 
     Raises:
-        InvalidInputError: if it has no workers, several groups of which none is named, or no such.
+        MissingError: if there is no such cluster, or it has no kubeconfig yet.
     """
-    operations: list[Operation] = []
-    if counts.control_plane is not None:
-        path = "/spec/topology/controlPlane/replicas"
-        operations.append({"op": "add", "path": path, "value": counts.control_plane})
-    if counts.workers is not None:
-        path, name = _workers(cluster, counts.pool)
-        # The index was looked up: if the list has changed since, nothing must be patched.
-        operations.append({"op": "test", "path": f"{path}/name", "value": name})
-        operations.append({"op": "add", "path": f"{path}/replicas", "value": counts.workers})
-    return operations
-
-
-def topology_version(cluster: Cluster) -> str:
-    """The version that a Cluster is to have.
-
-    Raises:
-        InvalidInputError: if it is not of a ClusterClass.
-    """
-    topology = cluster.spec.topology
-    if topology is None or topology.version is None:
-        raise InvalidInputError(
-            f"Cluster {cluster.name} is not made from a ClusterClass.",
-            reason="Its control plane and its workers have versions and numbers of their own.",
-            hint="Change these objects with kubectl.",
-        )
-    return topology.version
-
-
-def missing(
-    cluster: Cluster | None, workers: Iterable[MachinePool | MachineDeployment]
-) -> str | None:
-    """What a Cluster still needs to be as it was asked to be; nothing when it is."""
-    if cluster is None:
-        return "it does not exist yet"
-    topology = cluster.spec.topology
-    # Cluster API counts a Cluster as available whatever its MachinePools do.
-    replicas = [(each.spec.replicas, each) for each in workers]
-    for condition in ("TopologyReconciled", "Available"):
-        if condition == "TopologyReconciled" and topology is None:
-            continue
-        if (lack := _lacks(cluster, condition)) is not None:
-            return lack
-    for wanted, each in replicas:
-        ready = each.status.ready_replicas or 0
-        if wanted is not None and ready != wanted:
-            return f"{each.resource.kind} {each.name} has {ready} of {wanted} machines ready"
-        if (old := _outdated(each)) is not None:
-            return f"{each.resource.kind} {each.name} still has machines of {old}"
-    return _not_up_to_date(cluster)
-
-
-def _outdated(workers: MachinePool | MachineDeployment) -> str | None:
-    """The version of workers that are still to be replaced: Cluster API counts them as current."""
-    wanted = workers.spec.template.spec.version
-    found = (one.version for one in workers.status.versions)
-    return next((version for version in found if wanted and version != wanted), None)
-
-
-def _lacks(cluster: Cluster, condition: str) -> str | None:
-    found = next((each for each in cluster.status.conditions if each.type == condition), None)
-    if found is None:
-        return f"{condition} is not known yet"
-    if found.status == "True" and found.observed_generation in {None, cluster.metadata.generation}:
-        return None
-    return found.message.replace("\n", " ").strip("* ") or f"{condition} is {found.status}"
-
-
-def _not_up_to_date(cluster: Cluster) -> str | None:
-    for title, replicas in (
-        ("control plane", cluster.status.control_plane),
-        ("workers", cluster.status.workers),
-    ):
-        if replicas is None or replicas.desired_replicas is None:
-            continue
-        current = replicas.up_to_date_replicas or 0
-        if current != replicas.desired_replicas or replicas.replicas != current:
-            return f"{title}: {current} of {replicas.desired_replicas} are up to date"
-    return None
-
-
-def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
-    workers = cluster_class.spec.workers
-    if workers.machine_pools and workers.machine_pools[0].class_:
-        return "machinePools", workers.machine_pools[0].class_
-    if workers.machine_deployments and workers.machine_deployments[0].class_:
-        return "machineDeployments", workers.machine_deployments[0].class_
-    raise InvalidInputError(
-        f"ClusterClass {cluster_class.name} has no workers.",
-        reason="It names neither MachinePools nor MachineDeployments.",
-        hint="Use --workers 0, or another --class.",
-    )
-
-
-def _workers(cluster: Cluster, pool: str | None) -> tuple[str, str]:
-    """The path of a group of workers in a Cluster, and its name."""
-    topology_version(cluster)
-    workers = cluster.spec.topology.workers if cluster.spec.topology else None
-    groups = (
-        []
-        if workers is None
-        else [
-            (f"/spec/topology/workers/{kind}/{index}", each.name or "")
-            for kind, several in (
-                ("machinePools", workers.machine_pools),
-                ("machineDeployments", workers.machine_deployments),
+    async with client_of(environment) as client:
+        secret = await client.find(Secret, f"{cluster}-kubeconfig", namespace)
+        if secret is None:
+            await find_cluster(client, cluster, namespace)
+            raise MissingError(
+                f"Cluster {cluster} has no kubeconfig yet.",
+                reason="Its control plane makes it when it is initialized.",
+                hint="Wait for it: capelin status --watch.",
             )
-            for index, each in enumerate(several)
-        ]
+    path = private_folder(environment.folder / "kubeconfigs") / f"{namespace}.{cluster}"
+    # Whoever may write the Secret must not run commands as whoever reads the file.
+    context = f"capelin-{environment.name}-{cluster}"
+    write_private(path, safe_kubeconfig(secret.data["value"], name=context))
+    return path
+
+
+async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
+    """A Cluster by name.
+
+    Raises:
+        MissingError: if there is none, with the names of those that there are.
+    """
+    found = await client.find(Cluster, name, namespace)
+    if found is not None:
+        return found
+    others = ", ".join(each.name for each in (await client.list(Cluster, namespace)).items)
+    raise MissingError(
+        f"There is no cluster {name} in namespace {namespace}.",
+        reason=f"Clusters there: {others or 'none'}.",
+        hint="Name one of them, or another --namespace or environment.",
     )
-    chosen = [group for group in groups if pool in {None, group[1]}]
-    if len(chosen) == 1:
-        return chosen[0]
-    names = ", ".join(name for _, name in groups) or "none"
-    raise InvalidInputError(
-        f"It is not clear which workers of {cluster.name} are meant.",
-        reason=f"Its pools are: {names}.",
-        hint="Name one of them with --pool.",
+
+
+async def _cluster_class(
+    client: Client, which: ClusterName, options: ClusterOptions
+) -> ClusterClass:
+    """The class of a new cluster. Our own may still have to be applied: it has no uid then."""
+    found = await client.find(ClusterClass, options.cluster_class, which.namespace)
+    if found is not None:
+        return found
+    if options.cluster_class == DEMO_CLASS:
+        return demo_class()
+    others = (await client.list(ClusterClass, which.namespace)).items
+    raise MissingError(
+        f"There is no ClusterClass {options.cluster_class} in namespace {which.namespace}.",
+        reason=f"ClusterClasses there: {', '.join(each.name for each in others) or 'none'}.",
+        hint="Name one of them with --class, or apply one with kubectl first.",
     )
+
+
+async def _bring_class(environment: Environment, client: Client, namespace: str) -> None:
+    """Apply our ClusterClass, and start first the provider that its machines join with."""
+    settings = environment.settings()
+    providers = settings.providers if settings else []
+    with environment.locked("create"), Checklist(Console()).shown() as checklist:
+        if not {BOOTSTRAP_PROVIDER, "kubeadm"} & {*providers}:
+            request = UpRequest(providers=(BOOTSTRAP_PROVIDER,))
+            await bring_up_environment(environment, request, checklist)
+        with checklist.step(f"ClusterClass {DEMO_CLASS} created"):
+            await apply_cluster_class(client, namespace)
+
+
+async def _patch(
+    client: Client, cluster: Cluster, operations: list[Operation], *, dry_run: bool
+) -> None:
+    if dry_run:
+        patched = await client.patch(
+            Cluster.resource, cluster.name, cluster.namespace, operations, type="json", dry_run=True
+        )
+        patched["metadata"].pop("managedFields", None)
+        _print({key: value for key, value in patched.items() if key != "status"})
+    else:
+        await client.patch(Cluster, cluster.name, cluster.namespace, operations, type="json")
+
+
+async def _until_ready(client: Client, which: ClusterName, run: RunOptions, title: str) -> None:
+    if run.within is None:
+        Console().print(f"{title}: Cluster API works on it; see capelin status.")
+        return
+    with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
+        await wait_until_ready(
+            client,
+            which.name,
+            which.namespace,
+            run.within,
+            lambda reason: checklist.update(line, reason),
+        )
+        line.detail = ""
+
+
+async def _followed(
+    title: str, left: Callable[[], Awaitable[str | None]], within: float | None
+) -> None:
+    if within is None:
+        Console().print(f"{title}: Cluster API works on it; see capelin status.")
+        return
+    with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
+        await wait_for(title, left, within, lambda reason: checklist.update(line, reason))
+        line.detail = ""
+
+
+def _print(manifest: Unstructured) -> None:
+    print(yaml.safe_dump(manifest, sort_keys=False), end="")  # noqa: T201 - asked for

@@ -17,7 +17,7 @@ from capelin.errors import MissingError, NotReadyError, UserError
 _ANSWER_SECONDS: Final = 10.0
 
 
-def the_environment(name: str) -> Environment:
+def find_environment(name: str) -> Environment:
     """The environment of a name.
 
     Raises:
@@ -49,7 +49,7 @@ def client_of(environment: Environment) -> Client:
     return Client(Config.from_kubeconfig(environment.kubeconfig), manager="capelin-cli")
 
 
-async def clusters_of(environment: Environment) -> list[Cluster]:
+async def list_clusters(environment: Environment) -> list[Cluster]:
     """The workload clusters of an environment; none where its API server does not answer."""
     if not environment.kubeconfig.exists():
         return []
@@ -63,7 +63,7 @@ async def clusters_of(environment: Environment) -> list[Cluster]:
             return []
 
 
-async def obstacle_of(environment: Environment) -> str | None:
+async def unusable_server(environment: Environment) -> str | None:
     """Why what an environment put into an existing API server stays there; nothing if it need not.
 
     One with unreadable settings may have an API server of its own: nobody knows.

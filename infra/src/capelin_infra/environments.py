@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from capelin.api.core import Secret
 from capelin.embedded.management import (
     ENVIRONMENT_LABEL,
     Environment,
@@ -11,12 +10,11 @@ from capelin.embedded.management import (
     existing_server_of,
     remove_environment,
 )
-from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import MissingError
 from rich.console import Console
 
-from capelin_infra.connection import client_of, clusters_of, obstacle_of, the_environment
-from capelin_infra.lifecycle import the_cluster
+from capelin_infra.clusters import kubeconfig_file
+from capelin_infra.connection import find_environment, list_clusters, unusable_server
 from capelin_infra.progress import Checklist
 
 
@@ -27,11 +25,11 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
         MissingError: if there is no such environment.
     """
     console = Console()
-    environments = all_environments() if name is None else [the_environment(name)]
+    environments = all_environments() if name is None else [find_environment(name)]
     if not environments:
         console.print("There is no environment.")
     for environment in environments:
-        obstacle = await obstacle_of(environment)
+        obstacle = await unusable_server(environment)
         if (question := await _question(environment, obstacle)) and not agreed(question):
             console.print(f"Environment {environment.name} stays.")
             continue
@@ -55,7 +53,7 @@ async def _question(environment: Environment, obstacle: str | None) -> str | Non
             f"{obstacle} Remove the environment here, and leave in an existing API server "
             "whatever was put into it?"
         )
-    clusters = await clusters_of(environment)
+    clusters = await list_clusters(environment)
     names = ", ".join(cluster.name for cluster in clusters)
     if not clusters:
         return None
@@ -68,19 +66,13 @@ async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
     Raises:
         MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
     """
-    environment = the_environment(name)
-    if cluster is None:
-        return environment.kubeconfig
-    async with client_of(environment) as client:
-        secret = await client.find(Secret, f"{cluster}-kubeconfig", namespace)
-        if secret is None:
-            await the_cluster(client, cluster, namespace)
-            raise MissingError(
-                f"Cluster {cluster} has no kubeconfig yet.",
-                reason="Its control plane makes it when it is initialized.",
-                hint="Wait for it: capelin status --watch.",
-            )
-    folder = private_folder(environment.folder / "kubeconfigs")
-    path = folder / f"{namespace}.{cluster}"
-    write_private(path, secret.data["value"])
-    return path
+    environment = find_environment(name)
+    if cluster is not None:
+        return await kubeconfig_file(environment, cluster, namespace)
+    if not environment.kubeconfig.exists():
+        raise MissingError(
+            f"Environment {name} has no API server yet.",
+            reason="It was never brought up as far as that.",
+            hint=f"Go on with capelin up -e {name}.",
+        )
+    return environment.kubeconfig

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 from capelin.embedded.management import Environment
 from capelin.errors import MissingError
 
-from capelin_infra.connection import the_environment
+from capelin_infra.connection import find_environment
 
 _LOOK_SECONDS: Final = 0.2
 
@@ -23,7 +23,7 @@ async def print_logs(
         MissingError: if there is no such environment or process.
     """
     stream = out or sys.stdout
-    files = _files(the_environment(name), component)
+    files = _files(find_environment(name), component)
     tails = [Tail(path, named=len(files) > 1) for path in files]
     for tail in tails:
         tail.print_last(lines, stream)

@@ -62,6 +62,10 @@ class Checklist:
             mark, style = _MARKS["waiting"]
             self.console.print(Text.assemble((mark, style), f" {detail}"), soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        """Print something that stays above the list."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def end(self, line: Line, *, seconds: float | None = None, detail: str = "") -> None:
         """A step is done."""
         self._close(line, "done", seconds, detail)

@@ -1,7 +1,7 @@
 """`capelin up`: an environment and its demo cluster, as people watch them come up."""
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -11,6 +11,7 @@ from capelin.embedded.management import (
     Environment,
     Settings,
     Status,
+    Step,
     UpRequest,
     UpView,
     carry_out,
@@ -59,24 +60,42 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
     steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), Checklist(console).shown() as checklist:
-        view = _ChecklistView(checklist)
-        *preparation, last = steps
-        await carry_out(environment, preparation, view)
-        try:
-            async with asyncio.timeout(_UP_SECONDS):
-                await carry_out(environment, [last], view)
-        except TimeoutError:
-            raise WaitTimeoutError(
-                f"Environment {environment.name} is not up after {_UP_SECONDS:.0f} s.",
-                reason=_waiting_for(current_status(environment)) or "It does not say why.",
-                hint=f"Its supervisor goes on trying; see capelin logs --name {environment.name}.",
-            ) from None
+        await _follow_steps(environment, steps, checklist)
         if options.demo is not None:
             settings = environment.settings()
             async with client_of(environment) as client:
                 version = settings.kubernetes_version if settings else ""
                 await bring_up_demo(checklist, client, version, options.demo)
     _print_next_steps(console, environment, demo=options.demo is not None)
+
+
+async def bring_up_environment(
+    environment: Environment, request: UpRequest, checklist: Checklist
+) -> None:
+    """Bring an environment up without a demo cluster; the caller holds its lock.
+
+    Raises:
+        UserError: if something asked for is not possible, or did not come up.
+    """
+    steps = plan_up(request, await observe(environment, request))
+    await _follow_steps(environment, steps, checklist)
+
+
+async def _follow_steps(
+    environment: Environment, steps: Sequence[Step], checklist: Checklist
+) -> None:
+    view = _ChecklistView(checklist)
+    *preparation, last = steps
+    await carry_out(environment, preparation, view)
+    try:
+        async with asyncio.timeout(_UP_SECONDS):
+            await carry_out(environment, [last], view)
+    except TimeoutError:
+        raise WaitTimeoutError(
+            f"Environment {environment.name} is not up after {_UP_SECONDS:.0f} s.",
+            reason=_waiting_for(current_status(environment)) or "It does not say why.",
+            hint=f"Its supervisor goes on trying; see capelin logs -e {environment.name}.",
+        ) from None
 
 
 def show_progress_on(checklist: Checklist, line: Line) -> Progress:

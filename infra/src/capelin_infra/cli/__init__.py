@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli import clusters, environments, hooks, machine, new, running
+from capelin_infra.cli import clusters, environments, hooks, new, runner, system
 
 app = typer.Typer(
     name="capelin",
-    epilog=running.EXIT_CODES,
+    epilog=runner.EXIT_CODES,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -21,7 +21,7 @@ app = typer.Typer(
 environments.register(app)
 clusters.register(app)
 hooks.register(app)
-machine.register(app)
+system.register(app)
 new.register(app)
 
 
@@ -46,9 +46,9 @@ def options(
     ] = False,
 ) -> None:
     """Cluster API on this machine: a whole management cluster in one command, no containers."""
-    running.show_traces(verbose)
+    runner.show_traces(verbose)
 
 
 def main() -> None:
     """Run what the command line says."""
-    running.guard(app)
+    runner.guard(app)

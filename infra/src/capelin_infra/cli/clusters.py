@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli.running import run
+from capelin_infra.cli.runner import run
 
 Name = Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)]
 Environment = Annotated[
@@ -57,19 +57,18 @@ def create(
     within: Within = 600,
 ) -> None:
     """Create a workload cluster from a ClusterClass."""
-    from capelin_infra.clusters import ClusterOptions
-    from capelin_infra.lifecycle import create_cluster
+    from capelin_infra.clusters import ClusterName, RunOptions, create_cluster
+    from capelin_infra.topology import ClusterOptions
 
-    shape = ClusterOptions(
-        name=name,
-        namespace=namespace,
+    options = ClusterOptions(
         cluster_class=cluster_class,
         version=kubernetes_version,
         control_plane_replicas=control_plane_replicas,
         workers=workers,
     )
-    work = create_cluster(environment, shape, dry_run=dry_run, within=within if wait else None)
-    run(work, interrupted=_GOES_ON)
+    which = ClusterName(name, namespace, environment)
+    how = RunOptions(dry_run, within if wait else None)
+    run(create_cluster(which, options, how), interrupted=_GOES_ON)
 
 
 def delete(
@@ -83,14 +82,13 @@ def delete(
     within: Within = 600,
 ) -> None:
     """Delete a workload cluster with all its machines."""
-    from capelin_infra.lifecycle import delete_cluster
+    from capelin_infra.clusters import ClusterName, RunOptions, delete_cluster
 
     if not (yes or dry_run):
         typer.confirm(f"Delete cluster {name} with all its machines?", abort=True)
-    work = delete_cluster(
-        environment, namespace, name, dry_run=dry_run, within=within if wait else None
-    )
-    run(work, interrupted=_GOES_ON)
+    which = ClusterName(name, namespace, environment)
+    how = RunOptions(dry_run, within if wait else None)
+    run(delete_cluster(which, how), interrupted=_GOES_ON)
 
 
 def upgrade(
@@ -106,12 +104,11 @@ def upgrade(
     within: Within = 1800,
 ) -> None:
     """Upgrade a workload cluster to the next minor version of Kubernetes, or to a later patch."""
-    from capelin_infra.lifecycle import upgrade_cluster
+    from capelin_infra.clusters import ClusterName, RunOptions, upgrade_cluster
 
-    work = upgrade_cluster(
-        environment, namespace, name, version, dry_run=dry_run, within=within if wait else None
-    )
-    run(work, interrupted=_GOES_ON)
+    which = ClusterName(name, namespace, environment)
+    how = RunOptions(dry_run, within if wait else None)
+    run(upgrade_cluster(which, version, how), interrupted=_GOES_ON)
 
 
 def scale(
@@ -135,13 +132,12 @@ def scale(
     within: Within = 600,
 ) -> None:
     """Change how many machines a cluster has."""
-    from capelin_infra.clusters import ScaleOptions
-    from capelin_infra.lifecycle import scale_cluster
+    from capelin_infra.clusters import ClusterName, RunOptions, scale_cluster
+    from capelin_infra.topology import ScaleOptions
 
     if workers is None and control_plane_replicas is None:
-        raise typer.BadParameter("say --workers, --control-plane-replicas, or both")
-    counts = ScaleOptions(workers=workers, pool=pool, control_plane=control_plane_replicas)
-    work = scale_cluster(
-        environment, namespace, name, counts, dry_run=dry_run, within=within if wait else None
-    )
-    run(work, interrupted=_GOES_ON)
+        raise typer.BadParameter("give --workers, --control-plane-replicas, or both")
+    which = ClusterName(name, namespace, environment)
+    options = ScaleOptions(workers, pool, control_plane_replicas)
+    how = RunOptions(dry_run, within if wait else None)
+    run(scale_cluster(which, options, how), interrupted=_GOES_ON)

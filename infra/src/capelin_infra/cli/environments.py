@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from capelin_infra.cli.running import run
+from capelin_infra.cli.runner import run
 
 Name = Annotated[
     str, typer.Option("--name", "-n", help="Which environment.", envvar="CAPELIN_ENVIRONMENT")
@@ -30,11 +30,20 @@ def up(
         ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=0, max=1000, help="How many workers the demo cluster has.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            min=0, max=1000, help="Workers of a new demo cluster; else 3.", show_default=False
+        ),
+    ] = None,
     control_plane_replicas: Annotated[
-        int, typer.Option(min=1, max=9, help="How many control plane replicas it has.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            max=9,
+            help="Control plane replicas of a new demo cluster; else 1.",
+            show_default=False,
+        ),
+    ] = None,
     management_only: Annotated[
         bool, typer.Option("--management-only", help="Make no demo cluster.")
     ] = False,
@@ -111,7 +120,7 @@ def status(
 
     Each process, and each cluster as a tree of objects with what they wait for.
     """
-    from capelin_infra.overview import show
+    from capelin_infra.status import show
 
     if watch and output == "json":
         raise typer.BadParameter("--watch is for people; programs ask again")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from capelin_infra.cli.running import run
+from capelin_infra.cli.runner import run
 
 Extension = Annotated[
     str,

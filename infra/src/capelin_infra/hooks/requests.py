@@ -21,7 +21,7 @@ from capelin.runtime.fixtures import (
 )
 from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, ValidateTopology
 
-from capelin_infra.connection import client_of, the_environment
+from capelin_infra.connection import client_of, find_environment
 
 _EXAMPLE = ("example", "conformance")
 _OF_PATCHES: tuple[AnyHook, ...] = (GeneratePatches, ValidateTopology, DiscoverVariables)
@@ -51,7 +51,7 @@ class RequestOptions:
                 return sample_cluster(*_EXAMPLE)
             return sample_cluster(*_EXAMPLE, to_version=self.to_version)
         namespace, _, name = self.cluster.rpartition("/")
-        async with client_of(the_environment(environment)) as client:
+        async with client_of(find_environment(environment)) as client:
             try:
                 return await cluster_from(
                     client, name, namespace or "default", to_version=self.to_version

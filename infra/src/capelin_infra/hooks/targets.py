@@ -22,7 +22,7 @@ from capelin.runtime.client import (
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from pydantic import ValidationError
 
-from capelin_infra.connection import client_of, the_environment
+from capelin_infra.connection import client_of, find_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Target:
         return Endpoint(endpoint.host, endpoint.port, endpoint.prefix, endpoint.ca, self.through)
 
     async def _from_environment(self) -> ExtensionConfig:
-        async with client_of(the_environment(self.environment)) as client:
+        async with client_of(find_environment(self.environment)) as client:
             configs = await registered(client)
         for config in configs:
             if config.metadata.name == self.name:

@@ -26,7 +26,7 @@ from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches, Generate
 from rich.console import Console
 from rich.table import Table
 
-from capelin_infra.connection import client_of, the_environment
+from capelin_infra.connection import client_of, find_environment
 from capelin_infra.hooks.preview import preview
 from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import Target, registered
@@ -71,7 +71,7 @@ class _Handler:
 
 async def ls(environment: str, *, json: bool) -> None:
     """List the environment's ExtensionConfigs and their handlers."""
-    async with client_of(the_environment(environment)) as client:
+    async with client_of(find_environment(environment)) as client:
         configs = sorted(await registered(client), key=lambda config: config.metadata.name)
     if json:
         _print_json([config.dump() for config in configs])

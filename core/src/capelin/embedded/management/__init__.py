@@ -9,7 +9,7 @@ from capelin.embedded.management.environment import (
     existing_server_of,
 )
 from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
-from capelin.embedded.management.plan import UpRequest, WaitUntilUp, plan_up
+from capelin.embedded.management.plan import Step, UpRequest, WaitUntilUp, plan_up
 from capelin.embedded.management.providers import (
     CORE,
     OPTIONAL_PROVIDERS,
@@ -29,6 +29,7 @@ __all__ = [
     "ExistingServer",
     "Settings",
     "Status",
+    "Step",
     "UpRequest",
     "UpView",
     "WaitUntilUp",

@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from capelin_infra.connection import client_of, the_environment
-from capelin_infra.tree import Node, Parts, Shown, State, tree
+from capelin_infra.cluster_tree import Node, Parts, Shown, State, tree
+from capelin_infra.connection import client_of, find_environment
 
 _LOOK_SECONDS: Final = 1.0
 _STYLES: Final[dict[State, str]] = {
@@ -94,7 +94,7 @@ async def show(
 
 async def look(name: str | None) -> list[Overview]:
     """One environment, or all of them, as they are now."""
-    environments = all_environments() if name is None else [the_environment(name)]
+    environments = all_environments() if name is None else [find_environment(name)]
     return list(await asyncio.gather(*map(_look_at, environments)))
 
 

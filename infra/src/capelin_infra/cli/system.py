@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli.running import run
+from capelin_infra.cli.runner import run
 
 
 def register(app: typer.Typer) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from capelin_infra.tree import Node, Parts, Shown, tree
+from capelin_infra.cluster_tree import Node, Parts, Shown, tree
 
 
 def shown(kind: str, name: str, **rest: Any) -> Shown:

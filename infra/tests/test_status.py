@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.management import Environment, Settings
 from capelin.testing.waiting import until
-from capelin_infra.overview import show
+from capelin_infra.status import show
 from rich.console import Console
 
 from .command import capelin

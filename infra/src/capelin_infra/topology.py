@@ -1,0 +1,175 @@
+"""The topology of a Cluster: what to create and what to patch. Nothing is sent."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster, ClusterClass
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.errors import InvalidInputError
+
+DEMO_CLASS: Final = "capelin"
+"""The ClusterClass of our own providers."""
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+WorkerKind = Literal["machinePools", "machineDeployments"]
+Operation = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What a user asks a new cluster to be."""
+
+    cluster_class: str = DEMO_CLASS
+    version: str | None = None
+    control_plane_replicas: int = 1
+    workers: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOptions:
+    """The numbers that a user asks a cluster to have. None leaves a number as it is."""
+
+    workers: int | None = None
+    pool: str | None = None
+    control_plane_replicas: int | None = None
+
+
+def check_cluster_name(name: str) -> None:
+    """Refuse what could not be a cluster's name.
+
+    Raises:
+        InvalidInputError: with what a name looks like.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"{name!r} cannot be the name of a cluster.",
+            reason="A name has 1 to 63 lower-case letters, digits and hyphens.",
+            hint="Choose another name.",
+        )
+
+
+def new_cluster(
+    name: str, namespace: str, version: str, options: ClusterOptions, cluster_class: ClusterClass
+) -> Unstructured:
+    """A Cluster of a class, with one group of workers.
+
+    Raises:
+        InvalidInputError: if workers are wanted and the class has none.
+    """
+    check_cluster_name(name)
+    topology: Unstructured = {
+        "classRef": {"name": options.cluster_class},
+        "version": version,
+        "controlPlane": {"replicas": options.control_plane_replicas},
+    }
+    if options.workers:
+        kind, worker_class = _worker_class(cluster_class)
+        group = {"class": worker_class, "name": "workers", "replicas": options.workers}
+        topology["workers"] = {kind: [group]}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "clusterNetwork": {
+                "pods": {"cidrBlocks": ["10.244.0.0/16"]},
+                "services": {"cidrBlocks": ["10.96.0.0/16"]},
+                "serviceDomain": "cluster.local",
+            },
+            "topology": topology,
+        },
+    }
+
+
+def upgrade_patch(version: str) -> list[Operation]:
+    """The JSON patch of a Cluster that upgrades it."""
+    return [{"op": "replace", "path": "/spec/topology/version", "value": version}]
+
+
+def scale_patch(cluster: Cluster, options: ScaleOptions) -> list[Operation]:
+    """The JSON patch of a Cluster that changes its numbers.
+
+    Raises:
+        InvalidInputError: if it has no workers, several groups of which none is named, or no such.
+    """
+    operations: list[Operation] = []
+    if options.control_plane_replicas is not None:
+        path = "/spec/topology/controlPlane/replicas"
+        operations.append({"op": "add", "path": path, "value": options.control_plane_replicas})
+    if options.workers is not None:
+        path, name = _worker_group(cluster, options.pool)
+        # The index was looked up: if the list has changed since, nothing must be patched.
+        operations.append({"op": "test", "path": f"{path}/name", "value": name})
+        operations.append({"op": "add", "path": f"{path}/replicas", "value": options.workers})
+    return operations
+
+
+def known_versions(control_plane_kind: str | None) -> Sequence[str]:
+    """The versions that a kind of control plane can have; empty where Capelin cannot know."""
+    ours = control_plane_kind in {"CapelinControlPlane", "CapelinControlPlaneTemplate"}
+    return KNOWN_KUBERNETES if ours else ()
+
+
+def topology_version(cluster: Cluster) -> str:
+    """The version that a Cluster is to have.
+
+    Raises:
+        InvalidInputError: if it is not of a ClusterClass.
+    """
+    topology = cluster.spec.topology
+    if topology is None or topology.version is None:
+        raise InvalidInputError(
+            f"Cluster {cluster.name} is not made from a ClusterClass.",
+            reason="Its control plane and its workers have versions and numbers of their own.",
+            hint="Change these objects with kubectl.",
+        )
+    return topology.version
+
+
+def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
+    workers = cluster_class.spec.workers
+    if workers.machine_pools and workers.machine_pools[0].class_:
+        return "machinePools", workers.machine_pools[0].class_
+    if workers.machine_deployments and workers.machine_deployments[0].class_:
+        return "machineDeployments", workers.machine_deployments[0].class_
+    raise InvalidInputError(
+        f"ClusterClass {cluster_class.name} has no workers.",
+        reason="It names neither MachinePools nor MachineDeployments.",
+        hint="Use --workers 0, or another --class.",
+    )
+
+
+def _worker_group(cluster: Cluster, pool: str | None) -> tuple[str, str]:
+    """The path of a group of workers in a Cluster, and its name."""
+    topology_version(cluster)
+    workers = cluster.spec.topology.workers if cluster.spec.topology else None
+    groups = (
+        []
+        if workers is None
+        else [
+            (f"/spec/topology/workers/{kind}/{index}", each.name or "")
+            for kind, several in (
+                ("machinePools", workers.machine_pools),
+                ("machineDeployments", workers.machine_deployments),
+            )
+            for index, each in enumerate(several)
+        ]
+    )
+    chosen = [group for group in groups if pool in {None, group[1]}]
+    if len(chosen) == 1:
+        return chosen[0]
+    names = ", ".join(name for _, name in groups) or "none"
+    what = (
+        f"Cluster {cluster.name} has several pools"
+        if pool is None
+        else (f"Cluster {cluster.name} has no pool {pool}")
+    )
+    raise InvalidInputError(
+        f"{what}." if groups else f"Cluster {cluster.name} has no workers.",
+        reason=f"Its pools are: {names}.",
+        hint="Name one of them with --pool.",
+    )

@@ -1,0 +1,72 @@
+"""Versions of Kubernetes: what a user writes, and which of them a cluster can have."""
+
+from collections.abc import Sequence
+
+from capelin.contract.versions import upgrade_problem
+from capelin.errors import InvalidInputError
+from capelin.versions import Version
+
+
+def parse_version(text: str, known: Sequence[str] = ()) -> str:
+    """The version that a user means: `v1.34.4`, `1.34.4`, or the newest known `1.34` or `latest`.
+
+    Raises:
+        InvalidInputError: if it is not one of the known versions, or, where none are known, not of
+            that form.
+    """
+    newest_first = sorted(known, key=Version.parse, reverse=True)
+    if text == "latest" and newest_first:
+        return newest_first[0]
+    for version in newest_first:
+        if f"v{text.removeprefix('v')}" in {version, version.rpartition(".")[0]}:
+            return version
+    if known:
+        raise InvalidInputError(
+            f"{text} is not a Kubernetes version that Capelin can get.",
+            reason=f"Known: {', '.join(known)}.",
+            hint="Choose one of them.",
+        )
+    try:
+        return str(Version.parse(text))
+    except ValueError:
+        raise InvalidInputError(
+            f"{text!r} is not a version of Kubernetes.",
+            reason="A version has three numbers after a v.",
+            hint="Write it as v1.34.4.",
+        ) from None
+
+
+def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None:
+    """Refuse an upgrade that Kubernetes does not have.
+
+    Raises:
+        InvalidInputError: for the same version, a downgrade, or more than one minor version; with
+            the known versions that the cluster can be upgraded to.
+    """
+    if current == desired:
+        raise InvalidInputError(
+            f"The cluster runs {current} already.",
+            reason="There is nothing to upgrade.",
+            hint=_possible(current, known),
+        )
+    problem = upgrade_problem(current, desired)
+    if problem is not None:
+        raise InvalidInputError(
+            f"The cluster cannot be upgraded from {current} to {desired}.",
+            reason=f"{problem[:1].upper()}{problem[1:]}.",
+            hint=_possible(current, known),
+        )
+
+
+def _possible(current: str, known: Sequence[str]) -> str:
+    if not known:
+        return "Name a later version."
+    possible = [
+        version
+        for version in known
+        if Version.parse(version) > Version.parse(current)
+        and upgrade_problem(current, version) is None
+    ]
+    if not possible:
+        return f"Capelin knows no version after {current}."
+    return f"It can be upgraded to {', '.join(possible)}."
