@@ -25,7 +25,7 @@ class Server:
     """A running extension."""
 
     name: str
-    port: int
+    ports: tuple[int, ...]
     processes: tuple[int, ...]
 
     def resident(self) -> list[float]:
@@ -100,13 +100,20 @@ async def load(
     """Ask over several connections at once; the milliseconds that each call took."""
     file = folder / f"{question.name}.http"
     file.write_bytes(question.request())
-    command = (str(CLIENT), HOST, str(server.port), str(folder / "ca.crt"))
+    command = (str(CLIENT), HOST)
     pipe = asyncio.subprocess.PIPE
     clients = [
         await asyncio.create_subprocess_exec(
-            sys.executable, *command, str(file), stdin=pipe, stdout=pipe, limit=256 * MEBIBYTE
+            sys.executable,
+            *command,
+            str(server.ports[number % len(server.ports)]),
+            str(folder / "ca.crt"),
+            str(file),
+            stdin=pipe,
+            stdout=pipe,
+            limit=256 * MEBIBYTE,
         )
-        for _ in range(connections)
+        for number in range(connections)
     ]
     for client in clients:
         if client.stdout is None or await client.stdout.readline() != b"ready\n":

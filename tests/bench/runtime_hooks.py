@@ -6,7 +6,7 @@ import json
 import ssl
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +29,7 @@ from tests.bench.runtime_asking import (
 from tests.bench.runtime_payload import generate_patches, validate_topology
 from tests.extensions import HOST, certificates, drop_in, reference
 
-WORKERS = 2
+REPLICAS = 2
 
 QUIET = Settings(durable=False, controllers=())
 """The reference extension wants an API server to start with."""
@@ -43,7 +43,7 @@ async def measure() -> list[Row]:
         async with (
             api_server(folder) as kubeconfig,
             original(folder, kubeconfig) as theirs,
-            capelin(folder, kubeconfig, WORKERS) as ours,
+            capelin(folder, kubeconfig, REPLICAS) as ours,
         ):
             patches, checks = generate_patches(), validate_topology([])
             await same_work(ours, theirs, patches, folder)
@@ -130,18 +130,18 @@ async def largest(ours: Server, theirs: Server, items: list[Any], folder: Path) 
 def memory(ours: Server, theirs: Server) -> list[Row]:
     """What the processes have while they answer what Cluster API usually sends."""
     go = sum(theirs.resident())
-    _, *workers = ours.resident()
+    replicas = ours.resident()
     together = sum(map(proportional, ours.processes))
     return [
         Row(
             name="memory of one process that answers, as a share of Go's",
-            measured=max(workers) / go,
+            measured=max(replicas) / go,
             unit="times",
             at_most=1,
-            beside=f"ours {max(workers):.0f} MiB; Go {go:.0f} MiB",
+            beside=f"ours {max(replicas):.0f} MiB; Go {go:.0f} MiB",
         ),
         Row(
-            name=f"memory of {len(workers)} processes and their parent, as a share of Go's",
+            name=f"memory of {len(replicas)} replicas, as a share of Go's",
             measured=together / go,
             unit="times",
             at_most=3,
@@ -177,16 +177,11 @@ async def ask(server: Server, request: dict[str, Any], folder: Path) -> dict[str
     """The patches for a request, by the uid of their template."""
     question = Question("once", GeneratePatches.id.path("generate-patches"), body(request))
     context = ssl.create_default_context(cafile=folder / "ca.crt")
-    reader, writer = await asyncio.open_connection(HOST, server.port, ssl=context)
+    reader, writer = await asyncio.open_connection(HOST, server.ports[0], ssl=context)
     writer.write(question.request().replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\n", 1))
     answer = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
     writer.close()
     return {item["uid"]: json.loads(base64.b64decode(item["patch"])) for item in answer["items"]}
-
-
-def children(pid: int) -> tuple[int, ...]:
-    """The processes that a process started."""
-    return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 @asynccontextmanager
@@ -205,14 +200,14 @@ async def original(folder: Path, kubeconfig: Path) -> AsyncGenerator[Server]:
     """Cluster API's reference extension."""
     # It logs as little as it can; some twenty lines for a request with 20 templates.
     async with reference(folder, kubeconfig, "--v=0") as running:
-        yield Server("reference", running.port, (running.pid,))
+        yield Server("reference", (running.port,), (running.pid,))
 
 
 @asynccontextmanager
-async def capelin(folder: Path, kubeconfig: Path, workers: int) -> AsyncGenerator[Server]:
-    """The same on the Runtime SDK."""
-    async with drop_in(folder, kubeconfig, f"--workers={workers}") as running:
-        # It listens before it starts them.
-        while len(children(running.pid)) < workers:  # noqa: ASYNC110 - they tell nobody
-            await asyncio.sleep(0.1)
-        yield Server("capelin", running.port, (running.pid, *children(running.pid)))
+async def capelin(folder: Path, kubeconfig: Path, replicas: int) -> AsyncGenerator[Server]:
+    """The same on the Runtime SDK, in as many replicas as the guide recommends."""
+    async with AsyncExitStack() as stack:
+        running = [
+            await stack.enter_async_context(drop_in(folder, kubeconfig)) for _ in range(replicas)
+        ]
+        yield Server("capelin", tuple(r.port for r in running), tuple(r.pid for r in running))

@@ -18,7 +18,7 @@ from capelin.runtime.results import proceed, retry_after
 from capelin.runtime.server.app import App, time_limit
 from capelin.runtime.server.body import MAX_BODY_BYTES
 from capelin.runtime.server.deadlines import CallDeadline, Deadlines
-from capelin.runtime.server.metrics import Counter
+from capelin.runtime.server.metrics import Metrics
 from capelin.runtime.v1alpha1 import AfterClusterUpgrade, BeforeClusterCreate, Discovery
 from capelin.testing.waiting import PATIENCE, until
 from hypothesis import given, settings
@@ -73,7 +73,7 @@ class Client:
         return {key.decode(): value.decode() for key, value in self.sent[0]["headers"]}
 
 
-class Counts(Counter):
+class Counts(Metrics):
     """Remembers what is counted."""
 
     def __init__(self) -> None:
@@ -87,8 +87,9 @@ class Counts(Counter):
 def app_of(function: Any, **registration: Any) -> tuple[App, Counts]:
     ext = Extension("guard")
     ext.handler(BeforeClusterCreate, name="try", **registration)(function)
-    counts = Counts()
-    return App(ext, counts), counts
+    app = App(ext)
+    app.metrics = counts = Counts()
+    return app, counts
 
 
 async def go_on(_: object) -> Response:

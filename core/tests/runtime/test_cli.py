@@ -7,22 +7,23 @@ DEFAULTS = Options(
     host="",
     port=9443,
     probes_port=9440,
-    cert_dir=Path("/tmp/k8s-webhook-server/serving-certs"),  # noqa: S108 - only named
+    cert_dir=Path("/home/me/.config/capelin/guard"),
     client_ca=None,
-    workers=1,
     drain_seconds=5,
     log_level="info",
 )
 
 
-def test_defaults_are_those_that_cluster_api_deploys_with() -> None:
-    assert options("guard", [], {}) == DEFAULTS
+def test_the_default_folder_of_certificates_is_private() -> None:
+    assert options("guard", [], {"HOME": "/home/me"}) == DEFAULTS
+    folder = options("guard", [], {"XDG_CONFIG_HOME": "/config"}).cert_dir
+    assert folder == Path("/config/capelin/guard")
 
 
 def test_every_option_is_a_flag() -> None:
     flags = (
         "--host=127.0.0.1 --port=1 --probes-port=2 --cert-dir=/certs --client-ca=/ca.crt"
-        " --workers=3 --drain-seconds=0.5 --log-level=debug"
+        " --drain-seconds=0.5 --log-level=debug"
     )
     assert options("guard", flags.split(), {}) == Options(
         host="127.0.0.1",
@@ -30,7 +31,6 @@ def test_every_option_is_a_flag() -> None:
         probes_port=2,
         cert_dir=Path("/certs"),
         client_ca=Path("/ca.crt"),
-        workers=3,
         drain_seconds=0.5,
         log_level="debug",
     )
@@ -43,7 +43,6 @@ def test_every_option_is_in_the_environment_too() -> None:
         "CAPELIN_PROBES_PORT": "2",
         "CAPELIN_CERT_DIR": "/certs",
         "CAPELIN_CLIENT_CA": "/ca.crt",
-        "CAPELIN_WORKERS": "3",
         "CAPELIN_DRAIN_SECONDS": "0.5",
         "CAPELIN_LOG_LEVEL": "debug",
     }
@@ -52,13 +51,12 @@ def test_every_option_is_in_the_environment_too() -> None:
 
 
 def test_the_command_line_counts_more_than_the_environment() -> None:
-    assert options("guard", ["--workers=2"], {"CAPELIN_WORKERS": "4"}).workers == 2
+    assert options("guard", ["--port=2"], {"CAPELIN_PORT": "4"}).port == 2
 
 
 @pytest.mark.parametrize(
     ("flag", "problem"),
     [
-        ("--workers=0", "'0' is not a number from 1 to 1024"),
         ("--port=70000", "'70000' is not a number from 0 to 65535"),
         ("--port=x", "'x' is not a number from 0 to 65535"),
         ("--port=-1", "'-1' is not a number from 0 to 65535"),
@@ -82,9 +80,9 @@ def test_the_environment_is_checked_like_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        options("guard", [], {"CAPELIN_WORKERS": "many"})
+        options("guard", [], {"CAPELIN_PORT": "many"})
     assert end.value.code == 2
-    assert "'many' is not a number from 1 to 1024" in capsys.readouterr().err
+    assert "'many' is not a number from 0 to 65535" in capsys.readouterr().err
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +90,6 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         options("guard", ["--help"], {})
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("host", "port", "probes-port", "cert-dir", "client-ca", "workers"):
+    for name in ("host", "port", "probes-port", "cert-dir", "client-ca"):
         assert f"--{name}" in shown
     assert "CAPELIN_CERT_DIR" in shown

@@ -227,11 +227,8 @@ def test_a_client_needs_no_certificate_otherwise(server: Served) -> None:
     assert is_let_in(server.port)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_call_that_has_begun_is_finished(folder: Path, workers: int) -> None:
-    with serving(folder, f"--workers={workers}") as server:
-        # One that is there is enough to be ready; another would end before it began.
-        wait_until(lambda: server.out.count("open\n") == workers)
+def test_a_call_that_has_begun_is_finished(folder: Path) -> None:
+    with serving(folder) as server:
         connection = server.connect()
         connection.request("POST", SLOW, UPGRADE)
         wait_until(lambda: "begun\n" in server.out)
@@ -240,7 +237,7 @@ def test_a_call_that_has_begun_is_finished(folder: Path, workers: int) -> None:
         assert json.loads(answer.read())["message"] == "done"
         connection.close()
         assert server.process.wait(PATIENCE) == 0
-    assert sorted(server.out) == ["begun\n", *["closed\n"] * workers, *["open\n"] * workers]
+    assert sorted(server.out) == ["begun\n", "closed\n", "open\n"]
 
 
 @pytest.mark.parametrize("handler", HUNG)
@@ -268,42 +265,11 @@ def test_a_server_goes_on_for_a_while_until_nobody_calls_any_more(folder: Path) 
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_several_processes_share_the_work_and_are_replaced_when_they_die(folder: Path) -> None:
-    with serving(folder, "--workers=2") as server:
-        pids: set[str] = set()
-
-        def both() -> bool:
-            pids.add(server.ask(PID, CLUSTER)["message"])
-            return len(pids) == 2
-
-        wait_until(both)
-        assert str(server.process.pid) not in pids
-        calls = server.calls("pid", "success")
-        # A process that ends as soon as it has started is not replaced.
-        wait_until(lambda: time.monotonic() > server.ready + 1)
-        victim = int(pids.pop())
-        os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: "starting it anew" in "".join(server.log))
-        wait_until(both)
-        # A call is counted after it was answered.
-        wait_until(lambda: server.calls("pid", "success") > calls)
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(PATIENCE) == 0
-
-
 def has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def test_processes_end_with_the_one_that_started_them(folder: Path) -> None:
-    with serving(folder, "--workers=2") as server:
-        pid = int(server.ask(PID, CLUSTER)["message"])
-        server.process.kill()
-        server.process.wait(PATIENCE)
-        wait_until(lambda: has_ended(pid))
 
 
 def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Path) -> None:
@@ -335,9 +301,8 @@ def test_a_process_alone_does_not_care_who_started_it(folder: Path, tmp_path: Pa
     wait_until(lambda: has_ended(pid))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_server_that_cannot_start_ends(folder: Path, workers: str) -> None:
-    done = run(folder, "--workers", workers, BROKEN="yes")
+def test_a_server_that_cannot_start_ends(folder: Path) -> None:
+    done = run(folder, BROKEN="yes")
     assert done.returncode != 0
     assert "no API server" in done.stderr
 

@@ -15,13 +15,15 @@ from capelin.runtime.dispatch import EncodedResponse, HandlerRunner, handler_run
 from capelin.runtime.extension import Extension
 from capelin.runtime.server.body import (
     MAX_BODY_BYTES,
+    BodyBudget,
     BodyTooLargeError,
     ClientGoneError,
+    OverloadedError,
     Receive,
     read_body,
 )
 from capelin.runtime.server.deadlines import DeadlineExceededError, Deadlines, RespondedError
-from capelin.runtime.server.metrics import Counter, Metrics
+from capelin.runtime.server.metrics import Metrics
 
 Scope = Mapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
@@ -29,17 +31,19 @@ Send = Callable[[Any], Awaitable[None]]
 _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
 
+_MAX_QUERY_BYTES = 256
+
 
 class App:
     """Serves the hooks of an extension, and its OpenAPI document."""
 
-    def __init__(self, extension: Extension, counter: Counter | None = None) -> None:
+    def __init__(self, extension: Extension) -> None:
         extension.check()
         self._extension = extension
         self._runners = handler_runners(extension)
-        handlers = [runner.handler for runner in self._runners.values()]
-        self._counter = counter or Metrics(handlers).process(0)
+        self.metrics = Metrics(runner.handler for runner in self._runners.values())
         self._deadlines = Deadlines()
+        self._budget = BodyBudget()
         self.closing = False
         """Whether clients are to open their next connection elsewhere."""
 
@@ -57,9 +61,12 @@ class App:
         late = partial(self._respond_late, send, runner, start)
         try:
             with self._deadlines.call(receive, seconds, late) as call:
-                body = await read_body(receive)
-                call.body_read = True
-                response = await runner.respond(body)
+                try:
+                    body = await read_body(receive, call, self._budget)
+                    call.body_read = True
+                    response = await runner.respond(body)
+                finally:
+                    self._budget.release(call)
             await self._send(send, response)
             outcome = response.outcome
         except DeadlineExceededError:
@@ -72,13 +79,16 @@ class App:
             outcome = "failure"
             limit = f"{MAX_BODY_BYTES // 2**20} MiB"
             await self._send(send, runner.failure(f"accepts no request above {limit}"), last=True)
+        except OverloadedError:
+            outcome = "failure"
+            await self._send(send, runner.failure("has too many large requests"), last=True)
         except ClientGoneError:
             outcome = "abandoned"
-        self._counter.count(runner.handler.path, outcome, time.perf_counter() - start)
+        self.metrics.count(runner.handler.path, outcome, time.perf_counter() - start)
 
     async def _respond_late(self, send: Send, runner: HandlerRunner, start: float) -> None:
         await self._send(send, runner.failure("did not respond in time"), last=True)
-        self._counter.count(runner.handler.path, "timeout", time.perf_counter() - start)
+        self.metrics.count(runner.handler.path, "timeout", time.perf_counter() - start)
 
     async def _send(self, send: Send, response: EncodedResponse, *, last: bool = False) -> None:
         headers = [_JSON, (b"content-length", b"%d" % len(response.body))]
@@ -95,12 +105,16 @@ class App:
         return openapi_app(self._extension)
 
 
-@lru_cache(maxsize=256)
 def time_limit(timeout_seconds: int, query: bytes) -> float:
     """How long a call may take, so that its caller still gets a response.
 
-    The caller sends how long it waits in `?timeout=10s`.
+    The caller sends how long it waits in `?timeout=10s`. A longer query is none of Cluster API's.
     """
+    return _time_limit(timeout_seconds, query if len(query) <= _MAX_QUERY_BYTES else b"")
+
+
+@lru_cache(maxsize=256)
+def _time_limit(timeout_seconds: int, query: bytes) -> float:
     limit = float(timeout_seconds)
     for value in parse_qs(query.decode("latin-1")).get("timeout", ()):
         try:

@@ -1,10 +1,17 @@
-"""Reads the body of a request, up to the size that Cluster API sends."""
+"""Reads the body of a request, up to the size that Cluster API sends.
+
+The large bodies of all calls together are bounded too. Of those that are not complete, the oldest
+is dropped for a new one: so slow clients cost the others nothing.
+"""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 MAX_BODY_BYTES = 20 * 1024 * 1024
-"""What Cluster API's own server takes."""
+"""The largest request that Cluster API's own server accepts."""
+
+MAX_TOTAL_BYTES = 10 * MAX_BODY_BYTES
+"""The large bodies that are in memory at a time."""
 
 Receive = Callable[[], Awaitable[Any]]
 
@@ -13,21 +20,71 @@ class BodyTooLargeError(Exception):
     """A body above the limit."""
 
 
+class OverloadedError(Exception):
+    """The bodies of all calls together are above the limit."""
+
+
 class ClientGoneError(Exception):
-    """The client has left before it said all."""
+    """The client disconnected before the body was complete."""
 
 
-async def read_body(receive: Receive, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body.
+class Reader(Protocol):
+    """A call that reads its body."""
+
+    def abort(self, error: type[Exception]) -> None:
+        """End it with an error."""
+        ...
+
+
+class BodyBudget:
+    """The memory for the large bodies of all calls."""
+
+    def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
+        self._limit = limit
+        self._used = 0
+        self._held: dict[Reader, int] = {}
+        self._incomplete: dict[Reader, None] = {}
+
+    def take(self, reader: Reader, size: int) -> None:
+        """Take memory for a piece of an incomplete body.
+
+        Raises:
+            OverloadedError: complete bodies hold all of it.
+        """
+        while self._used + size > self._limit:
+            oldest = next((other for other in self._incomplete if other is not reader), None)
+            if oldest is None:
+                raise OverloadedError
+            self.release(oldest)
+            oldest.abort(OverloadedError)
+        self._used += size
+        self._held[reader] = self._held.get(reader, 0) + size
+        self._incomplete[reader] = None
+
+    def complete(self, reader: Reader) -> None:
+        """Keep the memory until it is released."""
+        self._incomplete.pop(reader, None)
+
+    def release(self, reader: Reader) -> None:
+        """Give the memory back."""
+        self._used -= self._held.pop(reader, 0)
+        self._incomplete.pop(reader, None)
+
+
+async def read_body(
+    receive: Receive, reader: Reader, budget: BodyBudget, limit: int = MAX_BODY_BYTES
+) -> bytes:
+    """Read the whole body.
 
     Raises:
-        BodyTooLargeError: it is above the limit. It was received nevertheless, and thrown away:
-            a client that is still sending does not listen.
-        ClientGoneError: the client hung up.
+        BodyTooLargeError: it is above the limit. It was received nevertheless, and dropped: a
+            client that still sends does not read.
+        OverloadedError: all calls together are above theirs.
+        ClientGoneError: the client disconnected.
     """
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
-        # Nearly all bodies come in one piece.
+        # Nearly all bodies come in one piece, which the connection bounds.
         body: bytes = message.get("body", b"")
         if len(body) > limit:
             raise BodyTooLargeError
@@ -38,12 +95,15 @@ async def read_body(receive: Receive, limit: int = MAX_BODY_BYTES) -> bytes:
         piece: bytes = message.get("body", b"")
         size += len(piece)
         if size <= limit:
+            budget.take(reader, len(piece))
             pieces.append(piece)
         else:
             pieces.clear()
+            budget.release(reader)
         if not message.get("more_body", False):
             if size > limit:
                 raise BodyTooLargeError
+            budget.complete(reader)
             return b"".join(pieces)
         message = await receive()
     raise ClientGoneError

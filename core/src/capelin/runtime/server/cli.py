@@ -1,4 +1,4 @@
-"""The command line of an extension's program."""
+"""The command line of an extension."""
 
 import argparse
 import logging
@@ -9,28 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from capelin.runtime.dispatch import handler_runners
 from capelin.runtime.extension import Extension, InvalidExtensionError
-from capelin.runtime.server.metrics import Metrics
-from capelin.runtime.server.processes import PortTakenError, Processes, listen
+from capelin.runtime.server.process import PortTakenError, Process, listen
 from capelin.runtime.server.tls import CertificateError, Certificates
-from capelin.runtime.server.worker import Worker
 
 _log = logging.getLogger(__name__)
-
-_CERT_DIR = Path("/tmp/k8s-webhook-server/serving-certs")  # noqa: S108 - as all of Cluster API
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a server is to run."""
+    """Options of a server."""
 
     host: str
     port: int
     probes_port: int
     cert_dir: Path
     client_ca: Path | None
-    workers: int
     drain_seconds: float
     log_level: str
 
@@ -51,16 +45,18 @@ def options(name: str, arguments: Sequence[str], environment: Mapping[str, str])
     option("host", "", "address to listen on, empty for all", str)
     option("port", 9443, "port for Cluster API, in HTTPS", _port)
     option("probes-port", 9440, "port for /healthz, /readyz and /metrics, in HTTP", _port)
-    option("cert-dir", _CERT_DIR, "folder of tls.crt and tls.key", Path)
+    # Not in /tmp as Cluster API's own, where anybody on the machine can put a certificate.
+    config = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/"), ".config")
+    cert_dir = Path(config, "capelin", name)
+    option("cert-dir", cert_dir, "folder of tls.crt and tls.key", Path)
     option(
         "client-ca",
         None,
         "file with the CA of the clients, which then must show certificates",
         Path,
     )
-    option("workers", 1, "processes that answer", _positive)
     option(
-        "drain-seconds", 5, "how long to go on after SIGTERM, until nobody calls any more", _seconds
+        "drain-seconds", 5, "how long to go on after SIGTERM, until callers go elsewhere", _seconds
     )
     option("log-level", "info", "debug, info, warning or error", _level)
     return Options(**vars(parser.parse_args(arguments)))
@@ -83,46 +79,23 @@ def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
     try:
         extension.check()
         certificates = Certificates(chosen.cert_dir, chosen.client_ca)
-        hooks = listen(chosen.host, chosen.port, chosen.workers)
-        probes = listen(chosen.host, chosen.probes_port, chosen.workers)
+        hooks = listen(chosen.host, chosen.port)
+        probes = listen(chosen.host, chosen.probes_port)
     except (InvalidExtensionError, CertificateError, PortTakenError) as problem:
         _log.error("%s", problem)
         return 1
-    metrics = Metrics([one.handler for one in handler_runners(extension).values()], chosen.workers)
-
-    def work(index: int) -> None:
-        for mine in (hooks, probes):
-            for other in mine[:index] + mine[index + 1 :]:
-                other.close()
-        Worker(
-            extension=extension,
-            metrics=metrics,
-            number=index,
-            hooks=hooks[index],
-            probes=probes[index],
-            certificates=certificates,
-            drain_seconds=chosen.drain_seconds,
-            supervised=chosen.workers > 1,
-        ).run()
-
     _log.info(
         "serving %s handlers on https port %s, probes on http port %s",
         len(extension.handlers),
-        hooks[0].getsockname()[1],
-        probes[0].getsockname()[1],
+        hooks.getsockname()[1],
+        probes.getsockname()[1],
     )
-    if chosen.workers == 1:
-        work(0)
-        return 0
-    return Processes(work, chosen.workers).supervise()
+    Process(extension, hooks, probes, certificates, chosen.drain_seconds).run()
+    return 0
 
 
 def _port(text: str) -> int:
     return _whole(text, 0, 65535)
-
-
-def _positive(text: str) -> int:
-    return _whole(text, 1, 1024)
 
 
 def _whole(text: str, low: int, high: int) -> int:

@@ -133,6 +133,10 @@ class CallDeadline:
         elif self.body_read and self._listener is None:
             self._listener = asyncio.create_task(self._until_gone())
 
+    def abort(self, error: type[Exception]) -> None:
+        """End the call with an error."""
+        self._end(error)
+
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass

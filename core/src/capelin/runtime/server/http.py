@@ -1,25 +1,123 @@
-"""HTTP as uvicorn speaks it, but that the head and the body of an answer leave together.
+"""HTTP for hooks: uvicorn's protocol with bounds, and one write for each response.
 
-uvicorn writes them one after the other. Under TLS that is two records, two system calls and two
-times that the client wakes up, for an answer that fits into one packet.
+uvicorn bounds neither the head of a request nor the time for it, and keeps every connection. Here
+a slow or endless client is cut off, and of too many connections those that wait for their client
+the longest are closed. So no client costs the others anything.
+
+uvicorn also writes the head and the body of a response separately. With TLS these are two records,
+two system calls and two wake-ups of the client, for a response that fits into one packet.
 """
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+_LINGER_SECONDS = 1.0
+"""The time for a client to read why it was cut off."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """The bounds of one server, and the connections that wait for their client."""
+
+    head_bytes: int = 64 * 1024
+    """The request line and headers together; those of Cluster API have some hundred bytes."""
+    head_seconds: float = 10.0
+    """The time for them, from their first byte or from the start of the connection."""
+    connections: int = 1000
+    waiting: "dict[HookProtocol, None]" = field(default_factory=dict["HookProtocol", None])
+    """Connections without a complete request, the longest waiting first."""
+
 
 class HookProtocol(HttpToolsProtocol):
-    """A connection that gathers what it writes."""
+    """A connection with bounds."""
+
+    def __init__(self, limits: Limits, **options: Any) -> None:
+        super().__init__(**options)
+        self._limits = limits
+        self._pending = 0
+        """Bytes since the last complete head or piece of a body."""
+        self._in_head = True
+        self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin to speak."""
+        """Start, and make room for this connection if there are too many."""
         super().connection_made(BufferedTransport(transport, self.loop))
+        limits = self._limits
+        limits.waiting[self] = None
+        self._start_head_timer()
+        if len(self.connections) > limits.connections:
+            # If all others have a complete request, it is this one that goes.
+            next(iter(limits.waiting)).cut_off()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._limits.waiting.pop(self, None)
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, up to the bounds."""
+        if self.transport.is_closing():
+            return
+        self._pending += len(data)
+        super().data_received(data)
+        if self._pending > self._limits.head_bytes:
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+            self.loop.call_later(_LINGER_SECONDS, self.cut_off)
+        elif self._in_head and self._pending and self._head_timer is None:
+            self._start_head_timer()
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._pending = 0
+        self._in_head = False
+        self._stop_head_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body is complete."""
+        self._pending = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        self._pending = 0
+        self._in_head = True
+        self._limits.waiting.pop(self, None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless it came already."""
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self._limits.waiting[self] = None
+
+    def cut_off(self) -> None:
+        """End the connection at once, whatever its client still sends."""
+        self._limits.waiting.pop(self, None)
+        self._stop_head_timer()
+        self.transport.abort()
+
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self._limits.head_seconds, self.cut_off)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 class BufferedTransport(asyncio.Transport):
-    """Passes on in one piece what is written until the event loop comes round again."""
+    """Writes in one piece what is written until the event loop runs again."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -38,16 +136,21 @@ class BufferedTransport(asyncio.Transport):
         self._flush()
         self._transport.close()
 
+    def abort(self) -> None:
+        """Close at once."""
+        self._pieces.clear()
+        self._transport.abort()
+
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
         return self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Take no more from the client for a while."""
+        """Read no more for a while."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take what the client sends again."""
+        """Read again."""
         self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -3,7 +3,7 @@ import os
 import threading
 
 import pytest
-from capelin.runtime.server.worker import end_unfinished
+from capelin.runtime.server.process import end_unfinished
 
 
 @pytest.mark.parametrize(
