@@ -1,7 +1,8 @@
 """What a manager does on a real API server."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -48,6 +49,11 @@ class Shoal(Object[Spec, Status]):
 @kind(group="manager.test", version="v1")
 class Whale(Object[Spec, Status]):
     """A kind that comes and goes."""
+
+
+@kind(group="manager.test", version="v1")
+class Porpoise(Object[Spec, Status]):
+    """A kind that comes late."""
 
 
 Step = Callable[[Shoal, Context], Awaitable[None]]
@@ -442,7 +448,7 @@ async def test_a_reconcile_that_does_not_end_in_time_is_made_to(
     async with running(seen, grace_period=0.05):
         await until(lambda: len(seen.sizes) == 1)
     assert cancelled == ["a"]
-    assert f"shoal {namespace}/a did not end within 0.05 s" in caplog.text
+    assert f"shoal: reconcile of {namespace}/a did not end within 0.05 s" in caplog.text
 
 
 async def test_a_manager_waits_for_its_kinds_and_ends_when_they_go(
@@ -503,7 +509,9 @@ async def test_a_taken_address_is_told_with_the_flag_that_changes_it(
     async with running(Seen(), metrics_address=somewhere) as manager:
         await until(lambda: "--metrics-address" in manager.probes.bound)
         taken = manager.probes.bound["--metrics-address"]
-        other = Manager("other", [Seen()], Options(metrics_address=taken), config)
+        other = Manager(
+            "other", [Seen()], Options(metrics_address=taken, health_address=None), config
+        )
         with pytest.raises(ListenError, match="give another address with --metrics-address"):
             await other.run()
 
@@ -574,3 +582,122 @@ def sample(manager: Manager, name: str, **labels: str) -> float:
         for one in metric.samples
         if one.name.endswith(name) and labels.items() <= one.labels.items()
     )
+
+
+async def test_a_mapper_may_ask_the_api_server(
+    client: Client, namespace: str, running: Any
+) -> None:
+    async def all_of_its_size(ctx: Context, secret: Secret) -> list[ObjectKey]:
+        size = int(secret.metadata.labels["size"])
+        shoals = (await ctx.client.list(Shoal, secret.namespace)).items
+        return [ObjectKey(namespace, one.name) for one in shoals if one.spec.size == size]
+
+    class Sized(Seen):
+        watches = (For(Shoal), Watches(Secret, all_of_its_size))
+
+    seen = Sized()
+    for name, size in (("a", 7), ("b", 7), ("c", 8)):
+        await make(client, namespace, name, size)
+    async with running(seen):
+        await until(lambda: len(seen.sizes) == 3)
+        secret = Secret.of("s", namespace)
+        secret.metadata.labels = {"size": "7"}
+        await client.create(secret)
+        await until(lambda: (seen.times("a"), seen.times("b")) == (2, 2))
+        assert seen.times("c") == 1
+        await client.create(Secret.of("without-label", namespace))
+        await until(lambda: seen.times("c") == 2)
+
+
+async def test_an_optional_kind_holds_nobody_up_and_is_watched_when_it_comes(
+    client: Client,
+    namespace: str,
+    running: Any,
+    install_crds: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("capelin.controller.manager._OPTIONAL_EVERY", 0.2)
+
+    class Listener(Seen):
+        watches = (
+            For(Shoal),
+            Watches(Porpoise, lambda one: [ObjectKey(one.namespace or "", "a")], optional=True),
+        )
+
+    seen = Listener()
+    await make(client, namespace, "a")
+    async with running(seen):
+        await until(lambda: seen.times("a") == 1)
+        for number in (1, 2):
+            install_crds(Porpoise)
+            before = seen.times("a")
+            await client.create(Porpoise.of(f"p{number}", namespace, spec=Spec()))
+            await until(lambda before=before: seen.times("a") > before)
+            await client.delete(CustomResourceDefinition, "porpoises.manager.test")
+            await until(lambda: is_removed(client))
+
+
+async def is_removed(client: Client) -> bool:
+    return await client.find(CustomResourceDefinition, "porpoises.manager.test") is None
+
+
+async def test_what_a_reconciler_needs_lasts_as_long_as_it_works(
+    client: Client, namespace: str, running: Any
+) -> None:
+    steps: list[str] = []
+
+    class Living(Seen):
+        @asynccontextmanager
+        async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
+            await ctx.client.list(Shoal, namespace)
+            steps.append("begin")
+            yield
+            steps.append("end")
+
+    async def step(shoal: Shoal, _: Context) -> None:
+        steps.append(shoal.name)
+
+    await make(client, namespace, "a")
+    async with running(Living(step)):
+        await until(lambda: len(steps) == 2)
+    assert steps == ["begin", "a", "end"]
+
+
+async def test_a_status_changed_in_place_is_sent(
+    client: Client, namespace: str, running: Any
+) -> None:
+    async def count(shoal: Shoal, ctx: Context) -> None:
+        status = shoal.status or Status()
+        status.fish += 1
+        shoal.status = status
+        if shoal.spec.size > status.fish:
+            assert await ctx.patch_status(shoal) is True
+            status = shoal.status
+            assert await ctx.patch_status(shoal, status) is False
+
+    async def fish() -> int | None:
+        status = (await client.get(Shoal, "a", namespace)).status
+        return status.fish if status is not None else None
+
+    await make(client, namespace, "a", 4)
+    async with running(Seen(count)):
+        await until(fish, lambda found: found == 3)
+
+
+async def test_health_says_what_does_not_work_beside_the_reconciles(
+    running: Any,
+) -> None:
+    class Ill(Seen):
+        problem: str | None = None
+
+        def health(self) -> str | None:
+            return self.problem
+
+    seen = Ill()
+    async with running(seen, health_address=Address("127.0.0.1", 0)) as manager:
+        await until(lambda: answers(manager, "/healthz", 200, "ok"))
+        seen.problem = "its supervisor has ended"
+        assert await answers(manager, "/healthz", 503, "shoal: its supervisor has ended")
+        seen.problem = None
+        manager.add_check("disk", lambda: "full")
+        assert await answers(manager, "/healthz", 503, "disk: full")

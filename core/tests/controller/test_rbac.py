@@ -1,4 +1,5 @@
-from typing import Any
+from types import new_class
+from typing import Any, cast
 
 import pytest
 from capelin.api import Object, kind
@@ -101,3 +102,36 @@ def test_a_reconciler_is_for_exactly_one_kind(watches: Any) -> None:
 
 def test_a_reconciler_is_called_after_its_kind() -> None:
     assert Reefs().name == "reef"
+
+
+class Unkind:
+    """A class without `@kind`."""
+
+
+@kind(group="example.io", version="v1")
+class Lagoon(Object[dict[str, Any], dict[str, Any]]):
+    """Another kind."""
+
+
+async def nothing(*_: Any) -> Result:
+    return Done()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"watches": (For(Lagoon),)}, r"Wrong reconciles Reef, but its watches say For\(Lagoon\)"),
+        ({}, r"Wrong has no watches; add watches = \(For\(Reef\),\)"),
+        ({"watches": For(Reef)}, r"Wrong\.watches is not a tuple"),
+        ({"watches": (For(Reef), Reef)}, r"it takes For, Owns and Watches"),
+        ({"watches": (For(Reef), Owns(cast("Any", Unkind)))}, r"which is no kind; add @kind"),
+    ],
+)
+def test_a_reconciler_that_is_declared_wrongly_fails_when_its_class_is_made(
+    body: dict[str, Any], message: str
+) -> None:
+    def fill(namespace: dict[str, Any]) -> None:
+        namespace.update({"reconcile": nothing, **body})
+
+    with pytest.raises(TypeError, match=message):
+        new_class("Wrong", (Reconciler[Reef],), exec_body=fill)

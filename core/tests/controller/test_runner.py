@@ -224,7 +224,7 @@ async def test_a_reconcile_that_cannot_be_cancelled_does_not_hold_up_the_end(
     setup.runner.add(A)
     await asyncio.sleep(0)
     await setup.runner.stop(0)
-    assert "fish sea/a goes on although it was cancelled" in caplog.text
+    assert "fish: reconcile of sea/a goes on although it was cancelled" in caplog.text
     released.set()
     await setup.quiet()
 

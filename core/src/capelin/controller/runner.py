@@ -110,6 +110,7 @@ class Runner(Generic[ObjectT]):
         Returns what goes on although it was cancelled.
         """
         self._open = False
+        name = self.reconciler.name
         for mapping in self._mapping:
             mapping.cancel()
         if self._alarm is not None:
@@ -117,12 +118,12 @@ class Runner(Generic[ObjectT]):
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=grace)
             for task in late:
-                log.warning("%s did not end within %g s", task.get_name(), grace)
+                log.warning("%s: %s did not end within %g s", name, task.get_name(), grace)
                 task.cancel()
             if late:
                 _, stubborn = await asyncio.wait(late, timeout=_CANCELLING)
                 for task in stubborn:
-                    log.error("%s goes on although it was cancelled", task.get_name())
+                    log.error("%s: %s goes on although it was cancelled", name, task.get_name())
                 return [task.get_name() for task in stubborn]
         if self._threads is not None:
             self._threads.shutdown(wait=False)
@@ -137,9 +138,7 @@ class Runner(Generic[ObjectT]):
             if taken is None:
                 break
             self._metrics.taken(self.reconciler.name, taken.waited)
-            task = asyncio.create_task(
-                self._run(taken.key), name=f"{self.reconciler.name} {taken.key}"
-            )
+            task = asyncio.create_task(self._run(taken.key), name=f"reconcile of {taken.key}")
             self._tasks.add(task)
             task.add_done_callback(self._ended)
         if self._alarm is not None:
