@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from capelin_control_plane.api import Addon, Addons
-from capelin_control_plane.backends.processes.components import desired_components
+from capelin_control_plane.backends.processes.components import Program, desired_components
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import (
     PROGRAMS,
@@ -55,5 +55,7 @@ def with_arguments(
 
 def components_of(desired: ControlPlane, **options: set[int]) -> DesiredComponents:
     """Its components on processes, with programs that do not exist."""
-    programs: dict[Component, Path] = {program: Path("/bin") / program for program in PROGRAMS}
+    programs: dict[Component, Program] = {
+        program: Program(desired.version, Path("/bin") / program) for program in PROGRAMS
+    }
     return desired_components(desired, STATE_DIR, STATE_DIR.address, programs, **options)

@@ -349,3 +349,43 @@ def test_while_things_change_an_api_server_is_always_there_and_never_many_too_ma
                     world.ready.add(name)
     last = components(NEW, replicas)
     assert is_complete(settled(last, world.plan), last)
+
+
+def with_targets(plan: Plan, *, ready: set[str], alive: set[str], serving: set[str]) -> Observed:
+    return Observed(
+        plan=plan,
+        statuses=statuses(plan, *ready),
+        alive=frozenset(alive),
+        serving=frozenset(serving),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ready", "alive", "serving"),
+    [
+        # While one is ready, only that one.
+        ({"kube-apiserver-0"}, {"kube-apiserver-0", "kube-apiserver-1"}, {"kube-apiserver-0"}),
+        # After a restart of the provider, or on a machine without time, nobody has said so yet.
+        (
+            set[str](),
+            {"kube-apiserver-0", "kube-apiserver-1"},
+            {"kube-apiserver-0", "kube-apiserver-1"},
+        ),
+        (set[str](), {"kube-apiserver-1"}, {"kube-apiserver-1"}),
+        (set[str](), set[str](), set[str]()),
+    ],
+)
+def test_targets_are_not_emptied_while_their_processes_live(
+    ready: set[str], alive: set[str], serving: set[str]
+) -> None:
+    plan = settled(components(replicas=2))
+    before = {"kube-apiserver-0", "kube-apiserver-1"}
+    observed = with_targets(plan, ready=ready, alive=alive, serving=before)
+    step = next_step(components(replicas=2), observed)
+    assert {server.name for server in step.serving} == serving
+
+
+def test_a_server_that_never_served_gets_no_connections() -> None:
+    plan = settled(components(replicas=1))
+    observed = with_targets(plan, ready=set(), alive={"kube-apiserver-0"}, serving=set())
+    assert next_step(components(replicas=1), observed).serving == ()

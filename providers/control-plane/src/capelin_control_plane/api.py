@@ -222,31 +222,38 @@ class Spec(ControlPlaneTemplateSpec):
     control_plane_endpoint: ControlPlaneEndpoint | None = None
     """Endpoint of the API. If unset, Capelin chooses an address and sets it."""
 
-    rules = (
-        kept("controlPlaneEndpoint", "the endpoint is in every machine's kubeconfig"),
-        rule(
-            f"{major('self.version')} == {major('oldSelf.version')}"
-            f" && {minor('self.version')} - {minor('oldSelf.version')} in [0, 1]",
-            "Kubernetes goes up one minor version at a time and never down",
-            field_path=".version",
-            message_expression=(
-                "'version ' + self.version + ' does not follow ' + oldSelf.version"
-                " + ': Kubernetes goes up one minor version at a time and never down'"
-            ),
-        ),
-        rule(
-            f"{minor('self.version')} != {minor('oldSelf.version')}"
-            " || !self.version.matches('^v?[0-9]+[.][0-9]+[.][0-9]+$')"
-            " || !oldSelf.version.matches('^v?[0-9]+[.][0-9]+[.][0-9]+$')"
-            " || int(self.version.split('.')[2]) >= int(oldSelf.version.split('.')[2])",
-            "a control plane cannot go back to an older patch version",
-            field_path=".version",
-        ),
-    )
+    rules = (kept("controlPlaneEndpoint", "the endpoint is in every machine's kubeconfig"),)
 
 
 class Status(ControlPlaneStatus):
     """Observed state of the control plane."""
+
+
+def _follows(version: str, before: str) -> str:
+    """CEL: whether a version may come after another one."""
+    plain = "matches('^v?[0-9]+[.][0-9]+[.][0-9]+$')"
+    return (
+        f"{major(version)} == {major(before)}"
+        f" && {minor(version)} - {minor(before)} in [0, 1]"
+        f" && ({minor(version)} != {minor(before)}"
+        f" || !{version}.{plain} || !{before}.{plain}"
+        f" || int({version}.split('.')[2]) >= int({before}.split('.')[2]))"
+    )
+
+
+# A version that was never reached can be taken back: what runs counts, not what was asked for. A
+# status without versions is that of a control plane that has not run yet, or has just been moved;
+# the provider itself then sees to it that nothing newer that runs is replaced.
+_VERSION_FOLLOWS = rule(
+    "self.spec.version == oldSelf.spec.version"
+    " || (has(oldSelf.status) && has(oldSelf.status.initialized) && !oldSelf.status.initialized)"
+    " || (has(oldSelf.status) && has(oldSelf.status.versions) && size(oldSelf.status.versions) > 0"
+    f" ? oldSelf.status.versions.all(v, {_follows('self.spec.version', 'v.version')})"
+    f" : {_follows('self.spec.version', 'oldSelf.spec.version')})",
+    "the version has to follow what runs: Kubernetes goes up one minor version at a time and never"
+    " down",
+    field_path=".spec.version",
+)
 
 
 def _condition(type_: str) -> str:
@@ -275,6 +282,8 @@ def _condition(type_: str) -> str:
 )
 class CapelinControlPlane(Object[Spec, Status]):
     """A hosted Kubernetes control plane."""
+
+    rules = (_VERSION_FOLLOWS,)
 
 
 @kind(

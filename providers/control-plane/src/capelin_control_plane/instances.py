@@ -104,6 +104,10 @@ class Observed:
     """The etcd members that were ready before and may become so again without a change."""
     lost_members: frozenset[int] = frozenset()
     """The indexes of etcd members that lost their data."""
+    serving: frozenset[str] = frozenset()
+    """The API servers that get connections now."""
+    alive: frozenset[str] = frozenset()
+    """The instances that have a process, whether or not they are ready."""
     stopping: frozenset[str] = frozenset()
     """The instances that are not planned any more and have not ended yet."""
     controllers_may_start: bool = True

@@ -4,6 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
+from capelin.provider import Blocked
+from capelin.versions import Version
+
 from capelin_control_plane.instances import DesiredComponents, Instance, Observed, Plan
 
 
@@ -54,12 +57,18 @@ def next_step(desired: DesiredComponents, observed: Observed) -> Step:
         if following == plan:
             break
         plan = following
-    serving = tuple(
-        server
-        for server in plan.of("kube-apiserver")
-        if server.name in ready and server in observed.plan.instances
+    return Step(plan=plan, serving=_serving(plan, observed), replacement=replacement)
+
+
+def _serving(plan: Plan, observed: Observed) -> tuple[Instance, ...]:
+    """The API servers that get new connections."""
+    kept = [server for server in plan.of("kube-apiserver") if server in observed.plan.instances]
+    ready = tuple(server for server in kept if server.name in observed.ready)
+    # If none is ready, those that served may still do: the provider may have restarted a moment
+    # ago, or the machine is busy. The relay itself passes over a server that refuses.
+    return ready or tuple(
+        server for server in kept if server.name in observed.serving & observed.alive
     )
-    return Step(plan=plan, serving=serving, replacement=replacement)
 
 
 def lost_member_to_replace(desired: DesiredComponents, observed: Observed) -> int | None:
@@ -69,6 +78,25 @@ def lost_member_to_replace(desired: DesiredComponents, observed: Observed) -> in
         if len(ready - {index}) > len(desired.etcd) // 2:
             return index
     return None
+
+
+def check_no_downgrade(plan: Plan, ready: Collection[str], version: str) -> None:
+    """See to it that no API server of a newer version serves already.
+
+    Raises:
+        Blocked: one does.
+    """
+    newer = [
+        server.version
+        for server in plan.of("kube-apiserver")
+        if server.name in ready and Version.parse(server.version) > Version.parse(version)
+    ]
+    if newer:
+        raise Blocked(
+            "InvalidConfiguration",
+            f"spec.version: {version} is older than {newer[0]}, which runs already",
+            f"write {newer[0]} or a later version",
+        )
 
 
 def next_plan(

@@ -1,6 +1,7 @@
 """What the processes of a control plane have to say before they count as ready."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.addresses import free_address
 from capelin.embedded.processes import Probe
+from capelin_control_plane.backends.processes import probes
 from capelin_control_plane.backends.processes.components import etcd_metrics_port, etcd_port
 from capelin_control_plane.backends.processes.probes import reachability, readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir
@@ -20,7 +22,7 @@ WELL = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> StateDir:
+def state_dir(tmp_path: Path) -> StateDir:
     ports = (etcd_port(MEMBER.index), etcd_metrics_port(MEMBER.index))
     return StateDir(tmp_path, free_address(str(tmp_path), ports=ports))
 
@@ -49,16 +51,45 @@ async def said(probe: Probe | None) -> str:
         await answers.aclose()
 
 
-async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(place: StateDir) -> None:
-    with socket.create_server((place.address, etcd_port(1))):
-        async with answering(place.address, etcd_metrics_port(1), NO_LEADER):
-            assert await said(reachability(place, MEMBER)) == ""
-            assert await said(readiness(place, MEMBER)) == "it answers 503"
+async def test_an_etcd_member_without_a_leader_is_reachable_and_not_ready(
+    state_dir: StateDir,
+) -> None:
+    with socket.create_server((state_dir.address, etcd_port(1))):
+        async with answering(state_dir.address, etcd_metrics_port(1), NO_LEADER):
+            assert await said(reachability(state_dir, MEMBER)) == ""
+            assert await said(readiness(state_dir, MEMBER)) == "it answers 503"
 
 
 async def test_an_etcd_member_is_ready_when_it_is_well_whether_or_not_it_has_room(
-    place: StateDir,
+    state_dir: StateDir,
 ) -> None:
-    async with answering(place.address, etcd_metrics_port(1), WELL) as asked:
-        assert await said(readiness(place, MEMBER)) == ""
+    async with answering(state_dir.address, etcd_metrics_port(1), WELL) as asked:
+        assert await said(readiness(state_dir, MEMBER)) == ""
     assert asked == [b"GET /health?exclude=NOSPACE HTTP/1.1"]
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+async def test_an_api_server_is_asked_with_the_certificate_that_is_there(
+    state_dir: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asks(url: str, *, certificate: Path, **_: object) -> AsyncGenerator[str, None]:
+        assert url.endswith("/readyz")
+        shown = content(certificate)
+        while True:
+            yield "" if shown == b"renewed" else "it answers 401"
+
+    monkeypatch.setattr(probes, "readiness_probe", asks)
+    server = Instance("kube-apiserver", 0, "v1.34.4", ("kube-apiserver",))
+    answers = readiness(state_dir, server)()
+    certificate = state_dir.certificate("admin")
+    assert str(certificate) in await anext(answers)
+    certificate.parent.mkdir()
+    certificate.write_text("expired")
+    os.utime(certificate, (0, 0))
+    assert await anext(answers) == "it answers 401"
+    certificate.write_text("renewed")
+    assert await anext(answers) == ""
+    await answers.aclose()

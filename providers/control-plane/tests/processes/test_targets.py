@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from capelin.embedded.processes import ProcessSpec, Supervisor
 from capelin_control_plane.backends.processes import backend
 
 from .rig import KEY, Idle, Rig, control_plane
@@ -36,3 +37,27 @@ async def test_the_relay_is_told_before_anything_changes_even_if_its_targets_sta
         assert plans_when_told == [first]
     finally:
         await rig.backend.delete(KEY)
+
+
+async def test_certificates_are_renewed_before_anything_is_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A provider that was away for longer than a certificate is valid.
+    rig = Rig.on(tmp_path / "control-planes", Idle(tmp_path))
+    await rig.until(control_plane(), lambda _: True)
+    certificate = rig.folder / "pki" / "admin.pem"
+    await rig.backend.release(KEY)
+    certificate.write_text("expired")
+    certificates: list[str] = []
+    declare = Supervisor.declare
+
+    def declared(supervisor: Supervisor, *specs: ProcessSpec) -> None:
+        certificates.append(certificate.read_text())
+        declare(supervisor, *specs)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(Supervisor, "declare", declared)
+        await rig.until(control_plane(), lambda _: True)
+    assert certificates
+    assert "expired" not in certificates
+    await rig.backend.delete(KEY)

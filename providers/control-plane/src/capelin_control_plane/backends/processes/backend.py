@@ -25,11 +25,13 @@ from capelin.provider import Blocked
 from capelin_control_plane.backends import Wake
 from capelin_control_plane.backends.processes import etcd
 from capelin_control_plane.backends.processes.components import (
+    Program,
     api_server_port,
     command_of,
     desired_components,
     grace_seconds,
     listen_host,
+    programs_of,
     relay_target,
 )
 from capelin_control_plane.backends.processes.instance_status import (
@@ -58,7 +60,7 @@ from capelin_control_plane.backends.processes.state_dir import (
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Endpoint, Instance, Observed, Plan
-from capelin_control_plane.plan import MemberReplacement, Step, is_complete
+from capelin_control_plane.plan import MemberReplacement, Step, check_no_downgrade, is_complete
 from capelin_control_plane.policy import Policy
 
 _SECONDS_TO_ANSWER = 5.0
@@ -97,7 +99,7 @@ class ProcessesBackend:
         self._wake = wake
         self._policy = policy
         self._supervised: dict[ObjectKey, _Supervised] = {}
-        self._fetching: dict[str, asyncio.Task[Mapping[Component, Path]]] = {}
+        self._fetching: dict[str, asyncio.Task[Mapping[Component, Program]]] = {}
         self._throttle = StartupThrottle(wake)
 
     async def allocate(
@@ -124,20 +126,28 @@ class ProcessesBackend:
         supervised = self._supervised[key]
         state_dir, plan = supervised.state_dir, supervised.plan
         await self._declare_once(supervised)
-        components = blocked = None
+        programs, blocked = None, None
         try:
+            check_no_downgrade(plan, supervised.ready, desired.version)
             programs = await self._programs(key, desired.version)
-            components = self._components(desired, endpoint, supervised, programs)
         except Blocked as error:
-            blocked = error
+            # Everything but the upgrade goes on.
+            programs, blocked = programs_of(plan), error
+        components = None
+        if programs is not None:
+            components = self._components(desired, endpoint, supervised, programs)
         states = supervised.supervisor.states
         names = {instance.name for instance in plan.instances}
         answers = any(server.name in supervised.ready for server in plan.of("kube-apiserver"))
         return Observed(
             plan=plan,
-            statuses=instance_statuses(plan, components, states, state_dir, desired),
+            statuses=instance_statuses(
+                plan, components, states, state_dir, desired, comparable=blocked is None
+            ),
             desired=components,
             complete=components is not None and is_complete(plan, components),
+            serving=_serving(supervised),
+            alive=frozenset(name for name, state in states.items() if state.pid is not None),
             recovering=_recovering(supervised),
             lost_members=frozenset(
                 index for index in range(desired.etcd_replicas) if etcd.is_lost(state_dir, index)
@@ -156,9 +166,7 @@ class ProcessesBackend:
             for member in supervised.plan.of("etcd"):
                 if member.name in supervised.ready:
                     etcd.mark_joined(state_dir, member.index)
-            targets = [
-                f"{state_dir.address}:{api_server_port(server.index)}" for server in step.serving
-            ]
+            targets = [_target(supervised, server) for server in step.serving]
             if state_dir.write_targets(targets) or step.plan != supervised.plan:
                 # The previous provider may have died before it notified the relay. Notify again
                 # before anything stops. A relay that is not up yet reads its targets at its start.
@@ -236,7 +244,7 @@ class ProcessesBackend:
         desired: ControlPlane,
         endpoint: Endpoint,
         supervised: _Supervised,
-        programs: Mapping[Component, Path],
+        programs: Mapping[Component, Program],
     ) -> DesiredComponents:
         members = supervised.plan.of("etcd")
         return desired_components(
@@ -285,7 +293,7 @@ class ProcessesBackend:
         async for _ in supervisor.changes():
             self._wake(key)
 
-    async def _programs(self, key: ObjectKey, version: str) -> Mapping[Component, Path]:
+    async def _programs(self, key: ObjectKey, version: str) -> Mapping[Component, Program]:
         task = self._fetching.get(version)
         if task is None:
             task = self._fetching[version] = asyncio.create_task(self._fetch(version))
@@ -300,13 +308,26 @@ class ProcessesBackend:
             self._fetching.pop(version, None)
             raise Blocked("VersionNotAvailable", f"spec.version: {error}") from error
 
-    async def _fetch(self, version: str) -> Mapping[Component, Path]:
+    async def _fetch(self, version: str) -> Mapping[Component, Program]:
         names: dict[Component, str] = {
             program: program if program == "etcd" else f"{program}@{version}"
             for program in PROGRAMS
         }
         binaries = await self._binaries.fetch(names.values())
-        return {program: binaries[name].path for program, name in names.items()}
+        return {program: Program(version, binaries[name].path) for program, name in names.items()}
+
+
+def _serving(supervised: _Supervised) -> frozenset[str]:
+    targets = supervised.state_dir.read_targets()
+    return frozenset(
+        server.name
+        for server in supervised.plan.of("kube-apiserver")
+        if _target(supervised, server) in targets
+    )
+
+
+def _target(supervised: _Supervised, server: Instance) -> str:
+    return f"{supervised.state_dir.address}:{api_server_port(server.index)}"
 
 
 def _recovering(supervised: _Supervised) -> frozenset[str]:

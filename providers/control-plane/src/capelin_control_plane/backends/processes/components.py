@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capelin.api import parse_duration
@@ -17,10 +17,11 @@ from capelin.embedded.components import (
 )
 from capelin.embedded.processes import Command, Limits
 from capelin.provider import Blocked
+from capelin.versions import Version
 
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.instances import DesiredComponents, Instance, Resources
+from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.instances import DesiredComponents, Instance, Plan, Resources
 from capelin_control_plane.policy import Policy, address_of
 
 API_SERVER_PORT = 10443
@@ -55,11 +56,27 @@ _SHUTDOWN = {_DELAY: "2s"}
 _GRACE_SECONDS = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The program of a component."""
+
+    version: str
+    path: Path
+
+
+def programs_of(plan: Plan) -> dict[Component, Program] | None:
+    """The newest programs that a plan runs; None if a component is missing."""
+    newest: dict[Component, Program] = {}
+    for instance in sorted(plan.instances, key=lambda each: Version.parse(each.version)):
+        newest[instance.component] = Program(instance.version, Path(instance.arguments[0]))
+    return newest if newest.keys() >= set(PROGRAMS) else None
+
+
 def desired_components(
     desired: ControlPlane,
     state_dir: StateDir,
     listen: str,
-    programs: Mapping[Component, Path],
+    programs: Mapping[Component, Program],
     *,
     joining: Collection[int] = (),
 ) -> DesiredComponents:
@@ -79,8 +96,8 @@ def desired_components(
         return Instance(
             component=component,
             index=index,
-            version=desired.version,
-            arguments=(str(programs[component]), *arguments),
+            version=programs[component].version,
+            arguments=(str(programs[component].path), *arguments),
             environment={**_GO_ENVIRONMENT[component], **settings.environment},
             resources=Resources(memory_bytes=settings.memory_bytes, cpus=settings.cpus),
             planned_at=desired.now if is_rolled_out else None,
@@ -100,7 +117,7 @@ def desired_components(
     return DesiredComponents(
         etcd=tuple(member(index, joins=index in joining) for index in range(desired.etcd_replicas)),
         joining_member=joining_member,
-        relay=_relay(desired, state_dir, listen),
+        relay=_relay(desired, state_dir, listen, programs["kube-apiserver"].version),
         replicas=desired.replicas,
         api_server=api_server,
         controllers=(
@@ -271,11 +288,11 @@ def _scheduler(desired: ControlPlane, state_dir: StateDir) -> tuple[str, ...]:
     ).arguments
 
 
-def _relay(desired: ControlPlane, state_dir: StateDir, listen: str) -> Instance:
+def _relay(desired: ControlPlane, state_dir: StateDir, listen: str, version: str) -> Instance:
     arguments = (
         *(sys.executable, "-I", "-S", relay.__file__),
         *("--listen", f"{listen}:{desired.port}"),
         *("--targets", str(state_dir.targets)),
         *("--control", str(state_dir.relay_control)),
     )
-    return Instance("relay", 0, desired.version, arguments)
+    return Instance("relay", 0, version, arguments)

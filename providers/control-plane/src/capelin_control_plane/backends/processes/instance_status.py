@@ -27,8 +27,13 @@ def instance_statuses(
     states: Mapping[str, ProcessState],
     state_dir: StateDir,
     desired: ControlPlane,
+    *,
+    comparable: bool = True,
 ) -> tuple[InstanceStatus, ...]:
-    """The status of each planned instance, and of etcd members that are being replaced."""
+    """The status of each planned instance, and of etcd members that are being replaced.
+
+    Only components of the desired version are `comparable` with what runs.
+    """
     names = {instance.name for instance in plan.instances}
     return (
         *(
@@ -37,7 +42,9 @@ def instance_statuses(
                 component=instance.component,
                 version=instance.version,
                 ready=_phase(instance, states) is Phase.RUNNING,
-                current=None if components is None else _is_current(instance, components),
+                current=_is_current(instance, components)
+                if components is not None and comparable
+                else None,
                 failure=_failure(instance, states.get(instance.name), plan, state_dir, desired),
             )
             for instance in plan.instances

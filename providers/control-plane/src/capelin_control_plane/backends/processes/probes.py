@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
@@ -43,13 +44,8 @@ def readiness(state_dir: StateDir, instance: Instance) -> Probe:
             url = f"http://{state_dir.address}:{port}/health?exclude=NOSPACE"
             return partial(liveness_probe, url, within=TIMEOUT_SECONDS)
         case "kube-apiserver":
-            return partial(
-                readiness_probe,
-                f"https://{state_dir.address}:{api_server_port(instance.index)}/readyz",
-                ca=state_dir.ca("ca"),
-                certificate=state_dir.certificate("admin"),
-                key=state_dir.certificate("admin"),
-            )
+            url = f"https://{state_dir.address}:{api_server_port(instance.index)}/readyz"
+            return partial(_api_server_ready, state_dir, url)
         case "kube-controller-manager":
             return partial(tcp_probe, state_dir.address, CONTROLLER_MANAGER_PORT)
         case "kube-scheduler":
@@ -92,6 +88,22 @@ def _alive(state_dir: StateDir, instance: Instance) -> Probe:
             return partial(get, f"https://{state_dir.address}:{SCHEDULER_PORT}/healthz")
         case "relay":
             return partial(_relay_alive, state_dir.relay_control)
+
+
+async def _api_server_ready(state_dir: StateDir, url: str) -> AsyncGenerator[str, None]:
+    """Asks with the certificate that is there now: an expired one is renewed meanwhile."""
+    ca, certificate = state_dir.ca("ca"), state_dir.certificate("admin")
+    while True:
+        try:
+            issued = certificate.stat().st_mtime_ns
+            probe = readiness_probe(url, ca=ca, certificate=certificate, key=certificate)
+            async with aclosing(probe):
+                async for problem in probe:
+                    yield problem
+                    if problem and certificate.stat().st_mtime_ns != issued:
+                        break
+        except OSError as error:
+            yield f"{error.filename or certificate} cannot be read: {error.strerror}"
 
 
 async def _relay_alive(control: Path) -> AsyncGenerator[str, None]:

@@ -136,6 +136,10 @@ class StateDir:
         stored = [asdict(instance) for instance in plan.instances]
         write_private(self.plan, json.dumps(stored, default=_encode).encode(), lasting=True)
 
+    def read_targets(self) -> list[str]:
+        """The API servers that the relay hands connections to."""
+        return self.targets.read_text().split() if self.targets.exists() else []
+
     def write_targets(self, targets: Iterable[str]) -> bool:
         """Store the API servers that the relay hands connections to; whether they changed."""
         return write_if_changed(self.targets, "".join(f"{line}\n" for line in targets).encode())

@@ -1,0 +1,63 @@
+"""A version that cannot be had: everything else goes on with the programs that run."""
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from capelin.embedded.binaries import BinariesError, Binary
+from capelin.testing.waiting import until
+from capelin_control_plane.instances import Observed
+
+from ..factories import with_arguments  # noqa: TID252 - a folder without a name
+from .rig import KEY, OLD, Idle, Rig, all_ready_at_once, control_plane, settled
+
+MISSING = "v1.34.99"
+
+
+class WithoutOne(Idle):
+    """Programs of all versions but one."""
+
+    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
+        names = list(names)
+        if any(MISSING in name for name in names):
+            raise BinariesError(f"{MISSING} is not a version")
+        return await super().fetch(names)
+
+
+@pytest.fixture
+async def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    all_ready_at_once(monkeypatch)
+    rig = Rig.on(tmp_path / "control-planes", WithoutOne(tmp_path))
+    await rig.until(control_plane(OLD), settled)
+    yield rig
+    await rig.backend.delete(KEY)
+
+
+async def test_it_is_scaled_and_tuned_meanwhile(idle: Rig) -> None:
+    wrong = replace(control_plane(MISSING), replicas=2)
+
+    def is_scaled(observed: Observed) -> bool:
+        assert observed.blocked is not None
+        assert observed.blocked.reason == "VersionNotAvailable"
+        return sum(server.ready for server in observed.of("kube-apiserver")) == 2
+
+    observed = await idle.until(wrong, is_scaled)
+    assert {server.version for server in observed.of("kube-apiserver")} == {OLD}
+    assert {status.current for status in observed.statuses} == {None}
+    before = idle.pids()["kube-scheduler-0"]
+    tuned = with_arguments(wrong, "kube-scheduler", {"v": "2"})
+    await idle.until(tuned, lambda _: idle.pids().get("kube-scheduler-0", before) != before)
+
+
+async def test_a_lost_member_would_be_replaced_meanwhile(idle: Rig) -> None:
+    observed = await idle.until(control_plane(MISSING), lambda _: True)
+    assert observed.desired is not None
+    assert observed.desired.joining_member(0).version == OLD
+
+
+async def test_taking_it_back_changes_nothing_of_what_runs(idle: Rig) -> None:
+    before = idle.pids()
+    await idle.until(control_plane(MISSING), lambda observed: observed.blocked is not None)
+    await idle.until(control_plane(OLD), settled)
+    await until(lambda: idle.pids() == before)

@@ -1,0 +1,97 @@
+"""Which versions a control plane can be given, on a real API server."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from capelin.client import Client, Invalid
+from capelin.provider import Blocked
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.instances import Instance, Plan
+from capelin_control_plane.plan import check_no_downgrade
+
+pytestmark = pytest.mark.usefixtures("provider_crds")
+
+
+async def control_plane(
+    client: Client, namespace: str, *versions: str, running: str | None = None, **status: Any
+) -> None:
+    """A control plane that was given these versions, one after the other."""
+    first, *others = versions
+    resource = CapelinControlPlane.resource
+    manifest = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": "one", "namespace": namespace},
+        "spec": {"version": first},
+    }
+    await client.create(manifest, resource=resource)
+    if running is not None:
+        status = {"initialized": True, "versions": [{"version": running, "replicas": 1}], **status}
+    if status:
+        body = {**manifest, "status": status}
+        await client.apply_status(body, resource=resource)
+    for version in others:
+        await upgrade(client, namespace, version)
+
+
+async def upgrade(client: Client, namespace: str, version: str) -> None:
+    patch = {"spec": {"version": version}}
+    await client.patch(CapelinControlPlane, "one", namespace, patch)
+
+
+async def test_a_version_that_was_never_reached_can_be_taken_back(
+    client: Client, namespace: str
+) -> None:
+    wrong = ("v1.33.13", "v1.34.6")
+    await control_plane(client, namespace, *wrong, running="v1.33.13")
+    await upgrade(client, namespace, "v1.33.13")
+    await upgrade(client, namespace, "v1.34.4")
+
+
+async def test_a_wrong_first_version_can_be_mended(client: Client, namespace: str) -> None:
+    await control_plane(client, namespace, "v1.36.9", initialized=False)
+    await upgrade(client, namespace, "v1.34.4")
+
+
+@pytest.mark.parametrize("running", ["v1.34.4", None])
+@pytest.mark.parametrize(
+    "version", ["v1.33.13", "v1.34.3", "v1.36.0", "v2.34.4"], ids=lambda version: f"to {version}"
+)
+async def test_what_does_not_follow_what_runs_is_refused(
+    client: Client, namespace: str, running: str | None, version: str
+) -> None:
+    await control_plane(client, namespace, "v1.34.4", running=running)
+    with pytest.raises(Invalid) as refused:
+        await upgrade(client, namespace, version)
+    assert "spec.version" in str(refused.value)
+
+
+async def test_no_minor_version_is_skipped_by_way_of_one_that_was_never_reached(
+    client: Client, namespace: str
+) -> None:
+    await control_plane(client, namespace, "v1.33.13", "v1.34.6", running="v1.33.13")
+    with pytest.raises(Invalid, match="one minor version at a time"):
+        await upgrade(client, namespace, "v1.35.0")
+
+
+async def test_the_status_of_what_runs_is_taken_whatever_the_spec_says(
+    client: Client, namespace: str
+) -> None:
+    await control_plane(client, namespace, "v1.33.13", running="v1.34.4")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_refused"), [("v1.33.13", True), ("v1.34.3", True), ("v1.34.4", False)]
+)
+def test_a_newer_api_server_that_serves_is_not_replaced_by_an_older_one(
+    version: str, is_refused: bool
+) -> None:
+    plan = Plan(
+        (
+            Instance("kube-apiserver", 0, "v1.34.4", ("kube-apiserver",)),
+            Instance("kube-apiserver", 1, "v1.35.0", ("kube-apiserver",)),
+        )
+    )
+    with pytest.raises(Blocked) if is_refused else nullcontext():
+        check_no_downgrade(plan, {"kube-apiserver-0"}, version)
