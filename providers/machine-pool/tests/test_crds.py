@@ -109,3 +109,5 @@ def test_the_provider_brings_every_kind_and_may_use_it() -> None:
     assert ("cluster.x-k8s.io", "machines", "delete") in allowed
     assert ("infrastructure.cluster.x-k8s.io", "capelinmachines", "create") in allowed
     assert not {verb for _, resource, verb in allowed if resource == "secrets"} - {"get"}
+    assert ("bootstrap.cluster.x-k8s.io", "*", "get") not in allowed
+    assert not {group for group, resource, _ in allowed if resource == "*"}

@@ -252,3 +252,20 @@ def test_a_fault_shows_so_long_after_the_machine_has_booted() -> None:
     one = desired(simulated=simulated)
     assert one.fault == "dies"
     assert one.fails_at - NOW == timedelta(seconds=70)
+
+
+def with_data(name: str, **bootstrap: Any) -> MachinePool:
+    template = {"version": "v1.33.13", "bootstrap": {"dataSecretName": name, **bootstrap}}
+    return MachinePool.read({"spec": {"template": {"spec": template}}})
+
+
+def test_another_bootstrap_secret_of_the_users_is_another_revision() -> None:
+    before = revision_of(pool(), with_data("first"), {})
+    assert revision_of(pool(), with_data("second"), {}) != before
+
+
+def test_another_secret_of_a_bootstrap_provider_is_the_same_revision() -> None:
+    reference = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": "a"}
+    before = revision_of(pool(), with_data("first", configRef=reference), BOOTSTRAP)
+    after = revision_of(pool(), with_data("second", configRef=reference), BOOTSTRAP)
+    assert after == before

@@ -22,6 +22,7 @@ from capelin.contract.labels import (
 from capelin.contract.metadata import pool_machine_labels
 from capelin.contract.owners import reference_to
 from capelin.controller import ObjectKey
+from capelin.provider import Blocked
 
 from capelin_machine_pool.api import (
     CapelinMachine,
@@ -111,7 +112,9 @@ class DesiredPool:
     machine_pool: MachinePool
     limits: RolloutLimits
     revision: str | None
-    """None if the bootstrap config is missing: then it is unknown which machines are outdated."""
+    """None if the bootstrap config cannot be read, so that nobody knows what is outdated."""
+    unreadable: Blocked | None = None
+    """Why the bootstrap config cannot be read."""
     failure_domains: Sequence[str] = ()
 
     @property
@@ -124,9 +127,10 @@ def desired_pool(
     pool: CapelinMachinePool,
     machine_pool: MachinePool,
     cluster: Cluster,
-    bootstrap_spec: Mapping[str, Any] | None,
+    bootstrap_spec: Mapping[str, Any] | Blocked,
 ) -> DesiredPool:
-    """Desired state of a pool's machines; `bootstrap_spec` is None if the config is missing."""
+    """Desired state of a pool's machines, from what its bootstrap config says."""
+    unreadable = bootstrap_spec if isinstance(bootstrap_spec, Blocked) else None
     replicas = 1 if machine_pool.spec.replicas is None else machine_pool.spec.replicas
     rolling = pool.spec.rolling_update
     return DesiredPool(
@@ -136,8 +140,11 @@ def desired_pool(
             replicas, rolling.max_surge, rolling.max_unavailable, rolling.delete_policy
         ),
         revision=(
-            None if bootstrap_spec is None else revision_of(pool, machine_pool, bootstrap_spec)
+            None
+            if isinstance(bootstrap_spec, Blocked)
+            else revision_of(pool, machine_pool, bootstrap_spec)
         ),
+        unreadable=unreadable,
         failure_domains=machine_pool.spec.failure_domains
         or [domain.name for domain in cluster.status.failure_domains],
     )
@@ -158,6 +165,12 @@ def provider_id(namespace: str, cluster: str, name: str) -> str:
     return f"capelin:///{namespace}/{cluster}/{name}"
 
 
+def provider_id_of(machine: CapelinMachine) -> str:
+    """The provider ID of a machine, also if it is not in its spec yet."""
+    namespace, cluster = machine.namespace or "", cluster_name_of(machine) or ""
+    return machine.spec.provider_id or provider_id(namespace, cluster, machine.name)
+
+
 def desired_instance(machine: CapelinMachine, owner: Machine | None) -> Instance:
     """Desired state of a machine's instance. Its version has to be set, on either of the two."""
     namespace, cluster = machine.namespace or "", cluster_name_of(machine) or ""
@@ -168,7 +181,7 @@ def desired_instance(machine: CapelinMachine, owner: Machine | None) -> Instance
     return Instance(
         key=ObjectKey(namespace, machine.name),
         cluster=cluster,
-        provider_id=machine.spec.provider_id or provider_id(namespace, cluster, machine.name),
+        provider_id=provider_id_of(machine),
         version=version,
         failure_domain=machine.spec.failure_domain
         or (owner.spec.failure_domain if owner else None),
@@ -186,11 +199,16 @@ def revision_of(
 
     Defaults are left out, so that a new field of a later release replaces no machine.
     """
+    spec = machine_pool.spec.template.spec
     template = {
-        "version": machine_pool.spec.template.spec.version,
+        "version": spec.version,
         "simulated": pool.spec.simulated.model_dump(mode="json", exclude_defaults=True),
         "bootstrap": _without_discovery(bootstrap_spec),
     }
+    if spec.bootstrap.config_ref is None and spec.bootstrap.data_secret_name is not None:
+        # The user's own Secret: another name is another content. A bootstrap provider's Secret
+        # changes with every token.
+        template["bootstrapSecret"] = spec.bootstrap.data_secret_name
     return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
 
 

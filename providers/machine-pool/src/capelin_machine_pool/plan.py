@@ -140,6 +140,20 @@ def machine_waits_for(
     return None
 
 
+def must_delete_instance(
+    machine: CapelinMachine, cluster: Cluster | None, *, has_kubeconfig: bool
+) -> bool:
+    """Whether a machine has to wait for its cluster's API before it goes.
+
+    The Nodes go with their cluster, even if it was never initialized or is broken. Without a
+    kubeconfig, or an API that has ever answered, nothing was created for a new machine.
+    """
+    if cluster is None or cluster.metadata.deletion_timestamp is not None:
+        return False
+    initialized = bool(cluster.status.initialization.control_plane_initialized)
+    return is_provisioned(machine) or (has_kubeconfig and initialized)
+
+
 def is_in_pool(obj: BaseObject) -> bool:
     """Whether a CapelinMachine or a Machine is part of a pool."""
     return POOL_NAME_LABEL in obj.metadata.labels

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from capelin.contract.conditions import READY, ConditionSpec, find, is_true
 from capelin.contract.machine_pools import provider_id_list
-from capelin.provider import Initialization
+from capelin.provider import Blocked, Initialization
 
 from capelin_machine_pool.api import (
     MAX_STATUS_INSTANCES,
@@ -22,11 +22,11 @@ UP_TO_DATE = "UpToDate"
 NODE_RUNNING = "NodeRunning"
 NODE_DELETED = "NodeDeleted"
 NODE_STARTING = "Starting"
-INVALID_CONFIGURATION = "InvalidConfiguration"
 
 WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
 WAITING_FOR_VERSION = "WaitingForVersion"
 WAITING_FOR_BOOTSTRAP_CONFIG = "WaitingForBootstrapConfig"
+BOOTSTRAP_CONFIG_FORBIDDEN = "BootstrapConfigForbidden"
 
 
 def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
@@ -116,12 +116,8 @@ def is_lost(machine: CapelinMachine) -> bool:
 def _up_to_date(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> ConditionSpec:
     """Whether all machines were created from the pool's present template."""
     if desired.revision is None:
-        message = (
-            "the bootstrap config that the MachinePool names in"
-            " spec.template.spec.bootstrap.configRef does not exist, so no machine is created or"
-            " replaced; create it again, or name another one"
-        )
-        return ConditionSpec(UP_TO_DATE, "Unknown", WAITING_FOR_BOOTSTRAP_CONFIG, message)
+        why = desired.unreadable or Blocked(WAITING_FOR_BOOTSTRAP_CONFIG, "")
+        return ConditionSpec(UP_TO_DATE, "Unknown", why.reason, str(why))
     if outdated := sum(not has_revision(machine, desired.revision) for machine in machines):
         message = f"{outdated} machines are outdated"
         return ConditionSpec(UP_TO_DATE, "False", f"Not{UP_TO_DATE}", message)

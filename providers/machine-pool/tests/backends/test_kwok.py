@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from capelin.api.core import Lease, Node
 from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
+from capelin.provider import Blocked
 from capelin.testing.waiting import until
 from capelin_machine_pool.api import Faults, Simulated
 from capelin_machine_pool.backends import InstanceStatus, Workload
@@ -216,7 +218,12 @@ async def test_another_kubeconfig_makes_another_process(machines: SimulatedMachi
     await machines.ensure(machine)
     await machines.until_ready(machine)
     before = await machines.until_it_runs()
-    machines.kubeconfig += b"\n"
+    machines.kubeconfig += b"\n# The same in other words is no reason to start anew."
+    await machines.ensure(machine)
+    assert machines.kwok() == before
+    document = yaml.safe_load(machines.kubeconfig)
+    document["contexts"][0]["context"]["namespace"] = "other"
+    machines.kubeconfig = yaml.safe_dump(document).encode()
     await machines.ensure(machine)
     await until(machines.kwok, lambda now: now not in {None, before})
     later = machines.machine("b")
@@ -255,3 +262,57 @@ async def test_the_last_machine_leaves_no_process_and_no_file(
     await machines.backend.release(ObjectKey(machines.namespace, CLUSTER))
     assert machines.kwok() is None
     assert not machines.folder.exists()
+
+
+def with_program(kubeconfig: bytes, marker: Path, where: str) -> bytes:
+    """A kubeconfig that runs a program in the eyes of Go's parser, and none in those of PyYAML.
+
+    In a merge key that comes after an explicit key, PyYAML prefers the explicit key, Go the merge.
+    """
+    document = yaml.safe_load(kubeconfig)
+    program = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "/usr/bin/touch",
+        "args": [str(marker)],
+        "interactiveMode": "Never",
+    }
+    if where == "user":
+        user = document["users"][0]["user"]
+        document["users"][0]["user"] = {"exec": None, "MERGE": {"exec": program}, **user}
+    else:
+        context = document["contexts"][0]["context"]
+        document["contexts"][0]["context"] = {**context, "MERGE": {"user": "evil"}}
+        document["users"].append({"name": "evil", "user": {"exec": program}})
+    return yaml.safe_dump(document, sort_keys=False).replace("MERGE:", "<<:").encode()
+
+
+@pytest.mark.parametrize("where", ["user", "context"])
+async def test_a_tenants_kubeconfig_runs_no_program(
+    machines: SimulatedMachines, client: Client, tmp_path: Path, where: str
+) -> None:
+    marker = tmp_path / "it ran"
+    machines.kubeconfig = with_program(machines.kubeconfig, marker, where)
+    machine = machines.machine("a")
+    await machines.ensure(machine)
+
+    async def kwok_has_asked() -> bool:
+        # Its first request needs credentials: by then it would have run the program.
+        lease = await client.find(Lease, machine.key.name, "kube-node-lease")
+        return marker.exists() or (lease is not None and lease.spec.holder_identity is not None)
+
+    await until(kwok_has_asked)
+    assert not marker.exists()
+    written = (machines.folder / "kubeconfig").read_text()
+    assert "exec" not in written
+    assert "<<" not in written
+
+
+async def test_a_node_that_the_api_server_cannot_read_is_an_invalid_configuration(
+    machines: SimulatedMachines,
+) -> None:
+    machine = machines.machine("a")
+    endless = machine.simulated.model_copy(update={"capacity": {"cpu": "1e99999999999999999999"}})
+    with pytest.raises(Blocked) as blocked:
+        await machines.ensure(replace(machine, simulated=endless))
+    assert blocked.value.reason == "InvalidConfiguration"
+    assert "spec.simulated" in str(blocked.value)

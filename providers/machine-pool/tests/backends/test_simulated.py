@@ -3,14 +3,21 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import cast
 
 import pytest
+from capelin.api.core import Node
+from capelin.client import Client
 from capelin.controller import ObjectKey
+from capelin.embedded.binaries import Binaries
+from capelin.provider import Blocked
 from capelin_machine_pool.api import Faults, Simulated, Taint
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.backends.kwok_launcher import MANAGED_LABEL
 from capelin_machine_pool.backends.simulated import (
     NodeStep,
+    SimulatedBackend,
     addresses,
     has_heartbeats,
     next_step,
@@ -162,3 +169,35 @@ def test_heartbeats_change_only_where_they_are_not_as_they_should_be(
     machine = faulty(Faults(dies=100, after_seconds=60))
     observed = InstanceStatus(running=True, heartbeats=heartbeats)
     assert next_step(machine, observed, at(seconds)).set_heartbeats is change
+
+
+def node(provider_id: str | None) -> Node:
+    return Node.read({"metadata": {"name": "pool-1"}, "spec": {"providerID": provider_id}})
+
+
+@pytest.mark.parametrize("provider_id", [None, "aws:///i-1", "capelin:///other/demo/pool-1"])
+def test_a_node_of_somebody_else_is_not_adopted(provider_id: str | None) -> None:
+    with pytest.raises(Blocked) as blocked:
+        observed_status(desired(), node(provider_id))
+    assert blocked.value.reason == "NodeNameTaken"
+    assert observed_status(desired(), node(desired().provider_id)).running
+
+
+@pytest.mark.parametrize(("provider_id", "deleted"), [("aws:///i-1", False), ("own", True)])
+async def test_a_node_of_somebody_else_is_not_deleted(provider_id: str, deleted: bool) -> None:
+    class Workload:
+        """A cluster with one Node."""
+
+        gone = False
+
+        async def find(self, *_: object) -> Node:
+            return node(provider_id)
+
+        async def delete(self, *_: object, **__: object) -> bool:
+            self.gone = True
+            return True
+
+    workload = Workload()
+    backend = SimulatedBackend(Path("unused"), cast("Binaries", None))
+    await backend.delete(desired().key, "own", cast("Client", workload))
+    assert workload.gone is deleted

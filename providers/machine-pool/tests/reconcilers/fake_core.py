@@ -56,8 +56,9 @@ class Cloud:
         self.instances.setdefault(instance.key.name, instance.version)
         return InstanceStatus(running=True)
 
-    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
+    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
         assert workload is not None
+        assert provider_id.endswith(f"/{key.name}")
         self.instances.pop(key.name, None)
 
     def clusters(self, namespace: str) -> list[ObjectKey]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from capelin.api import Condition, ObjectMeta, OwnerReference
 from capelin.api.capi import Cluster, MachinePool
-from capelin.client import NotServed
+from capelin.client import Forbidden, NotServed
 from capelin.contract.conditions import find
 from capelin.controller import After
 from capelin.provider import InfraMachineStatus, Initialization
@@ -90,13 +90,21 @@ def machine(name: str, revision: str) -> CapelinMachine:
 class Management(FakeClient):
     """A management cluster with a pool of two machines, and maybe their bootstrap config."""
 
-    def __init__(self, config: dict[str, Any] | None, *, is_served: bool = True) -> None:
+    def __init__(
+        self, config: dict[str, Any] | None, *, is_served: bool = True, is_allowed: bool = True
+    ) -> None:
         super().__init__()
         self._is_served = is_served
+        self._is_allowed = is_allowed
         revision = revision_of(pool(), MACHINE_POOL, CONFIG)
         self.add(CLUSTER, MACHINE_POOL, pool(), machine("a", revision), machine("b", revision))
         if config is not None:
             self.objects["KubeadmConfig", "boot"] = {"spec": config}
+
+    async def find(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+        if name == "boot" and not self._is_allowed:
+            raise Forbidden(403, "Forbidden")
+        return await super().find(kind, name, namespace)
 
     async def request(self, method: str, path: str) -> Any:
         assert method == "GET"
@@ -149,3 +157,14 @@ async def test_a_bootstrap_config_that_comes_back_as_another_replaces_machines()
     _, status = await look(client)
     assert "create" in client.changes
     assert told(status, "UpToDate") == ("False", "NotUpToDate")
+
+
+async def test_a_bootstrap_config_that_may_not_be_read_is_named_with_what_to_do() -> None:
+    client = Management(CONFIG, is_allowed=False)
+    _, status = await look(client)
+    assert client.changes == ["providerIDList: 2", "status CapelinMachinePool"]
+    condition = find(status.conditions, "UpToDate")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("Unknown", "BootstrapConfigForbidden")
+    assert "KubeadmConfig boot" in condition.message
+    assert GROUP in condition.message

@@ -22,6 +22,7 @@ from capelin.client import (
 )
 from capelin.contract.conditions import find
 from capelin.controller import After, ObjectKey, Result
+from capelin.provider import InfraMachineStatus, Initialization
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.desired import FINALIZER
@@ -38,7 +39,8 @@ class FakeBackend:
 
     done: list[str]
 
-    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
+    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
+        assert provider_id == f"capelin:///team/demo/{key.name}"
         self.done.append(f"delete {key.name}{'' if workload else ' without a cluster'}")
 
     def clusters(self, namespace: str) -> list[ObjectKey]:
@@ -79,7 +81,7 @@ class CountingClient(FakeClient):
         return {"items": [{"metadata": {"uid": name}} for name in names[:2]]}
 
 
-def going(name: str) -> CapelinMachine:
+def going(name: str, *, provisioned: bool = True) -> CapelinMachine:
     return CapelinMachine(
         metadata=ObjectMeta(
             name=name,
@@ -90,22 +92,33 @@ def going(name: str) -> CapelinMachine:
             deletion_timestamp=NOW,
         ),
         spec=MachineSpec(),
+        status=InfraMachineStatus(initialization=Initialization(provisioned=provisioned)),
     )
 
 
-def cluster(*, deleting: bool = False) -> Cluster:
+def cluster(*, deleting: bool = False, initialized: bool = True) -> Cluster:
     metadata: dict[str, Any] = {"name": "demo", "namespace": "team"}
     if deleting:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return Cluster.read({"metadata": metadata})
+    initialization = {"controlPlaneInitialized": initialized}
+    return Cluster.read({"metadata": metadata, "status": {"initialization": initialization}})
 
 
 class World:
     """A management cluster, and a reconciler that looks after the machines in it."""
 
-    def __init__(self, of: Cluster | None, *machines: str, error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        of: Cluster | None,
+        *machines: str,
+        error: Exception | None = None,
+        provisioned: bool = True,
+    ) -> None:
         self.client = CountingClient()
-        self.client.add(*map(going, machines), *([] if of is None else [of]))
+        self.client.add(
+            *(going(name, provisioned=provisioned) for name in machines),
+            *([] if of is None else [of]),
+        )
         self._machines = MachineReconciler(cast("Backend", FakeBackend(self.done)))
         workloads = cast("WorkloadClients", FakeWorkloads(error))
         self._machines._workloads = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
@@ -219,3 +232,26 @@ async def test_a_machine_that_we_removed_is_not_looked_for_again() -> None:
     asked = len(world.client.asked)
     await world.tell_of("a")
     assert len(world.client.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("error", "initialized"),
+    [
+        (NotFound(404, "NotFound"), False),
+        (NotFound(404, "NotFound"), True),
+        (Unreachable("connection refused"), False),
+    ],
+    ids=str,
+)
+async def test_a_machine_that_never_had_an_instance_goes_although_the_api_never_answered(
+    error: Exception, initialized: bool
+) -> None:
+    world = World(cluster(initialized=initialized), "a", error=error, provisioned=False)
+    await world.remove("a")
+    assert world.done == ["release team/demo", "let a go"]
+
+
+async def test_a_machine_that_may_have_an_instance_waits_until_the_api_answers() -> None:
+    world = World(cluster(), "a", error=Unreachable("connection refused"), provisioned=False)
+    assert isinstance(await world.remove("a"), After)
+    assert world.said("a", "Deleting")[0] == "True"

@@ -18,6 +18,7 @@ class Workload:
 
     client: Client
     kubeconfig: bytes
+    """As the Secret has it: not trusted, so never handed on before it was parsed and rewritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Backend(Protocol):
         """Change an instance towards its desired state, and return its state afterwards."""
         ...
 
-    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
+    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
         """Delete the instance of a machine. `workload` is None if its Cluster no longer exists."""
         ...
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from capelin.client import safe_kubeconfig
 from capelin.controller import ObjectKey
 from capelin.embedded.addresses import address_of, free_port
 from capelin.embedded.binaries import Binaries
@@ -74,9 +75,12 @@ a thousand Nodes, this would be most of the API server's work.
 
 @dataclass(slots=True, eq=False)
 class _Supervised:
-    """The process of a workload cluster, and the digest of its files."""
+    """The process of a workload cluster, and what it was started with."""
 
+    source: str
+    """Digest of the kubeconfig as the Secret has it."""
     digest: str
+    """Digest of the files that the process has read."""
     stack: AsyncExitStack
 
 
@@ -90,7 +94,11 @@ class KwokProcesses:
         self._lock = asyncio.Lock()
 
     async def ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
-        """Run a process for a cluster, with this kubeconfig."""
+        """Run a process for a cluster, with this kubeconfig, which is not trusted.
+
+        Raises:
+            ConfigError: the kubeconfig cannot be used, or names a program or a file.
+        """
         async with self._lock:
             await self._ensure(cluster, kubeconfig)
 
@@ -121,9 +129,16 @@ class KwokProcesses:
 
     async def _ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
         stages = json.dumps(_READY_STAGE).encode()
-        digest = hashlib.sha256(stages + kubeconfig).hexdigest()
+        source = hashlib.sha256(kubeconfig).hexdigest()
         supervised = self._supervised.get(cluster)
+        if supervised is not None and supervised.source == source:
+            return
+        # KWOK parses YAML in another way. In the bytes of a tenant it may find a program to run
+        # where the check of this provider found none.
+        kubeconfig = safe_kubeconfig(kubeconfig, name=cluster.name)
+        digest = hashlib.sha256(stages + kubeconfig).hexdigest()
         if supervised is not None and supervised.digest == digest:
+            supervised.source = source
             return
         program = await self._binaries.path("kwok")
         folder = private_folder(self._folder(cluster))
@@ -133,7 +148,7 @@ class KwokProcesses:
             write_private(folder / "kubeconfig", kubeconfig)
             write_private(folder / "stages.yaml", stages)
             supervisor.declare(_declared(folder, cluster, program, digest))
-            self._supervised[cluster] = _Supervised(digest, stack.pop_all())
+            self._supervised[cluster] = _Supervised(source, digest, stack.pop_all())
 
     def _folder(self, cluster: ObjectKey) -> Path:
         # A namespace contains no dot, so no two clusters share a folder.

@@ -11,15 +11,18 @@ from typing import Any
 
 from capelin.api import Unstructured
 from capelin.api.core import Lease, Node
-from capelin.client import AlreadyExists, Client, NotFound
+from capelin.client import AlreadyExists, BadRequest, Client, Invalid, NotFound
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
-from capelin.provider import MachineAddress
+from capelin.provider import Blocked, MachineAddress
 
 from capelin_machine_pool.backends import InstanceStatus, Workload
 from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.kwok_launcher import LEASE_NAMESPACE, MANAGED_LABEL
 from capelin_machine_pool.desired import Instance
+
+INVALID_CONFIGURATION = "InvalidConfiguration"
+NODE_NAME_TAKEN = "NodeNameTaken"
 
 _FLAP = timedelta(seconds=90)
 """How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
@@ -62,10 +65,11 @@ class SimulatedBackend:
             await _set_heartbeats(workload.client, instance.key.name, on=step.set_heartbeats)
         return step.status
 
-    async def delete(self, key: ObjectKey, workload: Client | None) -> None:
-        """Delete the machine's Node."""
-        if workload is not None:
-            await workload.delete(Node, key.name)
+    async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
+        """Delete the machine's Node, unless a Node of that name is somebody else's."""
+        node = None if workload is None else await workload.find(Node, key.name)
+        if workload is not None and node is not None and node.spec.provider_id == provider_id:
+            await workload.delete(Node, key.name, uid=node.uid)
 
     def clusters(self, namespace: str) -> Sequence[ObjectKey]:
         """The clusters in a namespace that have a KWOK process."""
@@ -90,7 +94,13 @@ def observed_status(instance: Instance, node: Node | None) -> InstanceStatus:
 
     `clusterctl move` loses the machine's status but not its Node: a machine that has a Node runs,
     whatever its status says.
+
+    Raises:
+        Blocked: a Node of that name is somebody else's.
     """
+    if node is not None and node.spec.provider_id != instance.provider_id:
+        message = f"the cluster has a Node {node.name} that has another provider ID"
+        raise Blocked(NODE_NAME_TAKEN, message, "delete that Node, or this machine")
     if node is not None:
         return InstanceStatus(
             running=True,
@@ -208,9 +218,15 @@ def node_manifest(instance: Instance, now: datetime) -> Unstructured:
 
 
 async def _create_node(workload: Client, manifest: Unstructured) -> None:
-    # The API server accepts a Node's status at its creation, as kubelets do.
-    with suppress(AlreadyExists):
+    try:
+        # The API server accepts a Node's status at its creation, as kubelets do.
         await workload.create(manifest, resource=Node.resource)
+    except AlreadyExists:
+        # The next reconcile finds out whose it is.
+        return
+    except (BadRequest, Invalid) as error:
+        message = f"the cluster rejects the Node: {error}"
+        raise Blocked(INVALID_CONFIGURATION, message, "correct spec.simulated") from error
 
 
 async def _set_heartbeats(workload: Client, name: str, *, on: bool) -> None:

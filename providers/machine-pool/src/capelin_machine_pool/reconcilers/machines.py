@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, ClientError, Invalid, NotFound, Unreachable, path_of
+from capelin.client import Client, ClientError, NotFound, Unreachable, path_of
 from capelin.contract.clusters import cluster_name_of, cluster_of, named_by
 from capelin.contract.conditions import DELETING, WAITING_FOR_CONTROL_PLANE
 from capelin.contract.labels import CLUSTER_NAME_LABEL
@@ -19,15 +19,22 @@ from capelin.provider import Blocked, InfraMachineContext, InfraMachineReconcile
 
 from capelin_machine_pool.api import CapelinMachine, CapelinMachineTemplate, MachineTemplateStatus
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
-from capelin_machine_pool.desired import FINALIZER, Instance, desired_instance, stable_fraction
+from capelin_machine_pool.desired import (
+    FINALIZER,
+    Instance,
+    desired_instance,
+    provider_id_of,
+    stable_fraction,
+)
 from capelin_machine_pool.plan import (
     SOON,
     is_in_pool,
     machine_waits_for,
+    must_delete_instance,
     needs_remediation,
     node_was_deleted,
 )
-from capelin_machine_pool.status import INVALID_CONFIGURATION, is_provisioned, machine_conditions
+from capelin_machine_pool.status import is_provisioned, machine_conditions
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
@@ -88,11 +95,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         if is_in_pool(obj) and owner is not None and needs_remediation(owner):
             await ctx.client.delete(Machine, owner.name, owner.namespace, uid=owner.uid)
         instance = desired_instance(obj, owner)
-        try:
-            observed = await self._apply(ctx, instance)
-        except Invalid as error:
-            message = f"the cluster rejects the Node: {error}"
-            raise Blocked(INVALID_CONFIGURATION, message, "correct spec.simulated") from error
+        observed = await self._apply(ctx, instance)
         ctx.set_conditions(*machine_conditions(observed))
         if observed.running:
             addresses = obj.status.addresses if obj.status else []
@@ -109,16 +112,15 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
     async def reconcile_delete(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
         """Delete the machine's instance. The last one releases what a cluster's machines share."""
-        cluster = ctx.cluster_or_none
         try:
             await self._delete_instance(ctx, obj)
         except ClientError as error:
-            # The Nodes go with their cluster, even if it was never initialized or is broken.
-            if cluster is not None and cluster.metadata.deletion_timestamp is None:
-                if isinstance(error, NotFound | Unreachable):
-                    message = "its Node cannot be deleted while the cluster's API does not answer"
-                    raise Blocked(DELETING, message) from error
-                raise
+            has_kubeconfig = not isinstance(error, NotFound)
+            if must_delete_instance(obj, ctx.cluster_or_none, has_kubeconfig=has_kubeconfig):
+                if has_kubeconfig and not isinstance(error, Unreachable):
+                    raise
+                message = "its Node cannot be deleted while the cluster's API does not answer"
+                raise Blocked(DELETING, message) from error
         # One at a time, so that the last machine of a cluster notices that it is the last.
         async with self._release_lock:
             await self._release_if_last(obj, ctx.client)
@@ -156,7 +158,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             if cluster is not None:
                 access = ctx.workloads.client(cluster.name, key.namespace)
                 workload = await stack.enter_async_context(access)
-            await self._backend.delete(key, workload)
+            await self._backend.delete(key, provider_id_of(machine), workload)
 
     async def _release_if_last(self, machine: CapelinMachine, client: Client) -> None:
         name = cluster_name_of(machine)

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from capelin.api.capi import Machine, MachinePool
-from capelin.client import Client
+from capelin.client import Client, Forbidden
 from capelin.contract.clusters import named_by
 from capelin.contract.conditions import DELETING, ConditionSpec
 from capelin.contract.owners import reference_to
 from capelin.contract.references import served
 from capelin.controller import After, Context, Done, ObjectKey, Owns, Permission, Result
-from capelin.provider import InfraMachinePoolContext, InfraMachinePoolReconciler
+from capelin.provider import Blocked, InfraMachinePoolContext, InfraMachinePoolReconciler
 
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolStatus
 from capelin_machine_pool.desired import (
@@ -34,7 +34,13 @@ from capelin_machine_pool.plan import (
     needs_owner,
     next_pool_step,
 )
-from capelin_machine_pool.status import pool_conditions, pool_status, provider_ids
+from capelin_machine_pool.status import (
+    BOOTSTRAP_CONFIG_FORBIDDEN,
+    WAITING_FOR_BOOTSTRAP_CONFIG,
+    pool_conditions,
+    pool_status,
+    provider_ids,
+)
 
 ItemT = TypeVar("ItemT")
 
@@ -49,7 +55,8 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     watches = (Owns(CapelinMachine, deletes=True),)
     permissions = (
         Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
-        Permission("bootstrap.cluster.x-k8s.io", ("*",), ("get",)),
+        # Others have to be allowed by whoever installs their bootstrap provider.
+        Permission("bootstrap.cluster.x-k8s.io", ("kubeadmconfigs",), ("get",)),
     )
 
     def __init__(self) -> None:
@@ -172,16 +179,28 @@ async def _apply(
     await _for_each(created, client.create)
 
 
-async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any] | None:
-    """The spec of the pool's bootstrap config: empty if none is named, None if it is missing."""
+async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[str, Any] | Blocked:
+    """The spec of the pool's bootstrap config, empty if none is named; or why it is unknown."""
     reference = machine_pool.spec.template.spec.bootstrap.config_ref
     if reference is None or not (reference.kind and reference.name and reference.api_group):
         return {}
-    resource = await served(client, reference.api_group, reference.kind)
-    if resource is None:
-        return None
-    config = await client.find(resource, reference.name, machine_pool.namespace)
-    return None if config is None else config.get("spec") or {}
+    what = f"{reference.kind} {reference.name}, the bootstrap config of its MachinePool,"
+    consequence = "so no machine is created or replaced"
+    try:
+        resource = await served(client, reference.api_group, reference.kind)
+        config = resource and await client.find(resource, reference.name, machine_pool.namespace)
+    except Forbidden:
+        message = f"the provider may not read {what} {consequence}"
+        hint = (
+            f"bind a ClusterRole to its service account that allows it to get this kind in the"
+            f" group {reference.api_group}"
+        )
+        return Blocked(BOOTSTRAP_CONFIG_FORBIDDEN, message, hint)
+    if config is None:
+        hint = "create it again, or name another one in spec.template.spec.bootstrap.configRef"
+        message = f"{what} does not exist, {consequence}"
+        return Blocked(WAITING_FOR_BOOTSTRAP_CONFIG, message, hint)
+    return config.get("spec") or {}
 
 
 async def _delete_with_machine(client: Client, pool: CapelinMachinePool, name: str) -> None:
