@@ -1,7 +1,7 @@
 """YAML, parsed by the fastest safe loader that is installed."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
 
@@ -17,3 +17,36 @@ def read_yaml(text: str | bytes) -> Any:
 def read_all_yaml(text: str | bytes) -> Iterator[Any]:
     """Parse documents one after the other, each when it is asked for."""
     return yaml.load_all(text, Loader=_LOADER)
+
+
+def read_untrusted_yaml(text: str | bytes) -> Any:
+    """Parse one document from somebody who is not trusted.
+
+    Parsers do not agree on merge keys, duplicate keys, tags and the like, so that another program
+    would see something else in the same bytes. Documents that have them are refused.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, or parsers may read it differently.
+    """
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.YAMLError("anchors and aliases are not allowed")
+        if getattr(event, "tag", None):
+            raise yaml.YAMLError("tags are not allowed")
+    _check_keys(yaml.compose(text, Loader=_LOADER))
+    return read_yaml(text)
+
+
+def _check_keys(node: yaml.Node | None) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for item in cast("list[yaml.Node]", node.value):
+            _check_keys(item)
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
+            if key.tag != "tag:yaml.org,2002:str" or key.value == "<<":
+                raise yaml.YAMLError("merge keys, and keys that are no text, are not allowed")
+            if key.value in keys:
+                raise yaml.YAMLError("a key is there twice")
+            keys.add(key.value)
+            _check_keys(value)

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 import yaml
-from capelin.client import Config, ConfigError, ExecPlugin, Impersonation, Server, User
+from capelin.client import (
+    Config,
+    ConfigError,
+    ExecPlugin,
+    Impersonation,
+    Server,
+    User,
+    safe_kubeconfig,
+)
 
 
 def kubeconfig(
@@ -235,6 +243,84 @@ def test_somebody_else_s_kubeconfig_does_not_reach_into_this_machine(user: dict[
         Config.from_secret(kubeconfig(user))
     with pytest.raises(ConfigError, match="certificate-authority"):
         Config.from_secret(kubeconfig(cluster={"certificate-authority": "/etc/shadow"}))
+
+
+PLAIN = """
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: "https://api:6443"}}]
+contexts: [{name: c, context: {cluster: c, user: good}}]
+users:
+- name: good
+  user:
+    token: geheim
+"""
+RUN = "{apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, interactiveMode: Never}"
+TWO_MEANINGS = {
+    # PyYAML lets the explicit keys win, wherever they stand; go-yaml reads this as an exec plugin.
+    "merge key": PLAIN + f"    <<: {{exec: {RUN}}}\n",
+    "merge key of the context": PLAIN.replace("user: good}}]", "user: good, <<: {user: evil}}}]"),
+    "merge list": PLAIN + f"    <<: [{{exec: {RUN}}}]\n",
+    "quoted merge key": PLAIN + f'    "<<": {{exec: {RUN}}}\n',
+    "tagged merge key": PLAIN + f"    !!merge x: {{exec: {RUN}}}\n",
+    "key twice": PLAIN + "    token: other\n",
+    "anchor": PLAIN.replace("token: geheim", "token: &a geheim"),
+    "alias": PLAIN.replace("token: geheim", "username: &a geheim\n    token: *a"),
+    "tag": PLAIN.replace("token: geheim", "token: !!str geheim"),
+    "two documents": PLAIN + "---\n" + PLAIN,
+    "key that is no text": PLAIN + "    ? [exec]\n    : x\n",
+    "key that is no word in YAML 1.1": PLAIN + "    yes: x\n",
+}
+
+
+@pytest.mark.parametrize("content", TWO_MEANINGS.values(), ids=TWO_MEANINGS)
+def test_a_kubeconfig_that_parsers_may_read_differently_is_refused(content: str) -> None:
+    assert Config.from_secret(PLAIN.encode()).user.token == "geheim"
+    with pytest.raises(ConfigError) as caught:
+        Config.from_secret(content.encode())
+    assert "geheim" not in str(caught.value)
+    with pytest.raises(ConfigError):
+        safe_kubeconfig(content.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("yes", "null", "~", "1e3", "0x1f", "010", "1_000", "12:30", "2026-01-01", ".inf", "<<"),
+        *(
+            "a: b",
+            "a #b",
+            "- a",
+            "!!binary YQ==",
+            "&a",
+            "*a",
+            "{a: b}",
+            "'",
+            '"',
+            "%",
+            "@",
+            "\\u0041",
+        ),
+        *("line\nbreak", "tab\t", "nel\x85", "ls\u2028", "\U0001f41f", "a" * 5000, "a b " * 500),
+    ],
+)
+def test_a_kubeconfig_of_somebody_else_is_written_anew_with_every_text_in_quotes(text: str) -> None:
+    content = kubeconfig({"token": text, "as": text, "as-user-extra": {f"{text} ": [text]}})
+    written = safe_kubeconfig(content, name="demo")
+    assert Config.from_secret(written) == Config.from_secret(content)
+    nodes = [
+        node
+        for node in yaml.parse(written)
+        if isinstance(node, yaml.ScalarEvent) and node.style is None
+    ]
+    # What is not in quotes is a name of ours, which no parser takes for anything but text.
+    assert {node.value for node in nodes} <= {
+        *("apiVersion", "kind", "current-context", "clusters", "name", "cluster", "server"),
+        *("users", "user", "token", "as", "as-groups", "as-user-extra", "contexts", "context"),
+        *("namespace",),
+    }
+    assert "demo" in written.decode()
 
 
 def test_somebody_else_s_kubeconfig_may_hold_all_that_is_needed() -> None:

@@ -140,6 +140,9 @@ def test_a_user_with_a_token_has_no_certificate() -> None:
             }
         ),
         changed({"users": [{"name": "demo-admin", "user": {"client-certificate-data": 5}}]}),
+        # What a tenant may have put beside our certificate.
+        changed({"users": [{"name": "demo-admin", "user": {"exec": {"command": "/bin/sh"}}}]}),
+        CONFIG.replace(b"  user:\n", b"  user:\n    <<: {exec: {command: /bin/sh}}\n"),
     ],
 )
 def test_what_is_no_kubeconfig_is_refused_and_made_anew(broken: bytes) -> None:

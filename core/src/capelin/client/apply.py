@@ -163,9 +163,13 @@ def needs_apply(
     uid = desired["metadata"].get("uid")
     if uid and uid != metadata.get("uid"):
         return True
+    entries = cast("list[dict[str, Any]]", metadata.get("managedFields") or [])
+    if not entries:
+        # The server then notes an owner of what is there, even for an apply without fields.
+        return True
     mine: _Fields = {}
     others: list[_Fields] = []
-    for entry in cast("list[dict[str, Any]]", metadata.get("managedFields") or []):
+    for entry in entries:
         fields = cast("_Fields", entry.get("fieldsV1") or {})
         owner = (entry.get("manager"), entry.get("operation"), entry.get("subresource", ""))
         if owner != (manager, "Apply", subresource):
@@ -195,12 +199,12 @@ def _ownable(desired: Mapping[str, Any]) -> dict[str, Any]:
 def _is_held(owned: _Fields, desired: Any, live: Any, others: list[_Fields]) -> bool:
     """Whether what we own is exactly `desired`, and `live` has it."""
     parts = {key: part for key, part in owned.items() if key != "."}
-    if not parts and (desired in ({}, [])):
-        # We own the empty value; its content may come from others or from defaults.
-        return type(live) is type(desired)
     if not parts:
-        shared = any(other.keys() - {"."} for other in others)
-        return not shared and _is_same(desired, live)
+        has_fields_of_others = any(other.keys() - {"."} for other in others)
+        if desired in ({}, []) and has_fields_of_others:
+            # The content is that of others, which we do not touch.
+            return type(live) is type(desired)
+        return not has_fields_of_others and _is_same(desired, live)
     if isinstance(desired, dict) and isinstance(live, dict):
         return _has_fields(parts, cast("_Fields", desired), cast("_Fields", live), others)
     if isinstance(desired, list) and isinstance(live, list):
@@ -211,14 +215,11 @@ def _is_held(owned: _Fields, desired: Any, live: Any, others: list[_Fields]) -> 
 def _has_fields(parts: _Fields, desired: _Fields, live: _Fields, others: list[_Fields]) -> bool:
     left = dict(parts)
     for key, value in desired.items():
+        # Nobody owns an empty list that is merged by item, but an atomic one has an owner. Only
+        # the schema tells which it is, so an empty list that we do not own is sent.
+        if key not in live or f"f:{key}" not in left:
+            return False
         children = _children(others, f"f:{key}")
-        if key not in live:
-            return False
-        if f"f:{key}" not in left:
-            # Nobody owns an empty list that is merged by item; an atomic one has an owner.
-            if value == [] and isinstance(live[key], list) and {} not in children:
-                continue
-            return False
         if not _is_held(left.pop(f"f:{key}"), value, live[key], children):
             return False
     return not left

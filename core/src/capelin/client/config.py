@@ -50,13 +50,14 @@ class Config:
 
     @classmethod
     def in_cluster(
-        cls, environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT
+        cls, environ: Mapping[str, str] | None = None, folder: Path = SERVICE_ACCOUNT
     ) -> Self:
         """The API server of the cluster that this process runs in, as its service account.
 
         Raises:
             ConfigError: this process does not run in a cluster.
         """
+        environ = os.environ if environ is None else environ
         host = environ.get("KUBERNETES_SERVICE_HOST", "")
         port = environ.get("KUBERNETES_SERVICE_PORT", "")
         token = folder / "token"
@@ -78,13 +79,14 @@ class Config:
         cls,
         path: str | os.PathLike[str] | None = None,
         context: str | None = None,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] | None = None,
     ) -> Self:
         """The kubeconfig at `path`, else `$KUBECONFIG`, else in-cluster, else `~/.kube/config`.
 
         Raises:
             ConfigError: there is none of these, or the first of them cannot be used.
         """
+        environ = os.environ if environ is None else environ
         if path is not None:
             return cls(*kubeconfig.load(path, context))
         if listed := environ.get("KUBECONFIG"):

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import yaml
 
 from capelin.client.errors import ConfigError
 from capelin.client.server import ExecPlugin, Impersonation, PemSource, Server, User
-from capelin.yaml import read_yaml
+from capelin.yaml import read_untrusted_yaml, read_yaml
 
 Context = tuple[Server, User, str]
 """What a context names: a server, a user and a namespace."""
@@ -55,7 +56,8 @@ def load_list(listed: str, context: str | None) -> Context:
 
 def load_untrusted(data: bytes, context: str | None) -> Context:
     """Read a kubeconfig that is not trusted: refuse one that names programs or files here."""
-    server, user, namespace = _choose(_parse(data, "the kubeconfig", Path("/")), context)
+    parsed = _parse(data, "the kubeconfig", Path("/"), is_trusted=False)
+    server, user, namespace = _choose(parsed, context)
     local = {
         "exec": user.exec is not None,
         "tokenFile": user.token_file is not None,
@@ -79,12 +81,13 @@ def _read(path: Path) -> _Kubeconfig:
     return _parse(content, f"kubeconfig {path}", path.absolute().parent)
 
 
-def _parse(content: bytes, where: str, folder: Path) -> _Kubeconfig:
+def _parse(content: bytes, where: str, folder: Path, *, is_trusted: bool = True) -> _Kubeconfig:
     try:
-        document: Any = read_yaml(content)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        document: Any = read_yaml(content) if is_trusted else read_untrusted_yaml(content)
+    except (yaml.YAMLError, ValueError, RecursionError):
         # The parser's own message quotes the line, which may hold a token.
-        raise ConfigError(f"{where} is not YAML") from None
+        simple = "" if is_trusted else " without merge keys, anchors, tags and duplicate keys"
+        raise ConfigError(f"{where} is not YAML{simple}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{where} is not a kubeconfig: it has no clusters, users and contexts")
     root = cast("dict[str, Any]", document)
@@ -284,7 +287,44 @@ def flatten(server: Server, user: User, namespace: str, name: str) -> bytes:
             }
         ],
     }
-    return yaml.safe_dump(content, sort_keys=False, encoding="utf-8")
+    return yaml.dump(
+        _quoted(content),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=False,
+        width=math.inf,
+        encoding="utf-8",
+    )
+
+
+class _Quoted(str):
+    """Text that is written in quotes, so that every parser reads it as text."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+def _represent(_: yaml.SafeDumper, text: _Quoted) -> yaml.Node:
+    return yaml.ScalarNode("tag:yaml.org,2002:str", str(text), style='"')
+
+
+_Dumper.add_representer(_Quoted, _represent)
+
+
+def _quoted(value: Any, *, keys: bool = False) -> Any:
+    """Quote every text but the names of fields."""
+    if isinstance(value, dict):
+        return {
+            # The keys of as-user-extra are values, not names of fields.
+            (_Quoted(key) if keys else key): _quoted(item, keys=key == "as-user-extra")
+            for key, item in cast("dict[str, Any]", value).items()
+        }
+    if isinstance(value, list):
+        return [_quoted(item) for item in cast("list[Any]", value)]
+    return _Quoted(value) if isinstance(value, str) else value
 
 
 def _cluster_entry(server: Server) -> dict[str, Any]:

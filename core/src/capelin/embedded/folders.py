@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def state_folder(variables: Mapping[str, str] = os.environ) -> Path:
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The folder for state that must not be lost."""
-    return _xdg_folder(variables.get("XDG_STATE_HOME", ""), ".local/state")
+    return _xdg_folder(environ, "XDG_STATE_HOME", ".local/state")
 
 
 def provider_folder(name: str) -> Path:
@@ -15,11 +15,12 @@ def provider_folder(name: str) -> Path:
     return state_folder() / f".{name}"
 
 
-def cache_folder(variables: Mapping[str, str] = os.environ) -> Path:
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The folder for what can be downloaded or built again."""
-    return _xdg_folder(variables.get("XDG_CACHE_HOME", ""), ".cache")
+    return _xdg_folder(environ, "XDG_CACHE_HOME", ".cache")
 
 
-def _xdg_folder(variable: str, default: str) -> Path:
+def _xdg_folder(environ: Mapping[str, str] | None, name: str, default: str) -> Path:
+    variable = (os.environ if environ is None else environ).get(name, "")
     # The specification says to ignore relative paths.
     return (Path(variable) if variable.startswith("/") else Path.home() / default) / "capelin"

@@ -53,8 +53,9 @@ class Binaries:
         cache: Path | None = None,
         progress: Progress | None = None,
         mirrors: Mapping[str, str] | None = None,
-        environment: Mapping[str, str] = os.environ,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        environment = os.environ if environment is None else environment
         self.cache = Cache(cache or cache_folder(environment))
         self._folders = local_folders(folders, environment)
         self._progress = progress or default_progress()

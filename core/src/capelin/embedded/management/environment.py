@@ -230,7 +230,7 @@ def _open_locked(path: Path) -> int | None:
         os.close(descriptor)
 
 
-def environment_named(name: str, variables: Mapping[str, str] = os.environ) -> Environment:
+def environment_named(name: str, environ: Mapping[str, str] | None = None) -> Environment:
     """The environment of a name.
 
     Raises:
@@ -243,12 +243,12 @@ def environment_named(name: str, variables: Mapping[str, str] = os.environ) -> E
             "and begins with a letter.",
             hint="Choose another --name.",
         )
-    return Environment(state_folder(variables) / name)
+    return Environment(state_folder(environ) / name)
 
 
-def all_environments(variables: Mapping[str, str] = os.environ) -> list[Environment]:
+def all_environments(environ: Mapping[str, str] | None = None) -> list[Environment]:
     """Every environment that there is, by name."""
-    folder = state_folder(variables)
+    folder = state_folder(environ)
     found = folder.iterdir() if folder.is_dir() else ()
     environments = (Environment(each) for each in sorted(found) if _NAME.fullmatch(each.name))
     return [each for each in environments if each.folder.is_dir()]
