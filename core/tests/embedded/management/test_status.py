@@ -66,3 +66,16 @@ def test_an_api_server_that_was_there_before_is_no_step(tmp_path: Path) -> None:
     status_file = StatusFile(tmp_path / "status.json", pid=1, now=NOW, stages=["installation"])
     status_file.stage_running("installation", NOW)
     assert [step.name for step in told(tmp_path / "status.json").stages] == ["installation"]
+
+
+def test_a_status_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.touch()
+    status_file = StatusFile(folder / "status.json", pid=1, now=NOW)
+    status_file.stage_running("api-server", NOW)
+    folder.unlink()
+    folder.mkdir()
+    status_file.write()
+    status = read_status(folder / "status.json")
+    assert status is not None
+    assert status.stages[0].state == "Running"

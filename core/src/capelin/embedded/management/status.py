@@ -1,6 +1,7 @@
 """The status of an environment: its supervisor writes it to a file, and everybody else reads it."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ SUPERVISOR: Final = "supervisor"
 """The name of the supervisor's own process."""
 
 _POLL_SECONDS: Final = 0.05
+
+_log = logging.getLogger(__name__)
 
 StageName = Literal["api-server", "installation", "controllers", "extensions"]
 """A stage of the way up."""
@@ -105,34 +108,42 @@ class StatusFile:
         """A stage begins."""
         self._began[name] = now
         self._stage(name).state = "Running"
-        self._write()
+        self.write()
 
     def stage_failing(self, name: StageName, message: str) -> None:
         """A stage failed; it is tried again."""
         stage = self._stage(name)
         stage.state, stage.message = "Failing", message
-        self._write()
+        self.write()
 
     def stage_done(self, name: StageName, now: datetime) -> None:
         """A stage is over."""
         stage = self._stage(name)
         stage.state, stage.message = "Done", ""
         stage.seconds = round((now - self._began[name]).total_seconds(), 2)
-        self._write()
+        self.write()
 
     def processes_changed(self, states: Mapping[str, ProcessState]) -> None:
         """The processes as they are now."""
         self._status.processes = process_statuses(states)
-        self._write()
+        self.write()
 
     def _stage(self, name: StageName) -> Stage:
         return next(stage for stage in self._status.stages if stage.name == name)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the status, if it is not what the file has.
+
+        One that cannot be written, as on a full disk, is written with the next change.
+        """
         content = self._status.model_dump_json(indent=2).encode()
         if content != self._written:
-            write_private(self._path, content)
-            self._written = content
+            try:
+                write_private(self._path, content)
+            except OSError as error:
+                _log.warning("the status cannot be written to %s: %s", self._path, error)
+            else:
+                self._written = content
 
 
 def supervisor_process(environment: Environment) -> Process | None:

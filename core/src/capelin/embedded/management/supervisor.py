@@ -1,9 +1,13 @@
-"""What an environment stands on: an API server of its own, or one that was there before."""
+"""The background process of an environment: it brings everything up, and keeps it running.
+
+It looks at nothing but the environment's folder, so that a supervisor that was killed, or a machine
+that was restarted, is no special case: the next one finds what still runs and starts the rest.
+"""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -49,6 +53,14 @@ from capelin.embedded.management.status import STAGES, StageName, StatusFile
 from capelin.embedded.processes import Phase, Process, ProcessSpec, Supervisor
 from capelin.errors import MissingError
 from capelin.pki import KeyPair
+
+_PROBE_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 2.0
+_RETRY_SECONDS: Final = 1.0
+_RENEWAL_SECONDS: Final = 60.0
+_RESTART_SECONDS: Final = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +113,6 @@ async def management_server(
     )
     server = Config.from_kubeconfig(own.kubeconfig).server
     return ManagementServer(server, own.listeners.address, own.declared)
-
-
-_PROBE_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +204,43 @@ async def probe_http(url: str) -> AsyncGenerator[str, None]:
                 yield f"{url} does not answer"
 
 
-_RETRY_SECONDS: Final = 1.0
-_RENEWAL_SECONDS: Final = 60.0
-
-
 async def supervise(environment: Environment) -> None:
-    """Bring an environment up and keep it running, until cancelled; what runs then runs on."""
+    """Bring an environment up and keep it running, until cancelled; what runs then runs on.
+
+    Raises:
+        UserError: if it cannot begin.
+    """
+    first: Supervision | None = await _prepare(environment)
+
+    async def run() -> None:
+        nonlocal first
+        supervision, first = first, None
+        await (supervision or await _prepare(environment)).run()
+
+    await restart_on_failure(run)
+
+
+async def restart_on_failure(
+    run: Callable[[], Awaitable[None]], *, pause: float = _RESTART_SECONDS
+) -> None:
+    """Run again whatever ends with an error.
+
+    A disk that was full for a moment must not leave an environment with nobody to restart it.
+    """
+    while True:
+        try:
+            await run()
+        except MissingError:
+            raise
+        except Exception:
+            _log.exception("supervision failed; it starts again in %s s", pause)
+            await asyncio.sleep(pause)
+        else:
+            return
+
+
+async def _prepare(environment: Environment) -> "Supervision":
+    """Look at the environment's folder, and at what still runs."""
     settings = environment.settings()
     if settings is None:
         raise MissingError(
@@ -222,7 +261,7 @@ async def supervise(environment: Environment) -> None:
     ]
     for manager in managers:
         manager.ensure_certificate()
-    await Supervision(environment, base, managers).run()
+    return Supervision(environment, base, managers)
 
 
 class Supervision:
@@ -291,7 +330,7 @@ class Supervision:
         while True:
             try:
                 await work()
-            except ClientError as error:
+            except (ClientError, OSError) as error:
                 self._status.stage_failing(
                     name, " ".join([str(error), *getattr(error, "__notes__", [])])
                 )
@@ -326,11 +365,14 @@ class Supervision:
         await self._installed.wait()
         while True:
             await asyncio.sleep(_RENEWAL_SECONDS)
-            for manager in self._managers:
-                manager.ensure_certificate()
-            # An API server that is away now is asked again in a minute: tokens are good for hours.
-            with suppress(ClientError):
+            self._status.write()
+            # Whatever fails now is done again in a minute: tokens are good for hours.
+            try:
+                for manager in self._managers:
+                    manager.ensure_certificate()
                 await self._keep_accounts(client)
+            except (ClientError, OSError) as error:
+                _log.warning("certificates and tokens were not renewed: %s", error)
 
 
 def _ports(
