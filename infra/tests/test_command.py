@@ -54,7 +54,7 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["up", "--name", "No!"], 2, "cannot be the name of an environment"),
+        (["up", "-e", "No!"], 2, "cannot be the name of an environment"),
         (["up", "--kubernetes-version", "v1.1.1"], 2, "known: v1."),
         (["up", "--with", "aws"], 2, "Those that there are: kubeadm-bootstrap, kubeadm, dev"),
         (["up", "--workers", "-1"], 2, "--workers"),
@@ -62,10 +62,10 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["up", "--context", "lab"], 2, "Add --target existing"),
         (["up", "--target", "existing", "--kubeconfig", "/nope"], 2, "/nope cannot be read"),
         (["scale", "demo"], 2, "give --workers, --control-plane-replicas, or both"),
-        (["kubeconfig"], 4, "Start it with capelin up --name default"),
-        (["status", "--name", "none"], 4, "There is no environment none"),
-        (["logs", "--name", "none"], 4, "There is no environment none"),
-        (["down", "--name", "none"], 4, "There is no environment none"),
+        (["kubeconfig"], 4, "Start it with capelin up -e default"),
+        (["status", "-e", "none"], 4, "There is no environment none"),
+        (["logs", "-e", "none"], 4, "There is no environment none"),
+        (["down", "-e", "none"], 4, "There is no environment none"),
         (["upgrade", "cluster", "demo", "v1.34.0"], 4, "There is no environment default"),
         (["cache", "prefetch", "kube-proxyy"], 2, "is not a program"),
     ],

@@ -45,7 +45,7 @@ async def timed(home: str, *arguments: str) -> float:
     """How long a command takes that has to succeed."""
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "capelin_infra", *arguments, "--name", "bench"),
+        *(sys.executable, "-m", "capelin_infra", *arguments, "-e", "bench"),
         env={**os.environ, "XDG_STATE_HOME": home},
         stdout=asyncio.subprocess.DEVNULL,
     )

@@ -54,7 +54,7 @@ class Home:
         return Ended(process.returncode or 0, out.decode(), err.decode())
 
     async def up(self, name: str = "default") -> None:
-        ended = await self.capelin("up", "--management-only", "--name", name)
+        ended = await self.capelin("up", "--management-only", "-e", name)
         assert ended.code == 0, ended.err
 
 

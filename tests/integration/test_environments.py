@@ -123,7 +123,7 @@ async def test_two_environments_run_side_by_side(
     ]
     found = await run_program(one.kubeconfig, "kubectl", "get", "clusters", "-A")
     assert "No resources found" in found
-    await home.capelin("down", "--name", "one", "--yes")
+    await home.capelin("down", "-e", "one", "--yes")
     async with client_of(two) as client:
         assert await client.find(ConfigMap, "only-here", "default") is None
 
@@ -169,7 +169,7 @@ async def test_ctrl_c_at_any_time_leaves_what_up_continues_and_down_cleans(home:
         await nothing_is_left()
         code, said = await interrupted("up", "--management-only", once=moment)
         assert code == 130
-        assert "Go on with capelin up --name default" in said
+        assert "Go on with capelin up -e default" in said
     await home.up()
     code, said = await interrupted("down", "--yes", once=lambda: not runs("kube-apiserver"))
     assert code in {0, 130}, said

@@ -53,7 +53,7 @@ async def test_an_environment_lives_in_an_api_server_that_was_there_before(
         assert again.code == 0, again.err
         assert of_others(environment) == running
 
-        other = await home.capelin("up", "--name", "other", *there)
+        other = await home.capelin("up", "-e", "other", *there)
         assert other.code == 2
         assert "Another Capelin environment, called default" in other.err
         elsewhere = await home.capelin("up", "--target", "process")

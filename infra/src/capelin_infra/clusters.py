@@ -2,20 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import yaml
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
-from capelin.api.core import Secret
-from capelin.client import AlreadyExists, Client, safe_kubeconfig
+from capelin.client import AlreadyExists, Client
 from capelin.embedded.management import Environment, UpRequest
-from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import InvalidInputError, MissingError
 from rich.console import Console
 
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.demo import apply_cluster_class, demo_class
+from capelin_infra.kubeconfigs import find_cluster
 from capelin_infra.progress import Checklist
 from capelin_infra.topology import (
     DEMO_CLASS,
@@ -126,45 +124,6 @@ async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptio
         await _patch(client, cluster, scale_patch(cluster, options), dry_run=run.dry_run)
         if not run.dry_run:
             await _until_ready(client, which, run, f"cluster {which.name} scaled")
-
-
-async def kubeconfig_file(environment: Environment, cluster: str, namespace: str) -> Path:
-    """A file with a workload cluster's kubeconfig, with the context `capelin-ENV-CLUSTER`.
-
-    Raises:
-        MissingError: if there is no such cluster, or it has no kubeconfig yet.
-    """
-    async with client_of(environment) as client:
-        secret = await client.find(Secret, f"{cluster}-kubeconfig", namespace)
-        if secret is None:
-            await find_cluster(client, cluster, namespace)
-            raise MissingError(
-                f"Cluster {cluster} has no kubeconfig yet.",
-                reason="Its control plane makes it when it is initialized.",
-                hint="Wait for it: capelin status --watch.",
-            )
-    path = private_folder(environment.folder / "kubeconfigs") / f"{namespace}.{cluster}"
-    # Whoever may write the Secret must not run commands as whoever reads the file.
-    context = f"capelin-{environment.name}-{cluster}"
-    write_private(path, safe_kubeconfig(secret.data["value"], name=context))
-    return path
-
-
-async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
-    """A Cluster by name.
-
-    Raises:
-        MissingError: if there is none, with the names of those that there are.
-    """
-    found = await client.find(Cluster, name, namespace)
-    if found is not None:
-        return found
-    others = ", ".join(each.name for each in (await client.list(Cluster, namespace)).items)
-    raise MissingError(
-        f"There is no cluster {name} in namespace {namespace}.",
-        reason=f"Clusters there: {others or 'none'}.",
-        hint="Name one of them, or another --namespace or environment.",
-    )
 
 
 async def _cluster_class(

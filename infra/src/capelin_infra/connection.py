@@ -29,7 +29,7 @@ def find_environment(name: str) -> Environment:
         raise MissingError(
             f"There is no environment {name}.",
             reason=f"Those that there are: {others}.",
-            hint=f"Start it with capelin up --name {name}.",
+            hint=f"Start it with capelin up -e {name}.",
         )
     return environment
 
@@ -44,7 +44,7 @@ def client_of(environment: Environment) -> Client:
         raise NotReadyError(
             f"Environment {environment.name} has no API server yet.",
             reason="It was never brought up as far as that.",
-            hint=f"Go on with capelin up --name {environment.name}.",
+            hint=f"Go on with capelin up -e {environment.name}.",
         )
     return Client(Config.from_kubeconfig(environment.kubeconfig), manager="capelin-cli")
 

@@ -171,7 +171,7 @@ def _rendered(overview: Overview) -> RenderableType:
     )
     if overview.status is None:
         name = overview.environment.name
-        return Group(title, Text(f"  Go on with capelin up --name {name}.", "dim"))
+        return Group(title, Text(f"  Go on with capelin up -e {name}.", "dim"))
     parts: list[RenderableType] = [title, _processes(overview.status)]
     if overview.trouble:
         parts.append(Text(f"  {overview.trouble}", "red"))

@@ -1,7 +1,9 @@
 """`capelin up`: an environment and its demo cluster, as people watch them come up."""
 
 import asyncio
-from collections.abc import Generator, Sequence
+import os
+import shlex
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -24,7 +26,8 @@ from capelin.errors import WaitTimeoutError
 from rich.console import Console
 
 from capelin_infra.connection import client_of
-from capelin_infra.demo import DemoOptions, bring_up_demo
+from capelin_infra.demo import NAME, DemoOptions, bring_up_demo
+from capelin_infra.kubeconfigs import workload_kubeconfig
 from capelin_infra.progress import Checklist, Line
 
 STAGE_TITLES: Final = {
@@ -66,7 +69,7 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
             async with client_of(environment) as client:
                 version = settings.kubernetes_version if settings else ""
                 await bring_up_demo(checklist, client, version, options.demo)
-    _print_next_steps(console, environment, demo=options.demo is not None)
+    await _print_next_steps(console, environment, demo=options.demo is not None)
 
 
 async def bring_up_environment(
@@ -141,14 +144,24 @@ def _waiting_for(status: Status | None) -> str:
     return f"{unready[0].name}: {unready[0].message}" if unready else ""
 
 
-def _print_next_steps(console: Console, environment: Environment, *, demo: bool) -> None:
-    option = "" if environment.name == "default" else f" --name {environment.name}"
+async def _print_next_steps(console: Console, environment: Environment, *, demo: bool) -> None:
+    command = command_name()
+    option = "" if environment.name == "default" else f" -e {environment.name}"
+    files = [("use it", environment.kubeconfig)]
+    if demo:
+        files.append(("use the cluster", await workload_kubeconfig(environment, NAME, "default")))
     console.print()
     console.print(f"Environment [bold]{environment.name}[/] is up. Next:")
-    for what, verb in (
-        ("look at it", f"capelin status{option}"),
-        ("use it", f"export KUBECONFIG=$(capelin kubeconfig{option})"),
-        *([("use the cluster", f"capelin kubeconfig demo{option}")] if demo else []),
-        ("remove it", f"capelin down{option}"),
+    for title, line in (
+        ("look at it", f"{command} status{option}"),
+        # The file itself: where the command is not found, $(...) would leave KUBECONFIG empty, and
+        # kubectl would talk to whatever cluster it knows otherwise.
+        *((title, f"export KUBECONFIG={shlex.quote(str(path))}") for title, path in files),
+        ("remove it", f"{command} down{option}"),
     ):
-        console.print(f"  {what:<16} [cyan]{verb}[/]", highlight=False, soft_wrap=True)
+        console.print(f"  {title:<16} [cyan]{line}[/]", highlight=False, soft_wrap=True)
+
+
+def command_name(variables: Mapping[str, str] = os.environ) -> str:
+    """How the user calls the command: alone, or by way of uv."""
+    return "uv run capelin" if "UV_RUN_RECURSION_DEPTH" in variables else "capelin"

@@ -69,7 +69,7 @@ def test_a_cluster_api_of_somebody_else_is_refused_with_who_put_it_there() -> No
 
 
 def test_another_environment_is_refused_by_its_name() -> None:
-    with pytest.raises(InvalidInputError, match="capelin down --name other"):
+    with pytest.raises(InvalidInputError, match="capelin down -e other"):
         check_ownership([crd("cluster.x-k8s.io", "other.2")], "demo.1", URL)
 
 

@@ -52,7 +52,7 @@ def test_settings_are_kept(environment: Environment) -> None:
 def test_settings_that_make_no_sense_are_reported_with_a_way_out(environment: Environment) -> None:
     environment.make_folders()
     environment.settings_file.write_text('{"kubernetesVersion": 5, "ports": {"a": 0}}')
-    with pytest.raises(UserError, match="capelin down --name demo"):
+    with pytest.raises(UserError, match="capelin down -e demo"):
         environment.settings()
 
 

@@ -11,7 +11,7 @@ Environment = Annotated[
     str,
     typer.Option("--environment", "-e", help="Where it is.", envvar="CAPELIN_ENVIRONMENT"),
 ]
-Namespace = Annotated[str, typer.Option(help="Its namespace.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the YAML that would be sent, and do nothing.")
 ]

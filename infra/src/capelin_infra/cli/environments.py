@@ -8,7 +8,8 @@ import typer
 from capelin_infra.cli.runner import run
 
 Name = Annotated[
-    str, typer.Option("--name", "-n", help="Which environment.", envvar="CAPELIN_ENVIRONMENT")
+    str,
+    typer.Option("--environment", "-e", help="Which environment.", envvar="CAPELIN_ENVIRONMENT"),
 ]
 
 
@@ -100,8 +101,7 @@ def up(
     demo = None if management_only else DemoOptions(workers, control_plane_replicas)
     run(
         bring_up(UpOptions(name, request, demo)),
-        interrupted=f"Go on with capelin up --name {name}, or remove it with "
-        f"capelin down --name {name}.",
+        interrupted=f"Go on with capelin up -e {name}, or remove it with capelin down -e {name}.",
     )
 
 
@@ -109,7 +109,13 @@ def status(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--name", "-n", help="One environment; else all of them.", show_default=False),
+        typer.Option(
+            "--environment",
+            "-e",
+            help="One environment; else all of them.",
+            envvar="CAPELIN_ENVIRONMENT",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")
@@ -134,16 +140,16 @@ def kubeconfig(
     ] = None,
     *,
     name: Name = "default",
-    namespace: Annotated[str, typer.Option(help="The namespace of the workload cluster.")] = (
-        "default"
-    ),
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="The namespace of the workload cluster.")
+    ] = ("default"),
     raw: Annotated[bool, typer.Option("--raw", help="Print the content, not the path.")] = False,
 ) -> None:
     """Print the path of a kubeconfig.
 
     As in export KUBECONFIG=$(capelin kubeconfig).
     """
-    from capelin_infra.environments import kubeconfig_of
+    from capelin_infra.kubeconfigs import kubeconfig_of
 
     path = run(kubeconfig_of(name, cluster, namespace))
     typer.echo(path.read_text() if raw else str(path), nl=not raw)
@@ -176,7 +182,7 @@ def down(
     Its workload clusters and all data are removed with it. An API server that was there before
     stays, without what was put into it.
     """
-    from capelin_infra.environments import take_down
+    from capelin_infra.down import take_down
 
     def agreed(question: str) -> bool:
         return yes or typer.confirm(question)

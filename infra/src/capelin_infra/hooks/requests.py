@@ -60,7 +60,7 @@ class RequestOptions:
                 raise MissingError(
                     f"No request can be made from cluster {self.cluster}.",
                     reason=f"{error}.",
-                    hint=f"See capelin status --name {environment}.",
+                    hint=f"See capelin status -e {environment}.",
                 ) from None
 
     async def request(

@@ -230,8 +230,8 @@ async def examine_server(
                 raise InvalidInputError(
                     f"Environment {environment.name} lives in another cluster.",
                     reason=f"The one at {url} is not the one that it was started in.",
-                    hint=f"Choose another --name, or remove it first: "
-                    f"capelin down --name {environment.name}.",
+                    hint=f"Choose another environment with -e, or remove it first: "
+                    f"capelin down -e {environment.name}.",
                 )
             mark = before.mark if before else f"{environment.name}.{uuid4().hex[:8]}"
             check_ownership(await _cluster_api(client), mark, url)
@@ -300,7 +300,7 @@ def check_ownership(objects: Iterable[Unstructured], mark: str, url: str) -> Non
         raise InvalidInputError(
             f"Another Capelin environment, called {name}, uses the API server at {url}.",
             reason=f"Its label is on {what}{more} ({other}).",
-            hint=f"Take it down where it was started, with capelin down --name {name}; "
+            hint=f"Take it down where it was started, with capelin down -e {name}; "
             "if it is gone, remove all that has this label; or choose another API server.",
         )
     raise InvalidInputError(

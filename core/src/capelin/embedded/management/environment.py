@@ -99,7 +99,12 @@ class Environment:
     @property
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
-        return self.folder / "admin.kubeconfig"
+        return self.folder / "kubeconfig"
+
+    @property
+    def context(self) -> str:
+        """The name of the context in its kubeconfig."""
+        return f"capelin-{self.name}"
 
     @property
     def credentials(self) -> Path:
@@ -146,7 +151,7 @@ class Environment:
                 f"The settings of environment {self.name} cannot be read.",
                 reason=f"{self.settings_file} is not what Capelin wrote there "
                 f"({error.error_count()} invalid values).",
-                hint=f"Remove it: capelin down --name {self.name}, then start it again.",
+                hint=f"Remove it: capelin down -e {self.name}, then start it again.",
             ) from error
 
     def write_settings(self, settings: Settings) -> None:
@@ -174,7 +179,7 @@ class Environment:
                     f"Environment {self.name} is being changed by another command.",
                     reason=f"capelin {holder} is at work on it.",
                     hint="Wait until it is done, or watch it with "
-                    f"capelin status --name {self.name} --watch.",
+                    f"capelin status -e {self.name} --watch.",
                 )
             try:
                 yield
@@ -241,7 +246,7 @@ def environment_named(name: str, environ: Mapping[str, str] | None = None) -> En
             f"{name!r} cannot be the name of an environment.",
             reason="A name has 1 to 30 lower-case letters, digits and hyphens, "
             "and begins with a letter.",
-            hint="Choose another --name.",
+            hint="Choose another environment with -e.",
         )
     return Environment(state_folder(environ) / name)
 

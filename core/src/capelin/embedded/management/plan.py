@@ -81,8 +81,8 @@ def choose_target(request: UpRequest, name: str, settings: Settings | None) -> T
         raise InvalidInputError(
             f"Environment {name} has the target {settings.target}.",
             reason="Its objects are in that API server, and nothing takes them to another.",
-            hint=f"Leave out --target, choose another --name, or remove it first: "
-            f"capelin down --name {name}.",
+            hint=f"Leave out --target, choose another environment with -e, or remove it first: "
+            f"capelin down -e {name}.",
         )
     if target == "process" and (request.kubeconfig is not None or request.context is not None):
         raise InvalidInputError(
@@ -138,6 +138,7 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
         raise InvalidInputError(
             f"Environment {observed.name} runs Kubernetes {before.kubernetes_version}.",
             reason="A management cluster keeps the version that it was started with.",
-            hint=f"Choose another --name, or remove it first: capelin down --name {observed.name}.",
+            hint="Choose another environment with -e, or remove it first: "
+            f"capelin down -e {observed.name}.",
         )
     return before.model_copy(update={"providers": providers})

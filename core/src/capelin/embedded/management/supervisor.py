@@ -50,7 +50,7 @@ from capelin.embedded.management.manifests import (
 )
 from capelin.embedded.management.providers import resolve_components
 from capelin.embedded.management.status import STAGES, StageName, StatusFile
-from capelin.embedded.processes import Phase, Process, ProcessSpec, Supervisor
+from capelin.embedded.processes import Phase, Process, ProcessSpec, Supervisor, write_private
 from capelin.errors import MissingError
 from capelin.pki import KeyPair
 
@@ -111,8 +111,9 @@ async def management_server(
         apiserver.Settings(version=settings.kubernetes_version, durable=settings.durable),
         binaries=binaries,
     )
-    server = Config.from_kubeconfig(own.kubeconfig).server
-    return ManagementServer(server, own.listeners.address, own.declared)
+    config = Config.from_kubeconfig(own.kubeconfig)
+    write_private(environment.kubeconfig, config.flattened(name=environment.context))
+    return ManagementServer(config.server, own.listeners.address, own.declared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ async def restart_on_failure(
             await run()
         except MissingError:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, somebody has to go on
             _log.exception("supervision failed; it starts again in %s s", pause)
             await asyncio.sleep(pause)
         else:
@@ -246,7 +247,7 @@ async def _prepare(environment: Environment) -> "Supervision":
         raise MissingError(
             f"There is no environment {environment.name}.",
             reason=f"{environment.settings_file} does not exist.",
-            hint=f"Start it with capelin up --name {environment.name}.",
+            hint=f"Start it with capelin up -e {environment.name}.",
         )
     environment.make_folders()
     binaries = Binaries()

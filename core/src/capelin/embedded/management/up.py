@@ -113,7 +113,7 @@ async def start_supervisor(
     """
     environment.make_folders()
     if config is not None:
-        write_private(environment.kubeconfig, config.flattened())
+        write_private(environment.kubeconfig, config.flattened(name=environment.context))
     environment.write_settings(settings)
     async with Supervisor(environment.supervisor) as launcher:
         # A new one each time: it reads its settings, and the code that it runs, when it starts.

@@ -1,7 +1,6 @@
-"""`capelin down` and `capelin kubeconfig`."""
+"""`capelin down`."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from capelin.embedded.management import (
     ENVIRONMENT_LABEL,
@@ -10,10 +9,8 @@ from capelin.embedded.management import (
     existing_server_of,
     remove_environment,
 )
-from capelin.errors import MissingError
 from rich.console import Console
 
-from capelin_infra.clusters import kubeconfig_file
 from capelin_infra.connection import find_environment, list_clusters, unusable_server
 from capelin_infra.progress import Checklist
 
@@ -58,21 +55,3 @@ async def _question(environment: Environment, obstacle: str | None) -> str | Non
     if not clusters:
         return None
     return f"Environment {environment.name} has workload clusters: {names}. Remove them with it?"
-
-
-async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
-    """The file of a kubeconfig: the environment's own, or a workload cluster's.
-
-    Raises:
-        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
-    """
-    environment = find_environment(name)
-    if cluster is not None:
-        return await kubeconfig_file(environment, cluster, namespace)
-    if not environment.kubeconfig.exists():
-        raise MissingError(
-            f"Environment {name} has no API server yet.",
-            reason="It was never brought up as far as that.",
-            hint=f"Go on with capelin up -e {name}.",
-        )
-    return environment.kubeconfig
