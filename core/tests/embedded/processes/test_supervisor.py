@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -24,6 +25,7 @@ from capelin.embedded.processes import (
     Process,
     ProcessSpec,
     Supervisor,
+    SupervisorFailedError,
     liveness_probe,
     state_dir,
     tcp_probe,
@@ -62,11 +64,11 @@ def pid_of(supervisor: Supervisor, name: str) -> int:
     return pid
 
 
-async def replaced(supervisor: Supervisor, pid: int) -> int:
-    """Kill the process `a` and wait for the next one."""
+async def replaced(supervisor: Supervisor, pid: int, name: str = "a") -> int:
+    """Kill a process and wait for the next one."""
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: supervisor.states["a"].pid not in {None, pid})
-    return pid_of(supervisor, "a")
+    await until(lambda: supervisor.states[name].pid not in {None, pid})
+    return pid_of(supervisor, name)
 
 
 def arguments_of(pid: int) -> list[str]:
@@ -565,23 +567,142 @@ async def test_changes_are_told_until_nobody_listens(folder: Path) -> None:
         await changes.aclose()
 
 
-async def test_a_broken_probe_is_not_hidden(folder: Path) -> None:
+async def test_a_broken_probe_is_reported_and_does_not_end_the_supervisor(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
     async def broken() -> AsyncGenerator[str, None]:
+        calls.append(1)
         yield "not yet"
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        yield ""
+
+    async with Supervisor(folder, backoff=QUICK) as supervisor, asyncio.timeout(20):
+        supervisor.declare(declared("a", ready=broken), declared("b"))
+        await until(lambda: "ZeroDivisionError" in supervisor.states["a"].reason)
+        await supervisor.ready()
+        assert supervisor.failure is None
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_log_that_cannot_be_rotated_does_not_end_the_supervisor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def is_full(*_: object) -> bool:
+        loop.call_soon_threadsafe(full.set)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(state_dir, "rotate_log", is_full)
+    async with Supervisor(folder, backoff=QUICK, log_check_seconds=0.01) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        await full.wait()
+        pid = await replaced(supervisor, pid_of(supervisor, "a"))
+        supervisor.declare(declared("b"))
+        await supervisor.ready()
+        assert not exists(f"/proc/{pid}")
+        assert supervisor.failure is None
+    assert caplog.text.count("a.log: [Errno 28] No space left on device") == 1, (
+        "not again every few seconds"
+    )
+
+
+def test_a_rotation_that_fails_leaves_no_half_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.log").write_text("content")
+
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", is_full)
+    with pytest.raises(OSError, match="No space left"):
+        state_dir.rotate_log(tmp_path / "a.log", 3)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.log"]
+
+
+async def test_a_record_that_cannot_be_removed_does_not_end_the_supervisor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_read_only(_: Path, __: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    async with Supervisor(folder, backoff=QUICK) as supervisor, asyncio.timeout(20):
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        with monkeypatch.context() as disk:
+            disk.setattr(state_dir, "remove_record", is_read_only)
+            supervisor.declare(declared("b"))
+            await until(lambda: "a" not in supervisor.states)
+        await replaced(supervisor, pid_of(supervisor, "b"), "b")
+        assert supervisor.failure is None
+
+
+async def test_a_start_check_that_fails_is_tried_again(folder: Path) -> None:
+    calls: list[int] = []
+
+    def check() -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/data/member")
+        return ""
+
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(replace(declared("a"), start_check=check))
+        await until(lambda: supervisor.states["a"].phase is Phase.RUNNING)
+    assert len(calls) == 3
+
+
+async def test_a_full_disk_does_not_refuse_a_declaration(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        with monkeypatch.context() as disk:
+            disk.setattr(state_dir, "write_record", is_full)
+            supervisor.declare(replace(declared("a"), grace=3.0), declared("b"))
+        await supervisor.ready()
+        supervisor.declare(replace(declared("a"), grace=3.0), declared("b"))
+        record = state_dir.read_record(folder, "a")
+        assert record is not None
+        assert record.grace == 3.0
+
+
+async def test_a_supervisor_that_failed_says_so_and_leaves_the_folder_to_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
         raise ZeroDivisionError
 
-    patience = asyncio.timeout(5)
-
-    async def use() -> None:
-        async with Supervisor(folder) as supervisor, patience:
-            supervisor.declare(declared("a", ready=broken))
-            async for _ in supervisor.changes():
-                pass
-
-    with pytest.raises(ExceptionGroup) as error:
-        await use()
-    assert error.group_contains(ZeroDivisionError)
-    assert not patience.expired()
+    async with Supervisor(folder) as supervisor, asyncio.timeout(20):
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        with monkeypatch.context() as broken:
+            broken.setattr("capelin.embedded.processes.supervisor.next_steps", fails)
+            supervisor.declare(declared("a"), declared("b"))
+            with pytest.raises(SupervisorFailedError, match="ZeroDivisionError"):
+                async for _ in supervisor.changes():
+                    pass
+        assert supervisor.failure is not None
+        with pytest.raises(SupervisorFailedError):
+            _ = supervisor.states
+        with pytest.raises(SupervisorFailedError):
+            await supervisor.stop()
+    assert "ZeroDivisionError" in caplog.text
+    async with Supervisor(folder) as next_one:
+        next_one.declare(declared("a"), declared("b"))
+        await next_one.ready()
+        assert pid_of(next_one, "a") == pid
 
 
 async def test_who_cannot_find_what_there_is_leaves_the_folder_to_the_next(

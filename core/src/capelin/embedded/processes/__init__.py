@@ -11,6 +11,7 @@ from capelin.embedded.processes.supervisor import (
     NotReadyError,
     ProcessState,
     Supervisor,
+    SupervisorFailedError,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "ProcessSpec",
     "ProcessState",
     "Supervisor",
+    "SupervisorFailedError",
     "kill_all",
     "liveness_probe",
     "marked_processes",

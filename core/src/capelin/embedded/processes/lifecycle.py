@@ -1,6 +1,7 @@
 """The lifecycle of one supervised process: started, ready, hung, ended, and started again."""
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from pathlib import Path
 from capelin.embedded.processes.process import Process
 from capelin.embedded.processes.reconcile import Backoff, Observed, poll_pause
 from capelin.embedded.processes.spec import Liveness, Probe, ProcessSpec
+
+_LOGGER = logging.getLogger("capelin.embedded.processes")
+_PROBE_RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -57,13 +61,13 @@ class Lifecycle:
     async def start(self, tasks: asyncio.TaskGroup, folder: Path, spec: ProcessSpec) -> None:
         """Start it, unless its start check refuses."""
         self._started_at = time.monotonic()
-        if spec.start_check is not None and (why := spec.start_check()):
-            self._failed(why)
-            return
         try:
+            if spec.start_check is not None and (why := spec.start_check()):
+                self._failed(why)
+                return
             self.process = await Process.start(folder, spec)
         except OSError as error:
-            self._failed(f"cannot be started: {_explained(error)}")
+            self._failed(f"cannot be started: {describe_error(error)}")
         else:
             self.watch(tasks)
 
@@ -87,7 +91,11 @@ class Lifecycle:
 
     async def _stop(self) -> None:
         if self.process is not None:
-            await self.process.stop()
+            try:
+                await self.process.stop()
+            except OSError as error:
+                # The process is dead; only its record or cgroup could not be removed.
+                _LOGGER.warning("%s has stopped, but: %s", self.process.name, describe_error(error))
             self._ended()
         self.failures, self.reason = 0, ""
 
@@ -104,17 +112,31 @@ class Lifecycle:
             self._kill_reason = ""
 
     async def _run_probes(self, process: Process, spec: ProcessSpec) -> None:
-        def report(missing: str) -> None:
-            if missing != self.reason:
-                self.reason = missing
-                self.notify()
+        while True:
+            try:
+                await self._probe_until_hung(process, spec)
+            except Exception as error:
+                # A missing certificate or a broken probe must not end the supervisor of the others.
+                reason = f"cannot be probed: {describe_error(error)}"
+                if reason != self.reason:
+                    _LOGGER.warning("%s %s", process.name, reason, exc_info=error)
+                self._report(reason)
+                await asyncio.sleep(_PROBE_RETRY_SECONDS)
+            else:
+                return
 
+    def _report(self, missing: str) -> None:
+        if missing != self.reason:
+            self.reason = missing
+            self.notify()
+
+    async def _probe_until_hung(self, process: Process, spec: ProcessSpec) -> None:
         if spec.reachable is not None:
-            await _until_success(spec.reachable, report)
+            await _until_success(spec.reachable, self._report)
             self.reachable = self.process is process
             self.notify()
         if spec.readiness is not None:
-            await _until_success(spec.readiness, report)
+            await _until_success(spec.readiness, self._report)
         if self.process is not process:
             return
         self.ready, self.reason = True, ""
@@ -162,7 +184,13 @@ async def _until_hung(liveness: Liveness) -> str:
     raise RuntimeError("a probe must yield for as long as it is asked")
 
 
-def _explained(error: OSError) -> str:
-    # Some errors have no file, and some that Python raises have no `strerror`.
-    reason = error.strerror or str(error)
-    return f"{reason}: {error.filename}" if error.filename else reason
+def describe_error(error: BaseException) -> str:
+    """An error in words, with the file that it is about."""
+    parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    if parts:
+        return "; ".join(map(describe_error, parts))
+    if isinstance(error, OSError):
+        # Some errors have no file, and some that Python raises have no `strerror`.
+        reason = error.strerror or str(error)
+        return f"{reason}: {error.filename}" if error.filename else reason
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -120,11 +120,14 @@ def rotate_log(path: Path, longest: int) -> bool:
     if not path.exists() or path.stat().st_size <= longest:
         return False
     temporary = path.with_name(f".{path.name}.1")
-    with (
-        path.open("rb") as source,
-        os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as copy,
-    ):
-        shutil.copyfileobj(source, copy, 1024 * 1024)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as copy, path.open("rb") as source:
+            shutil.copyfileobj(source, copy, 1024 * 1024)
+    except OSError:
+        # On a full disk, half a copy would take the space that others wait for.
+        temporary.unlink(missing_ok=True)
+        raise
     os.truncate(path, 0)
     temporary.replace(path.with_name(f"{path.name}.1"))
     return True
@@ -140,7 +143,7 @@ def log_tail(path: Path, start: int) -> list[str]:
             skips_into_line = end - first > _TAIL_BYTES
             file.seek(max(first, end - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
+    except OSError:
         return []
     return lines[1:] if skips_into_line else lines
 

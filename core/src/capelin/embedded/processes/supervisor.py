@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from capelin.embedded.processes import proc, state_dir
-from capelin.embedded.processes.lifecycle import Lifecycle
+from capelin.embedded.processes.lifecycle import Lifecycle, describe_error
 from capelin.embedded.processes.process import Process
 from capelin.embedded.processes.reconcile import Backoff, Phase, next_steps, phase, strays
 from capelin.embedded.processes.spec import ProcessSpec, check_specs
@@ -23,6 +24,8 @@ LOG_BYTES = 16 * 1024 * 1024
 
 _LOCK_SECONDS = 1.0
 
+_LOGGER = logging.getLogger("capelin.embedded.processes")
+
 
 class AlreadySupervisedError(RuntimeError):
     """Another process supervises this state folder."""
@@ -30,6 +33,10 @@ class AlreadySupervisedError(RuntimeError):
 
 class NotReadyError(RuntimeError):
     """Processes did not become ready; the message says why."""
+
+
+class SupervisorFailedError(RuntimeError):
+    """The supervisor has failed; its processes run on unsupervised. Enter a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,8 @@ class Supervisor:
         try:
             if self._running is not None:
                 self._running.cancel()
-                with suppress(asyncio.CancelledError):
-                    await self._running
+                # A failure was logged when it happened, and every method raises it.
+                await asyncio.wait({self._running})
         finally:
             if self._lock is not None:
                 os.close(self._lock)
@@ -105,12 +112,29 @@ class Supervisor:
             lifecycle = self._lifecycles.get(name)
             process = lifecycle.process if lifecycle else None
             if process and process.hash == spec.command.hash:
-                process.update_record(spec)
+                try:
+                    process.update_record(spec)
+                except OSError as error:
+                    # The next declaration tries again.
+                    _LOGGER.warning("Cannot write the record of %s: %s", process.log.stem, error)
         self._wake.set()
 
     @property
+    def failure(self) -> BaseException | None:
+        """Why the supervisor has failed and supervises no more; None while it works."""
+        running = self._running
+        if running is None or not running.done() or running.cancelled():
+            return None
+        return running.exception()
+
+    @property
     def states(self) -> Mapping[str, ProcessState]:
-        """The state of every process."""
+        """The state of every process.
+
+        Raises:
+            SupervisorFailedError: The supervisor has failed, so the states are unknown.
+        """
+        self._check_working()
         specs = self._specs or {}
         states: dict[str, ProcessState] = {}
         for name in sorted({*specs, *self._lifecycles}):
@@ -190,6 +214,7 @@ class Supervisor:
         finally:
             waiting.cancel()
         if self._running in done:
+            self._check_working()
             await self._running
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
@@ -209,7 +234,20 @@ class Supervisor:
         marked = await asyncio.to_thread(proc.marked_processes, self._folder)
         await asyncio.gather(*map(proc.kill, strays(marked, remembered)))
 
+    def _check_working(self) -> None:
+        if (failure := self.failure) is not None:
+            raise SupervisorFailedError(
+                f"the supervisor of {self._folder} has failed: {describe_error(failure)}"
+            ) from failure
+
     async def _run(self) -> None:
+        try:
+            await self._supervise()
+        except Exception:
+            _LOGGER.exception("The supervisor of %s has failed", self._folder)
+            raise
+
+    async def _supervise(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cap_logs())
             for lifecycle in self._lifecycles.values():
@@ -253,11 +291,19 @@ class Supervisor:
         return self._lifecycles.setdefault(name, Lifecycle(self._backoff, self._wake.set))
 
     async def _cap_logs(self) -> None:
+        reported: dict[str, str] = {}
         while True:
             for name in list(self._lifecycles):
-                await asyncio.to_thread(
-                    state_dir.rotate_log, log_path(self._folder, name), self._log_bytes
-                )
+                log = log_path(self._folder, name)
+                try:
+                    await asyncio.to_thread(state_dir.rotate_log, log, self._log_bytes)
+                except OSError as error:
+                    # A full disk, for example. Log it once, and try again until it works.
+                    if reported.get(name) != str(error):
+                        reported[name] = str(error)
+                        _LOGGER.warning("Cannot rotate %s: %s", log, error)
+                else:
+                    reported.pop(name, None)
             await asyncio.sleep(self._log_check_seconds)
 
 
