@@ -27,7 +27,16 @@ IMPORTS = {
     "lifecycle": "capelin_lifecycle",
     "infra": "capelin_infra",
 }
-CODE = ("core", "providers", "extensions", "infra", "tests", "conftest.py", "noxfile.py")
+CODE = (
+    "core",
+    "providers",
+    "extensions",
+    "infra",
+    "examples",
+    "tests",
+    "conftest.py",
+    "noxfile.py",
+)
 
 
 def install(session: nox.Session) -> None:
@@ -91,13 +100,6 @@ def tests(session: nox.Session, package: str) -> None:
     session.run("coverage", "run", measured, "-m", "pytest", *chosen, *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
-
-
-@nox.session
-def contract(session: nox.Session) -> None:
-    """Each provider's table of its contract: no rule is left out, and code and tests are there."""
-    install(session)
-    pytest(session, "tests/contract")
 
 
 @nox.session(default=False)

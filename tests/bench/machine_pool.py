@@ -11,9 +11,7 @@ from pathlib import Path
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import CustomResourceDefinition, Node
 from capelin.client import Client, ClientOptions, Config, NotServed
-from capelin.contract.conditions import update
-from capelin.contract.labels import CLUSTER_NAME_LABEL
-from capelin.contract.owners import reference_to
+from capelin.contract import CLUSTER_NAME_LABEL, reference_to, update_conditions
 from capelin.controller import Context, Recorder
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.management import Environment
@@ -138,7 +136,7 @@ async def with_most_machines(client: Client) -> Callable[[], Awaitable[CapelinMa
             failure_domain=None,
         )
         made = await client.create(one)
-        conditions = update(
+        conditions = update_conditions(
             [],
             machine_conditions(InstanceStatus(running=True)),
             now=datetime.now(UTC),

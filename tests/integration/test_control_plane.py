@@ -17,7 +17,7 @@ from capelin.api.capi import (
 )
 from capelin.api.core import Namespace, Secret
 from capelin.client import Client
-from capelin.contract.owners import is_controlled_by
+from capelin.contract import is_controlled_by
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER

@@ -22,8 +22,7 @@ import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client, Config
-from capelin.contract.labels import CLUSTER_NAME_LABEL
-from capelin.contract.owners import reference_to
+from capelin.contract import CLUSTER_NAME_LABEL, reference_to
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.processes import Process, kill_all, marked_processes

@@ -3,8 +3,7 @@ from typing import TypeVar, cast
 
 from capelin.api import BaseObject, OwnerReference
 from capelin.api.capi import Cluster, ContractReference, Machine, MachinePool
-from capelin.client import Client
-from capelin.contract import clusters, owners
+from capelin.contract import cluster_of, named_by, owner_of, reference_to
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
@@ -30,11 +29,6 @@ OLDER = OwnerReference(api_version="cluster.x-k8s.io/v1beta1", kind="Cluster", n
 FOREIGN = OwnerReference(api_version="other.example/v1", kind="Cluster", name="demo", uid="u")
 
 
-def a_client_is_a_finder(client: Client) -> clusters.Finder:
-    """For the type checker, to which this is a test."""
-    return client
-
-
 def pool(*references: OwnerReference, label: str | None = None) -> MachinePool:
     found = MachinePool.of("pool", "team")
     found.metadata.owner_references = list(references)
@@ -43,44 +37,44 @@ def pool(*references: OwnerReference, label: str | None = None) -> MachinePool:
     return found
 
 
-async def cluster_of(obj: BaseObject, world: Sequence[BaseObject] = (DEMO, ELSEWHERE)) -> object:
-    return await clusters.cluster_of(World(*world), obj)
+async def found_cluster(obj: BaseObject, world: Sequence[BaseObject] = (DEMO, ELSEWHERE)) -> object:
+    return await cluster_of(World(*world), obj)
 
 
 async def test_the_cluster_is_found_by_the_owner_in_the_same_namespace() -> None:
-    assert await cluster_of(pool(SHIM, OLDER)) is DEMO
+    assert await found_cluster(pool(SHIM, OLDER)) is DEMO
 
 
 async def test_the_cluster_is_found_by_the_label() -> None:
-    assert await cluster_of(pool(label="demo")) is DEMO
-    assert await cluster_of(pool(SHIM, FOREIGN, label="demo")) is DEMO
+    assert await found_cluster(pool(label="demo")) is DEMO
+    assert await found_cluster(pool(SHIM, FOREIGN, label="demo")) is DEMO
 
 
 async def test_the_owner_counts_more_than_the_label() -> None:
-    assert await cluster_of(pool(OLDER, label="other")) is DEMO
+    assert await found_cluster(pool(OLDER, label="other")) is DEMO
 
 
 async def test_nothing_means_to_wait() -> None:
-    assert await cluster_of(pool()) is None
-    assert await cluster_of(pool(label="")) is None
-    assert await cluster_of(pool(SHIM, FOREIGN)) is None
-    assert await cluster_of(pool(OLDER), [ELSEWHERE]) is None
+    assert await found_cluster(pool()) is None
+    assert await found_cluster(pool(label="")) is None
+    assert await found_cluster(pool(SHIM, FOREIGN)) is None
+    assert await found_cluster(pool(OLDER), [ELSEWHERE]) is None
 
 
 async def test_an_owner_is_found_by_its_kind() -> None:
     machine = Machine.of("m", "team")
-    obj = pool(SHIM, owners.reference_to(machine))
+    obj = pool(SHIM, reference_to(machine))
     world = World(machine, DEMO)
-    assert await clusters.owner_of(world, obj, Machine) is machine
-    assert await clusters.owner_of(world, obj, Cluster) is None
-    assert await clusters.owner_of(World(), obj, Machine) is None
+    assert await owner_of(world, obj, Machine) is machine
+    assert await owner_of(world, obj, Cluster) is None
+    assert await owner_of(World(), obj, Machine) is None
 
 
 def test_a_reference_names_an_object_of_its_kind_only() -> None:
     group = "cluster.x-k8s.io"
     reference = ContractReference(api_group=group, kind="MachinePool", name="pool")
-    assert clusters.named_by(reference, MachinePool) == "pool"
-    assert clusters.named_by(reference, Machine) is None
-    assert clusters.named_by(None, MachinePool) is None
+    assert named_by(reference, MachinePool) == "pool"
+    assert named_by(reference, Machine) is None
+    assert named_by(None, MachinePool) is None
     other = ContractReference(api_group="other.example", kind="MachinePool", name="pool")
-    assert clusters.named_by(other, MachinePool) is None
+    assert named_by(other, MachinePool) is None

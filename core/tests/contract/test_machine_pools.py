@@ -1,7 +1,10 @@
+from collections import Counter
+
 import pytest
 from capelin.api.capi import Machine
-from capelin.contract import machine_pools
-from capelin.contract.machine_pools import Sizes, autoscaler_sizes, provider_id_list
+from capelin.contract import emptiest_domain, is_to_go_first, provider_id_list
+from hypothesis import given
+from hypothesis import strategies as st
 
 LEAST = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
 MOST = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
@@ -31,48 +34,44 @@ def test_ten_thousand_instances_are_allowed() -> None:
     assert len(provider_id_list(map(str, range(10000)))) == 10000
 
 
-def test_the_autoscaler_s_sizes_are_read() -> None:
-    assert autoscaler_sizes({LEAST: "0", MOST: "10"}) == Sizes(0, 10)
-    assert autoscaler_sizes({LEAST: "3", MOST: "3"}) == Sizes(3, 3)
-
-
-@pytest.mark.parametrize("annotations", [{}, {LEAST: "1"}, {MOST: "1"}])
-def test_the_autoscaler_leaves_a_pool_alone_without_both_sizes(
-    annotations: dict[str, str],
-) -> None:
-    assert autoscaler_sizes(annotations) is None
-
-
-@pytest.mark.parametrize(
-    ("annotations", "words"),
-    [
-        ({LEAST: "4", MOST: "3"}, "says 4, which is more than .* says, 3; make the first the"),
-        ({LEAST: "-1", MOST: "3"}, "min-size says '-1'; write a number of replicas there"),
-        ({LEAST: "1", MOST: "many"}, "max-size says 'many'; write a number of replicas there"),
-        ({LEAST: "1", MOST: "٣"}, "max-size says '٣'; write a number of replicas there"),
-    ],
-)
-def test_sizes_that_make_no_sense_are_refused(annotations: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        autoscaler_sizes(annotations)
-
-
-@pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [({}, False), ({"a": "b"}, False), *[({"v": v}, v != "false") for v in ("", "x", "false")]],
-)
-def test_replicas_are_somebody_else_s_unless_it_says_false(
-    annotations: dict[str, str], expected: bool
-) -> None:
-    named = {
-        "cluster.x-k8s.io/replicas-managed-by" if name == "v" else name: value
-        for name, value in annotations.items()
-    }
-    assert machine_pools.replicas_are_managed_elsewhere(named) is expected
-
-
 def test_a_machine_can_be_chosen_to_go_first() -> None:
     machine = Machine.of("m", "default")
-    assert not machine_pools.is_to_go_first(machine)
+    assert not is_to_go_first(machine)
     machine.metadata.annotations = {"cluster.x-k8s.io/delete-machine": ""}
-    assert machine_pools.is_to_go_first(machine)
+    assert is_to_go_first(machine)
+
+
+def test_the_emptiest_domain_is_chosen() -> None:
+    assert emptiest_domain(["a", "b", "c"], ["a", "c", "c", "b", "b"]) == "a"
+
+
+def test_what_is_elsewhere_or_nowhere_does_not_count() -> None:
+    assert emptiest_domain(["a", "b"], ["a", None, "z", "z", "b", "a"]) == "b"
+
+
+def test_without_domains_there_is_none_to_choose() -> None:
+    assert emptiest_domain([], ["a"]) is None
+
+
+def test_different_clusters_begin_in_different_domains() -> None:
+    chosen = {
+        emptiest_domain(["a", "b", "c"], [], seed=f"cluster-{number}") for number in range(50)
+    }
+    assert chosen == {"a", "b", "c"}
+
+
+domains = st.lists(st.sampled_from("abcdef"), min_size=1, unique=True)
+
+
+@given(domains, st.integers(0, 30), st.text())
+def test_spreading_is_even_and_does_not_depend_on_the_order_of_domains(
+    names: list[str], count: int, seed: str
+) -> None:
+    placed: list[str] = []
+    for _ in range(count):
+        chosen = emptiest_domain(names, placed, seed=seed)
+        assert chosen is not None
+        assert emptiest_domain(names[::-1], placed, seed=seed) == chosen
+        placed.append(chosen)
+    counts = Counter(dict.fromkeys(names, 0) | Counter(placed))
+    assert max(counts.values()) - min(counts.values()) <= 1

@@ -2,8 +2,16 @@ import pytest
 from capelin.api import OwnerReference
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Secret
-from capelin.contract import owners
-from capelin.contract.owners import ControllerTakenError, ensure, reference_to
+from capelin.contract import (
+    ControllerTakenError,
+    controller_of,
+    ensure_owner,
+    find_owner,
+    group_of,
+    is_controlled_by,
+    reference_to,
+    same_owner,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +54,7 @@ def test_a_reference_names_its_owner() -> None:
 
 def test_an_owner_that_is_missing_is_put_back_behind_the_others() -> None:
     pool = reference_to(POOL, controller=True)
-    assert ensure([pool], reference()) == [pool, reference()]
+    assert ensure_owner([pool], reference()) == [pool, reference()]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,7 @@ def test_a_reference_to_an_older_owner_is_brought_up_to_date_in_its_place(
     stale: OwnerReference,
 ) -> None:
     pool = reference_to(POOL)
-    assert ensure([stale, pool], reference()) == [reference(), pool]
+    assert ensure_owner([stale, pool], reference()) == [reference(), pool]
 
 
 @pytest.mark.parametrize(
@@ -73,17 +81,17 @@ def test_a_reference_to_an_older_owner_is_brought_up_to_date_in_its_place(
     ],
 )
 def test_another_owner_is_not_mistaken_for_this_one(other: OwnerReference) -> None:
-    assert ensure([other], reference()) == [other, reference()]
-    assert not owners.same_owner(other, reference())
+    assert ensure_owner([other], reference()) == [other, reference()]
+    assert not same_owner(other, reference())
 
 
 def test_a_listed_owner_can_become_the_controller() -> None:
-    assert ensure([reference()], reference(controller=True)) == [reference(controller=True)]
+    assert ensure_owner([reference()], reference(controller=True)) == [reference(controller=True)]
 
 
 def test_a_controller_is_not_demoted_by_whoever_only_lists_it() -> None:
     stale = reference(api_version="cluster.x-k8s.io/v1beta1", controller=True)
-    assert ensure([stale], reference()) == [reference(controller=True)]
+    assert ensure_owner([stale], reference()) == [reference(controller=True)]
 
 
 def test_a_second_controller_is_refused() -> None:
@@ -93,11 +101,11 @@ def test_a_second_controller_is_refused() -> None:
         match=r"^Cluster demo already controls this object, so MachinePool pool cannot; "
         "remove that owner, or refer to another object$",
     ):
-        ensure(taken, reference_to(POOL, controller=True))
+        ensure_owner(taken, reference_to(POOL, controller=True))
 
 
 def test_a_controller_may_be_said_again() -> None:
-    assert ensure([reference(controller=True)], reference(controller=True)) == [
+    assert ensure_owner([reference(controller=True)], reference(controller=True)) == [
         reference(controller=True)
     ]
 
@@ -112,7 +120,7 @@ references = st.builds(
 
 
 @given(
-    st.lists(references, unique_by=lambda one: (owners.group_of(one), one.kind, one.name)),
+    st.lists(references, unique_by=lambda one: (group_of(one), one.kind, one.name)),
     references,
     st.booleans(),
 )
@@ -121,36 +129,36 @@ def test_ensuring_twice_is_ensuring_once_and_nobody_else_is_touched(
 ) -> None:
     wanted = wanted.model_copy(update={"controller": controls, "block_owner_deletion": controls})
     before = list(present)
-    once = ensure(present, wanted)
-    assert ensure(once, wanted) == once
+    once = ensure_owner(present, wanted)
+    assert ensure_owner(once, wanted) == once
     assert present == before
-    others = [one for one in present if not owners.same_owner(one, wanted)]
-    assert [one for one in once if not owners.same_owner(one, wanted)] == others
-    assert [one for one in once if owners.same_owner(one, wanted)] == [wanted]
+    others = [one for one in present if not same_owner(one, wanted)]
+    assert [one for one in once if not same_owner(one, wanted)] == others
+    assert [one for one in once if same_owner(one, wanted)] == [wanted]
 
 
 def test_an_owner_is_found_by_its_kind_in_any_version() -> None:
     shim = reference(kind="Secret", api_version="v1", name="demo-shim")
     older = reference(api_version="cluster.x-k8s.io/v1beta1")
-    assert owners.find([shim, older], "cluster.x-k8s.io", "Cluster") == older
-    assert owners.find([shim, older], "", "Secret") == shim
-    assert owners.find([shim], "cluster.x-k8s.io", "Cluster") is None
-    assert owners.find([older], "cluster.x-k8s.io", "Machine") is None
-    assert owners.find([older], "other.example", "Cluster") is None
+    assert find_owner([shim, older], "cluster.x-k8s.io", "Cluster") == older
+    assert find_owner([shim, older], "", "Secret") == shim
+    assert find_owner([shim], "cluster.x-k8s.io", "Cluster") is None
+    assert find_owner([older], "cluster.x-k8s.io", "Machine") is None
+    assert find_owner([older], "other.example", "Cluster") is None
 
 
 def test_what_controls_an_object_is_known() -> None:
-    assert owners.controller_of([reference()]) is None
+    assert controller_of([reference()]) is None
     controller = reference_to(POOL, controller=True)
-    assert owners.controller_of([reference(), controller]) == controller
+    assert controller_of([reference(), controller]) == controller
 
 
 def test_an_object_is_controlled_by_one_owner_only() -> None:
     secret = Secret.of("s", "default")
-    assert not owners.is_controlled_by(secret, POOL)
+    assert not is_controlled_by(secret, POOL)
     secret.metadata.owner_references = [reference_to(POOL)]
-    assert not owners.is_controlled_by(secret, POOL)
+    assert not is_controlled_by(secret, POOL)
     secret.metadata.owner_references = [reference_to(POOL, controller=True)]
-    assert owners.is_controlled_by(secret, POOL)
-    assert not owners.is_controlled_by(secret, MachinePool.of("other", "default"))
-    assert not owners.is_controlled_by(secret, Machine.of("pool", "default"))
+    assert is_controlled_by(secret, POOL)
+    assert not is_controlled_by(secret, MachinePool.of("other", "default"))
+    assert not is_controlled_by(secret, Machine.of("pool", "default"))

@@ -4,7 +4,7 @@ from typing import Any
 
 from capelin.api import Resource
 from capelin.client import NotServed
-from capelin.contract.references import served
+from capelin.contract import served_resource
 
 
 class Answers:
@@ -37,13 +37,15 @@ def server() -> Answers:
 
 
 async def test_a_kind_is_found_in_a_version_that_is_not_the_preferred_one() -> None:
-    assert await served(server(), "g", "Ours") == Resource("g", "v1alpha1", "Ours", "ours")
+    assert await served_resource(server(), "g", "Ours") == Resource("g", "v1alpha1", "Ours", "ours")
 
 
 async def test_the_preferred_version_comes_first() -> None:
-    assert await served(server(), "g", "Other") == Resource("g", "v1beta2", "Other", "others")
+    assert await served_resource(server(), "g", "Other") == Resource(
+        "g", "v1beta2", "Other", "others"
+    )
 
 
 async def test_what_nobody_serves_is_not_found() -> None:
-    assert await served(server(), "g", "Missing") is None
-    assert await served(server(), "nowhere", "Ours") is None
+    assert await served_resource(server(), "g", "Missing") is None
+    assert await served_resource(server(), "nowhere", "Ours") is None

@@ -5,7 +5,16 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import MachinePool
 from capelin.api.core import Secret
-from capelin.contract import owners, secrets
+from capelin.contract import (
+    SecretPurpose,
+    certificate_secret,
+    is_controlled_by,
+    kubeconfig_secret,
+    reference_to,
+    secret_name,
+    secret_problem,
+    service_account_secret,
+)
 from capelin.pki import ServiceAccountKeys, new_ca, new_service_account_keys
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -44,27 +53,27 @@ def expected(name: str, *keys: str) -> Unstructured:
 
 
 def test_the_kubeconfig_is_where_core_looks_for_it() -> None:
-    secret = secrets.kubeconfig_secret(b"config", cluster="demo", owner=OWNER)
+    secret = kubeconfig_secret(b"config", cluster="demo", owner=OWNER)
     assert shape(secret) == expected("demo-kubeconfig", "value")
     assert secret.data == {"value": b"config"}
 
 
 @pytest.mark.parametrize("purpose", ["ca", "etcd", "proxy", "apiserver-etcd-client"])
-def test_certificates_are_where_core_looks_for_them(purpose: secrets.Purpose) -> None:
-    secret = secrets.certificate_secret(purpose, CA, cluster="demo", owner=OWNER)
+def test_certificates_are_where_core_looks_for_them(purpose: SecretPurpose) -> None:
+    secret = certificate_secret(purpose, CA, cluster="demo", owner=OWNER)
     assert shape(secret) == expected(f"demo-{purpose}", "tls.crt", "tls.key")
     assert secret.data == {"tls.crt": CA.certificate_pem, "tls.key": CA.private_key_pem}
 
 
 def test_the_public_service_account_key_stands_in_the_certificate_s_place() -> None:
     keys: ServiceAccountKeys = new_service_account_keys()
-    secret = secrets.service_account_secret(keys, cluster="demo", owner=OWNER)
+    secret = service_account_secret(keys, cluster="demo", owner=OWNER)
     assert shape(secret) == expected("demo-sa", "tls.crt", "tls.key")
     assert secret.data == {"tls.crt": keys.public_key_pem, "tls.key": keys.private_key_pem}
 
 
 def test_every_purpose_has_its_name() -> None:
-    assert [secrets.secret_name("demo", purpose) for purpose in get_args(secrets.Purpose)] == [
+    assert [secret_name("demo", purpose) for purpose in get_args(SecretPurpose)] == [
         "demo-kubeconfig",
         "demo-ca",
         "demo-etcd",
@@ -75,14 +84,14 @@ def test_every_purpose_has_its_name() -> None:
 
 
 def test_what_a_user_brought_is_not_ours() -> None:
-    made = secrets.certificate_secret("ca", CA, cluster="demo", owner=OWNER)
-    assert secrets.is_ours(made, OWNER)
+    made = certificate_secret("ca", CA, cluster="demo", owner=OWNER)
+    assert is_controlled_by(made, OWNER)
     brought = Secret.of("demo-ca", "team", type="kubernetes.io/tls", data=made.data)
-    assert not secrets.is_ours(brought, OWNER)
-    brought.metadata.owner_references = [owners.reference_to(OWNER)]
-    assert not secrets.is_ours(brought, OWNER)
+    assert not is_controlled_by(brought, OWNER)
+    brought.metadata.owner_references = [reference_to(OWNER)]
+    assert not is_controlled_by(brought, OWNER)
     other = MachinePool.of("other", "team")
-    assert not secrets.is_ours(made, other)
+    assert not is_controlled_by(made, other)
 
 
 def brought(*keys: str, label: str | None = "demo") -> Secret:
@@ -102,14 +111,14 @@ def brought(*keys: str, label: str | None = "demo") -> Secret:
     ],
 )
 def test_a_secret_of_the_right_shape_has_no_problem(
-    purpose: secrets.Purpose, keys: tuple[str, ...]
+    purpose: SecretPurpose, keys: tuple[str, ...]
 ) -> None:
-    assert secrets.problem(brought(*keys), purpose, cluster="demo") is None
+    assert secret_problem(brought(*keys), purpose, cluster="demo") is None
 
 
 @pytest.mark.parametrize("label", [None, "other"])
 def test_a_secret_that_core_would_not_see_is_named_with_the_remedy(label: str | None) -> None:
-    assert secrets.problem(brought("value", label=label), "kubeconfig", cluster="demo") == (
+    assert secret_problem(brought("value", label=label), "kubeconfig", cluster="demo") == (
         "Secret demo-x lacks the label cluster.x-k8s.io/cluster-name=demo, without which Cluster "
         "API does not see it; kubectl label --overwrite secret demo-x "
         "cluster.x-k8s.io/cluster-name=demo"
@@ -126,9 +135,9 @@ def test_a_secret_that_core_would_not_see_is_named_with_the_remedy(label: str | 
     ],
 )
 def test_a_secret_that_lacks_something_says_what(
-    purpose: secrets.Purpose, keys: tuple[str, ...], missing: str
+    purpose: SecretPurpose, keys: tuple[str, ...], missing: str
 ) -> None:
-    assert secrets.problem(brought(*keys), purpose, cluster="demo") == (
+    assert secret_problem(brought(*keys), purpose, cluster="demo") == (
         f"Secret demo-x has nothing under {missing}; "
         "add it, or delete the secret so that it is made anew"
     )
@@ -137,10 +146,10 @@ def test_a_secret_that_lacks_something_says_what(
 def test_an_empty_value_is_nothing() -> None:
     secret = brought("value")
     secret.data["value"] = b""
-    assert secrets.problem(secret, "kubeconfig", cluster="demo") is not None
+    assert secret_problem(secret, "kubeconfig", cluster="demo") is not None
 
 
 def test_a_ca_whose_key_is_elsewhere_lacks_nothing() -> None:
     secret = brought("tls.crt")
-    assert secrets.problem(secret, "ca", cluster="demo", key_elsewhere=True) is None
-    assert secrets.problem(brought(), "ca", cluster="demo", key_elsewhere=True) is not None
+    assert secret_problem(secret, "ca", cluster="demo", key_elsewhere=True) is None
+    assert secret_problem(brought(), "ca", cluster="demo", key_elsewhere=True) is not None

@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 from capelin.api import Model, Object, ObjectMeta, crd, kind
 from capelin.api.core import ConfigMap, CustomResourceDefinition, Event, Secret
 from capelin.client import Client, Config, Forbidden, Impersonation, LeadershipLost
-from capelin.contract.owners import reference_to
+from capelin.contract import reference_to
 from capelin.controller import (
     Address,
     Context,

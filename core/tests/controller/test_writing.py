@@ -11,7 +11,7 @@ from annotated_types import Ge, Le, MaxLen
 from capelin.api import Model, Object, ObjectMeta, kind
 from capelin.api.core import ConfigMap, Event
 from capelin.client import Client, ClientOptions, Config, NotFound
-from capelin.contract.owners import reference_to
+from capelin.contract import reference_to
 from capelin.controller import Context, Recorder
 from capelin.testing.waiting import until
 

@@ -12,8 +12,7 @@ from annotated_types import MaxLen
 from capelin.api import BaseObject, Definition, Model, Object, ObjectMeta, kind
 from capelin.api.capi import Cluster, Machine
 from capelin.client import Client
-from capelin.contract.conditions import ConditionSpec, find
-from capelin.contract.owners import reference_to
+from capelin.contract import ConditionSpec, find_condition, reference_to
 from capelin.controller import After, Context, Done, EventRecord, For, Owns, Result, Watches
 from capelin.provider import (
     INFRA_CLUSTER,
@@ -190,7 +189,7 @@ async def world(kinds: None, client: Client, namespace: str) -> AsyncGenerator[W
 
 def condition(obj: Any, type_: str) -> tuple[str, str, str]:
     """Status, reason and message."""
-    found = find(obj.status.conditions, type_)
+    found = find_condition(obj.status.conditions, type_)
     assert found is not None, obj.status.conditions
     return found.status, found.reason, found.message
 

@@ -7,7 +7,7 @@ from typing import Final
 from capelin.api import Condition, Model
 from capelin.api.capi import Cluster, MachineDeployment, MachinePool
 from capelin.client import Client
-from capelin.contract.references import served
+from capelin.contract import served_resource
 
 # The conditions that say best why a control plane is not as desired, the best ones first. Those
 # that are true while something is going on come before those that are true when all is well.
@@ -164,7 +164,7 @@ async def _control_plane(client: Client, cluster: Cluster) -> ControlPlaneObject
     reference = cluster.spec.control_plane_ref
     if reference is None or not (reference.api_group and reference.kind and reference.name):
         return None
-    resource = await served(client, reference.api_group, reference.kind)
+    resource = await served_resource(client, reference.api_group, reference.kind)
     if resource is None:
         return None
     found = await client.find(resource, reference.name, cluster.namespace)

@@ -15,7 +15,7 @@ from capelin.api.capi import (
     MachinePool,
 )
 from capelin.client import Client, ClientError, NotServed
-from capelin.contract.references import served
+from capelin.contract import served_resource
 from capelin.embedded.management import Environment, Status, all_environments, current_status
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -154,7 +154,7 @@ async def _referenced(
 ) -> Shown | None:
     if reference is None or not (reference.api_group and reference.kind and reference.name):
         return None
-    resource = await served(client, reference.api_group, reference.kind)
+    resource = await served_resource(client, reference.api_group, reference.kind)
     if resource is None:
         return None
     found = await client.find(resource, reference.name, namespace)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from capelin.contract.versions import upgrade_problem
+from capelin.contract import upgrade_problem
 from capelin.errors import InvalidInputError
 from capelin.versions import Version
 

@@ -2,7 +2,6 @@
 
 import pytest
 from capelin.api import BaseObject, crd
-from capelin.contract.names import crd_name
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 from capelin_control_plane.provider import LABEL, provider
 
@@ -11,7 +10,7 @@ from capelin_control_plane.provider import LABEL, provider
 def test_core_finds_the_kind_and_both_generations_of_the_contract(kind: type[BaseObject]) -> None:
     definition = crd(kind, provider=LABEL)
     resource = kind.resource
-    assert definition["metadata"]["name"] == crd_name(resource.group, resource.kind)
+    assert definition["metadata"]["name"] == f"{resource.kind.lower()}s.{resource.group}"
     labels = definition["metadata"]["labels"]
     assert labels["cluster.x-k8s.io/v1beta1"] == "v1alpha1"
     assert labels["cluster.x-k8s.io/v1beta2"] == "v1alpha1"

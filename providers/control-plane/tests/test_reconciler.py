@@ -11,9 +11,13 @@ import pytest
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
 from capelin.client import Client, Config
-from capelin.contract.conditions import ConditionSpec
-from capelin.contract.labels import CLUSTER_NAME_LABEL, PAUSED_ANNOTATION, WATCH_LABEL
-from capelin.contract.owners import reference_to
+from capelin.contract import (
+    CLUSTER_NAME_LABEL,
+    PAUSED_ANNOTATION,
+    WATCH_LABEL,
+    ConditionSpec,
+    reference_to,
+)
 from capelin.controller import Manager, ObjectKey
 from capelin.provider import Blocked
 from capelin.testing.managers import running

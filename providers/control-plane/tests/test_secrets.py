@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from capelin.api.core import Secret
 from capelin.client import Client
-from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
-from capelin.contract.owners import controller_of, is_controlled_by
+from capelin.contract import CLUSTER_NAME_LABEL, SECRET_TYPE, controller_of, is_controlled_by
 from capelin.pki import KeyPair, new_ca, read_kubeconfig, validity_of
 from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, Spec

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from capelin.api import ObjectMeta, OwnerReference
 from capelin.api.capi import Cluster, Machine, MachinePool
-from capelin.contract.labels import POOL_NAME_LABEL
+from capelin.contract import POOL_NAME_LABEL
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.desired import (
     REVISION_LABEL,

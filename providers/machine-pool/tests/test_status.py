@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from capelin.api import Condition, ObjectMeta
 from capelin.api.capi import Cluster, MachinePool
-from capelin.contract.conditions import ConditionSpec, update
+from capelin.contract import ConditionSpec, update_conditions
 from capelin.provider import (
     Endpoint,
     InfraClusterStatus,
@@ -45,7 +45,7 @@ def machine(name: str = "m", *observed: InstanceStatus) -> CapelinMachine:
     """A machine after the backend has reported these states, one after the other."""
     status = InfraMachineStatus()
     for state in observed:
-        status.conditions = update(
+        status.conditions = update_conditions(
             status.conditions, machine_conditions(state), now=NOW, generation=3
         )
         if state.running:

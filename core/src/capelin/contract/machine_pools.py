@@ -1,19 +1,12 @@
-"""Machine pools: provider ids, sizes, and which instance goes first.
+"""Machine pools: the list of provider ids, where machines go, and which one goes first."""
 
-Rules `infra-machine-pool/provider-id-list`, `infra-machine-pool/machines`,
-`infra-machine-pool/autoscaler`.
-"""
-
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from capelin.api import BaseObject
 from capelin.contract.labels import (
-    AUTOSCALER_MAX_SIZE_ANNOTATION,
-    AUTOSCALER_MIN_SIZE_ANNOTATION,
     DELETE_MACHINE_ANNOTATION,
-    REPLICAS_MANAGED_BY_ANNOTATION,
 )
 
 LONGEST_PROVIDER_ID = 512
@@ -46,46 +39,25 @@ def provider_id_list(provider_ids: Iterable[str]) -> list[str]:
     return listed
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How far the cluster autoscaler may go."""
-
-    least: int
-    most: int
-
-
-def autoscaler_sizes(annotations: Mapping[str, str]) -> Sizes | None:
-    """How far the cluster autoscaler may go with a pool; nothing if it is not to touch it.
-
-    Raises:
-        ValueError: the annotations contradict themselves.
-    """
-    least = _size(annotations, AUTOSCALER_MIN_SIZE_ANNOTATION)
-    most = _size(annotations, AUTOSCALER_MAX_SIZE_ANNOTATION)
-    if least is None or most is None:
-        return None
-    if least > most:
-        raise ValueError(
-            f"annotation {AUTOSCALER_MIN_SIZE_ANNOTATION} says {least}, which is more than "
-            f"{AUTOSCALER_MAX_SIZE_ANNOTATION} says, {most}; make the first the smaller one"
-        )
-    return Sizes(least, most)
-
-
-def replicas_are_managed_elsewhere(annotations: Mapping[str, str]) -> bool:
-    """Whether somebody else decides how many replicas a pool has."""
-    return annotations.get(REPLICAS_MANAGED_BY_ANNOTATION, "false") != "false"
-
-
 def is_to_go_first(machine: BaseObject) -> bool:
     """Whether a Machine was chosen to go when there are to be fewer."""
     return DELETE_MACHINE_ANNOTATION in machine.metadata.annotations
 
 
-def _size(annotations: Mapping[str, str], name: str) -> int | None:
-    value = annotations.get(name)
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdecimal()):
-        raise ValueError(f"annotation {name} says {value!r}; write a number of replicas there")
-    return int(value)
+def emptiest_domain(
+    domains: Sequence[str], placed: Iterable[str | None], *, seed: str = ""
+) -> str | None:
+    """Where the next one goes: the domain that has the fewest, or none if there are no domains.
+
+    Args:
+        domains: Where it may go.
+        placed: Where the others are; what is nowhere, or elsewhere, does not count.
+        seed: Whose they are. It decides between domains that have the same number, so that many
+            small clusters do not all begin in the same one.
+    """
+    counts = Counter(placed)
+    return min(domains, key=lambda name: (counts[name], _shuffled(seed, name)), default=None)
+
+
+def _shuffled(seed: str, name: str) -> bytes:
+    return hashlib.sha256(f"{seed}/{name}".encode()).digest()

@@ -1,9 +1,68 @@
-"""References that name a group and a kind, and leave the version open as contract v1beta2 does."""
+"""References between objects: owners, a Cluster's parts, kinds of any version.
 
-from typing import Any, Protocol
+Core sets the owner and the label of an object some time after it was made. So finding nothing
+means to wait.
+"""
 
-from capelin.api import Resource
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from capelin.api import BaseObject, OwnerReference, Resource
+from capelin.api.capi import Cluster, ContractReference
 from capelin.client import NotServed
+from capelin.contract.labels import CLUSTER_NAME_LABEL
+
+ObjectT = TypeVar("ObjectT", bound=BaseObject)
+
+
+class Finder(Protocol):
+    """Whoever can look up an object by name, such as `capelin.client.Client`."""
+
+    async def find(
+        self, kind: type[ObjectT], name: str, namespace: str | None = ...
+    ) -> ObjectT | None:
+        """The object, or nothing if there is none of that name."""
+        ...
+
+
+def cluster_name_of(obj: BaseObject) -> str | None:
+    """The name of the Cluster that an object is part of: its owner, or what its label says.
+
+    An owner that is not a Cluster does not count: while a topology is being made, a secret
+    stands in for the Cluster.
+    """
+    resource = Cluster.resource
+    owner = find_owner(obj.metadata.owner_references, resource.group, resource.kind)
+    if owner is not None:
+        return owner.name
+    return obj.metadata.labels.get(CLUSTER_NAME_LABEL) or None
+
+
+async def cluster_of(client: Finder, obj: BaseObject) -> Cluster | None:
+    """The Cluster that an object is part of, or nothing as long as nobody can tell."""
+    name = cluster_name_of(obj)
+    return None if name is None else await client.find(Cluster, name, obj.namespace)
+
+
+async def owner_of(client: Finder, obj: BaseObject, kind: type[ObjectT]) -> ObjectT | None:
+    """The owner of a kind, such as a `Machine` or a `MachinePool`."""
+    resource = kind.resource
+    owner = find_owner(obj.metadata.owner_references, resource.group, resource.kind)
+    return None if owner is None else await client.find(kind, owner.name, obj.namespace)
+
+
+def named_by(reference: ContractReference | None, kind: type[BaseObject]) -> str | None:
+    """The name in a reference, if it is one to this kind: `named_by(spec.control_plane_ref, Mine)`.
+
+    For telling whose events concern whom.
+    """
+    resource = kind.resource
+    if reference is None or (reference.api_group, reference.kind) != (
+        resource.group,
+        resource.kind,
+    ):
+        return None
+    return reference.name
 
 
 class Discovery(Protocol):
@@ -14,7 +73,7 @@ class Discovery(Protocol):
         ...
 
 
-async def served(client: Discovery, group: str, kind: str) -> Resource | None:
+async def served_resource(client: Discovery, group: str, kind: str) -> Resource | None:
     """The resource of a kind in the first version that has it, the group's preferred one first.
 
     Other providers' kinds live in the same groups, in versions of their own.
@@ -31,3 +90,88 @@ async def served(client: Discovery, group: str, kind: str) -> Resource | None:
             if one["kind"] == kind and "/" not in one["name"]:
                 return Resource(group, version, kind, one["name"], one["namespaced"])
     return None
+
+
+class ControllerTakenError(ValueError):
+    """An object has a controller already, and there can only be one."""
+
+
+def reference_to(owner: BaseObject, *, controller: bool = False) -> OwnerReference:
+    """A reference to an owner, who may also be the one that controls the object."""
+    return OwnerReference(
+        api_version=owner.resource.api_version,
+        kind=owner.resource.kind,
+        name=owner.name,
+        uid=owner.uid,
+        controller=controller,
+        block_owner_deletion=controller,
+    )
+
+
+def ensure_owner(
+    references: Sequence[OwnerReference], wanted: OwnerReference
+) -> list[OwnerReference]:
+    """The references with `wanted` among them, in its old place if the owner had one.
+
+    The owner is known by group, kind and name, so that a reference to an older version of its
+    kind, or to the object that it was before a move, is brought up to date. Whoever controls the
+    object goes on doing so: core makes controllers of owners that others only list.
+
+    Raises:
+        ControllerTakenError: `wanted` is to control the object, and something else does.
+    """
+    controller = controller_of(references)
+    if wanted.controller and controller is not None and not same_owner(controller, wanted):
+        raise ControllerTakenError(
+            f"{controller.kind} {controller.name} already controls this object, so {wanted.kind} "
+            f"{wanted.name} cannot; remove that owner, or refer to another object"
+        )
+    ensured = list(references)
+    for place, reference in enumerate(ensured):
+        if same_owner(reference, wanted):
+            ensured[place] = _kept_in_control(reference, wanted)
+            return ensured
+    return [*ensured, wanted]
+
+
+def find_owner(
+    references: Sequence[OwnerReference], group: str, kind: str
+) -> OwnerReference | None:
+    """The owner of a kind, whatever version of it is referred to."""
+    return next(
+        (
+            reference
+            for reference in references
+            if reference.kind == kind and group_of(reference) == group
+        ),
+        None,
+    )
+
+
+def controller_of(references: Sequence[OwnerReference]) -> OwnerReference | None:
+    """The owner that controls the object."""
+    return next((reference for reference in references if reference.controller), None)
+
+
+def is_controlled_by(obj: BaseObject, owner: BaseObject) -> bool:
+    """Whether `owner` made the object and may remove it."""
+    controller = controller_of(obj.metadata.owner_references)
+    return controller is not None and same_owner(controller, reference_to(owner))
+
+
+def same_owner(one: OwnerReference, other: OwnerReference) -> bool:
+    """Whether two references mean the same owner, in whichever version of its kind."""
+    return (group_of(one), one.kind, one.name) == (group_of(other), other.kind, other.name)
+
+
+def group_of(reference: OwnerReference) -> str:
+    """The API group of the owner's kind."""
+    return reference.api_version.rpartition("/")[0]
+
+
+def _kept_in_control(present: OwnerReference, wanted: OwnerReference) -> OwnerReference:
+    if not present.controller or wanted.controller:
+        return wanted
+    return wanted.model_copy(
+        update={"controller": True, "block_owner_deletion": present.block_owner_deletion}
+    )

@@ -1,6 +1,6 @@
 """The secrets of a Cluster: their names, their shape, and whose they are.
 
-Rules `control-plane/kubeconfig`, `control-plane/certificates`. What a provider makes has the
+What a provider makes has the
 control plane as its controller. What a user brought has not: it is read, and never changed or
 removed.
 """
@@ -10,10 +10,10 @@ from typing import Literal
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.core import Secret
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
-from capelin.contract.owners import is_controlled_by, reference_to
+from capelin.contract.references import reference_to
 from capelin.pki import KeyPair, ServiceAccountKeys
 
-Purpose = Literal["kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client"]
+SecretPurpose = Literal["kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client"]
 """What a secret is for, as it stands at the end of its name.
 
 `ca` is the cluster's authority, `etcd` and `proxy` those of etcd and of the front proxy, `sa` the
@@ -21,44 +21,38 @@ keys that sign service account tokens, `apiserver-etcd-client` how to speak with
 not the control plane's own.
 """
 
-KUBECONFIG = "value"
-CERTIFICATE = "tls.crt"
-PRIVATE_KEY = "tls.key"
-BOOTSTRAP_DATA = "value"
-BOOTSTRAP_FORMAT = "format"
+KUBECONFIG_KEY = "value"
+CERTIFICATE_KEY = "tls.crt"
+PRIVATE_KEY_KEY = "tls.key"
+BOOTSTRAP_DATA_KEY = "value"
 
 
-def secret_name(cluster: str, purpose: Purpose) -> str:
+def secret_name(cluster: str, purpose: SecretPurpose) -> str:
     """The name of a Cluster's secret."""
     return f"{cluster}-{purpose}"
 
 
 def kubeconfig_secret(kubeconfig: bytes, *, cluster: str, owner: BaseObject) -> Secret:
     """The secret through which core, and administrators, reach the workload cluster."""
-    return _secret(cluster, "kubeconfig", {KUBECONFIG: kubeconfig}, owner)
+    return _secret(cluster, "kubeconfig", {KUBECONFIG_KEY: kubeconfig}, owner)
 
 
 def certificate_secret(
-    purpose: Purpose, pair: KeyPair, *, cluster: str, owner: BaseObject
+    purpose: SecretPurpose, pair: KeyPair, *, cluster: str, owner: BaseObject
 ) -> Secret:
     """A secret that holds a certificate and its key."""
-    data = {CERTIFICATE: pair.certificate_pem, PRIVATE_KEY: pair.private_key_pem}
+    data = {CERTIFICATE_KEY: pair.certificate_pem, PRIVATE_KEY_KEY: pair.private_key_pem}
     return _secret(cluster, purpose, data, owner)
 
 
 def service_account_secret(keys: ServiceAccountKeys, *, cluster: str, owner: BaseObject) -> Secret:
     """The secret that holds the service account keys, the public one in the certificate's place."""
-    data = {CERTIFICATE: keys.public_key_pem, PRIVATE_KEY: keys.private_key_pem}
+    data = {CERTIFICATE_KEY: keys.public_key_pem, PRIVATE_KEY_KEY: keys.private_key_pem}
     return _secret(cluster, "sa", data, owner)
 
 
-def is_ours(secret: Secret, owner: BaseObject) -> bool:
-    """Whether `owner` made the secret, and may change and remove it."""
-    return is_controlled_by(secret, owner)
-
-
-def problem(
-    secret: Secret, purpose: Purpose, *, cluster: str, key_elsewhere: bool = False
+def secret_problem(
+    secret: Secret, purpose: SecretPurpose, *, cluster: str, key_elsewhere: bool = False
 ) -> str | None:
     """What keeps a secret from being what a Cluster needs; nothing when its shape is right.
 
@@ -75,11 +69,11 @@ def problem(
             f"{CLUSTER_NAME_LABEL}={cluster}"
         )
     if purpose == "kubeconfig":
-        needed = [KUBECONFIG]
+        needed = [KUBECONFIG_KEY]
     elif purpose == "sa":
-        needed = [PRIVATE_KEY]
+        needed = [PRIVATE_KEY_KEY]
     else:
-        needed = [CERTIFICATE] if key_elsewhere else [CERTIFICATE, PRIVATE_KEY]
+        needed = [CERTIFICATE_KEY] if key_elsewhere else [CERTIFICATE_KEY, PRIVATE_KEY_KEY]
     missing = [key for key in needed if not secret.data.get(key)]
     if missing:
         return (
@@ -89,7 +83,9 @@ def problem(
     return None
 
 
-def _secret(cluster: str, purpose: Purpose, data: dict[str, bytes], owner: BaseObject) -> Secret:
+def _secret(
+    cluster: str, purpose: SecretPurpose, data: dict[str, bytes], owner: BaseObject
+) -> Secret:
     return Secret(
         metadata=ObjectMeta(
             name=secret_name(cluster, purpose),

@@ -26,7 +26,7 @@ from capelin.client import (
     Unavailable,
     Unreachable,
 )
-from capelin.contract.labels import WATCH_LABEL
+from capelin.contract import WATCH_LABEL
 from capelin.controller import Recorder, logs
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import Check, ListenError, Metrics, Probes

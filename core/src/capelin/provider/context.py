@@ -10,9 +10,13 @@ from capelin.api import BaseObject, Condition, Model, Object, ObjectMeta, Unstru
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Secret
 from capelin.client import Client, NotFound, Unreachable, WorkloadClients
-from capelin.contract import secrets
-from capelin.contract.conditions import WAITING_FOR_CONTROL_PLANE, ConditionSpec, update
-from capelin.contract.machine_pools import provider_id_list
+from capelin.contract import (
+    BOOTSTRAP_DATA_KEY,
+    WAITING_FOR_CONTROL_PLANE,
+    ConditionSpec,
+    provider_id_list,
+    update_conditions,
+)
 from capelin.controller import Context
 from capelin.provider.blocked import Blocked
 from capelin.provider.fields import Endpoint, FailureDomain, Initialization, MachineAddress
@@ -73,7 +77,7 @@ class StatusDraft:
         status = self.status
         own: list[Condition] = status.conditions if self._status else []
         kept = {one.type: ConditionSpec.of(one) for one in own or self.before.values()}
-        conditions = update(
+        conditions = update_conditions(
             self.before.values(),
             (kept | self._specs).values(),
             now=now,
@@ -248,7 +252,7 @@ class InfraMachineContext(ProviderContext[Machine]):
         """What the machine runs when it starts for the first time."""
         name = self.owner.spec.bootstrap.data_secret_name
         secret = await self.client.get(Secret, cast("str", name), self.owner.namespace)
-        return secret.data[secrets.BOOTSTRAP_DATA]
+        return secret.data[BOOTSTRAP_DATA_KEY]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Generic, Literal
 
 from capelin.api import Model
 from capelin.api.capi import Cluster
-from capelin.contract.clusters import named_by
-from capelin.contract.conditions import AVAILABLE
+from capelin.contract import AVAILABLE, named_by
 from capelin.controller import ObjectKey, Permission, Result
 from capelin.provider.context import ControlPlaneContext, ProviderContext
 from capelin.provider.fields import ControlPlaneStatus

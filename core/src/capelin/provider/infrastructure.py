@@ -6,15 +6,15 @@ from typing import Any, ClassVar, Generic
 
 from capelin.api import Model
 from capelin.api.capi import Cluster, Machine, MachinePool
-from capelin.contract.clusters import named_by
-from capelin.contract.conditions import (
+from capelin.contract import (
     NOT_PROVISIONED,
     WAITING_FOR_BOOTSTRAP_DATA,
     WAITING_FOR_CLUSTER_INFRASTRUCTURE,
     WAITING_FOR_CONTROL_PLANE,
     ConditionSpec,
+    is_managed_elsewhere,
+    named_by,
 )
-from capelin.contract.metadata import is_managed_elsewhere
 from capelin.controller import ObjectKey, Permission, Result
 from capelin.provider.blocked import Blocked
 from capelin.provider.context import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from capelin.api import BaseObject, Unstructured, crd, immutable_templates
-from capelin.contract.names import ProviderType, provider_label
+from capelin.contract import ProviderType, provider_label
 
 if TYPE_CHECKING:
     from capelin.controller import Reconciler

@@ -13,9 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 from capelin.api import BaseObject, Model, Object, Template
 from capelin.api.capi import Cluster, Machine
 from capelin.client import Client, Conflict, NotFound, WorkloadClients
-from capelin.contract.clusters import cluster_of, named_by, owner_of
-from capelin.contract.conditions import DELETING, READY, ConditionSpec
-from capelin.contract.pausing import paused
+from capelin.contract import DELETING, READY, ConditionSpec, cluster_of, named_by, owner_of, paused
 from capelin.controller import (
     After,
     Context,

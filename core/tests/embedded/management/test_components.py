@@ -5,7 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from capelin.contract.names import ProviderType
+from capelin.contract import ProviderType
 from capelin.embedded.management.components import (
     Component,
     Placement,

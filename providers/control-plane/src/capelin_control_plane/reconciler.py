@@ -7,9 +7,14 @@ from typing import Any
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Secret
 from capelin.client import Client, ClientError
-from capelin.contract.clusters import named_by
-from capelin.contract.conditions import DELETING, ConditionSpec, is_true
-from capelin.contract.labels import CLUSTER_NAME_LABEL, CONTROL_PLANE_LABEL
+from capelin.contract import (
+    CLUSTER_NAME_LABEL,
+    CONTROL_PLANE_LABEL,
+    DELETING,
+    ConditionSpec,
+    is_condition_true,
+    named_by,
+)
 from capelin.controller import After, Context, Done, ObjectKey, Owns, Permission, Result
 from capelin.provider import Blocked, ControlPlaneContext, ControlPlaneReconciler
 
@@ -224,7 +229,7 @@ def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> 
     if not observed.answers:
         message = "no API server is ready yet"
         return ConditionSpec(type_, "False", conditions.WAITING_FOR_API_SERVER, message)
-    if is_true((control_plane.status or Status()).conditions, type_):
+    if is_condition_true((control_plane.status or Status()).conditions, type_):
         return ConditionSpec(type_, "True", type_)
     return ConditionSpec(type_, "Unknown", conditions.STARTING, "being applied")
 

@@ -6,17 +6,19 @@ from typing import Literal
 
 from capelin.api.core import Secret
 from capelin.client import AlreadyExists, Client
-from capelin.contract.labels import SECRET_TYPE
-from capelin.contract.owners import controller_of, ensure, reference_to
-from capelin.contract.secrets import (
-    CERTIFICATE,
-    KUBECONFIG,
-    PRIVATE_KEY,
+from capelin.contract import (
+    CERTIFICATE_KEY,
+    KUBECONFIG_KEY,
+    PRIVATE_KEY_KEY,
+    SECRET_TYPE,
     certificate_secret,
-    is_ours,
+    controller_of,
+    ensure_owner,
+    is_controlled_by,
     kubeconfig_secret,
-    problem,
+    reference_to,
     secret_name,
+    secret_problem,
     service_account_secret,
 )
 from capelin.pki import (
@@ -103,7 +105,7 @@ async def ensure_kubeconfig(
     present = await client.find(Secret, name, desired.namespace)
     if present is not None and not _may_change(present, control_plane):
         return
-    data = present.data.get(KUBECONFIG) if present else None
+    data = present.data.get(KUBECONFIG_KEY) if present else None
     reason = kubeconfig_reason(
         data,
         endpoint.url,
@@ -155,7 +157,9 @@ async def _find(
     if controller_of(secret.metadata.owner_references) is not None:
         return secret
     # Ours, but somebody removed its owner: without one, clusterctl move would leave it behind.
-    owners = ensure(secret.metadata.owner_references, reference_to(control_plane, controller=True))
+    owners = ensure_owner(
+        secret.metadata.owner_references, reference_to(control_plane, controller=True)
+    )
     patch = {
         "metadata": {
             "resourceVersion": secret.metadata.resource_version,
@@ -189,7 +193,9 @@ def _new_secret(
 def _read_ca(purpose: Authority, desired: ControlPlane, secret: Secret) -> KeyPair:
     _check(purpose, desired, secret)
     try:
-        return read_ca(secret.data.get(CERTIFICATE), secret.data.get(PRIVATE_KEY), desired.now)
+        return read_ca(
+            secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY), desired.now
+        )
     except InvalidPemError as error:
         raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
 
@@ -197,20 +203,24 @@ def _read_ca(purpose: Authority, desired: ControlPlane, secret: Secret) -> KeyPa
 def _read_keys(desired: ControlPlane, secret: Secret) -> ServiceAccountKeys:
     _check("sa", desired, secret)
     try:
-        return read_service_account_keys(secret.data.get(CERTIFICATE), secret.data.get(PRIVATE_KEY))
+        return read_service_account_keys(
+            secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY)
+        )
     except InvalidPemError as error:
         raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
 
 
 def _check(purpose: Purpose, desired: ControlPlane, secret: Secret) -> None:
-    message = problem(secret, purpose, cluster=desired.cluster)
+    message = secret_problem(secret, purpose, cluster=desired.cluster)
     if message is not None:
         raise Blocked("CertificatesNotUsable", message)
 
 
 def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:
     controller = controller_of(secret.metadata.owner_references)
-    return is_ours(secret, control_plane) or (controller is None and secret.type == SECRET_TYPE)
+    return is_controlled_by(secret, control_plane) or (
+        controller is None and secret.type == SECRET_TYPE
+    )
 
 
 def _is_issued_before(data: bytes, moment: datetime | None) -> bool:

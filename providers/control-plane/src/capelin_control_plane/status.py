@@ -3,8 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capelin.contract.conditions import AVAILABLE, ConditionSpec, is_true, update
-from capelin.contract.labels import CLUSTER_NAME_LABEL
+from capelin.contract import (
+    AVAILABLE,
+    CLUSTER_NAME_LABEL,
+    ConditionSpec,
+    is_condition_true,
+    update_conditions,
+)
 from capelin.provider import Blocked, ControlPlaneInitialization, VersionCount
 from capelin.versions import Version
 
@@ -69,7 +74,7 @@ def running_status(
         remediating(unhealthy),
     ]
     return Status(
-        conditions=update(
+        conditions=update_conditions(
             before.conditions,
             conditions,
             now=desired.now,
@@ -202,7 +207,7 @@ def unhealthy_instances(
     control_plane: CapelinControlPlane, observed: Observed
 ) -> tuple[InstanceStatus, ...]:
     """The instances that ran before and are being restarted, until they are ready."""
-    was_remediating = is_true((control_plane.status or Status()).conditions, REMEDIATING)
+    was_remediating = is_condition_true((control_plane.status or Status()).conditions, REMEDIATING)
     return tuple(
         instance
         for instance in observed.statuses

@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.capi import Cluster, Machine, MachinePool
-from capelin.contract.clusters import cluster_name_of
-from capelin.contract.labels import (
+from capelin.contract import (
     NODE_CLUSTER_NAME_ANNOTATION,
     NODE_CLUSTER_NAMESPACE_ANNOTATION,
     NODE_MACHINE_ANNOTATION,
     NODE_OWNER_KIND_ANNOTATION,
     NODE_OWNER_NAME_ANNOTATION,
     POOL_NAME_LABEL,
+    cluster_name_of,
+    pool_machine_labels,
+    reference_to,
 )
-from capelin.contract.metadata import pool_machine_labels
-from capelin.contract.owners import reference_to
 from capelin.controller import ObjectKey
 from capelin.provider import Blocked
 

@@ -7,16 +7,17 @@ from datetime import datetime, timedelta
 
 from capelin.api import BaseObject, OwnerReference
 from capelin.api.capi import Cluster, Machine
-from capelin.contract import failure_domains
-from capelin.contract.conditions import (
+from capelin.contract import (
+    POOL_NAME_LABEL,
     WAITING_FOR_BOOTSTRAP_DATA,
     WAITING_FOR_CLUSTER_INFRASTRUCTURE,
-    find,
-    is_true,
+    emptiest_domain,
+    find_condition,
+    is_condition_true,
+    is_to_go_first,
+    reference_to,
+    same_owner,
 )
-from capelin.contract.labels import POOL_NAME_LABEL
-from capelin.contract.machine_pools import is_to_go_first
-from capelin.contract.owners import reference_to, same_owner
 from capelin.provider import WAITING_FOR_OWNER, Blocked
 
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine
@@ -163,7 +164,7 @@ def machine_info(machine: Machine) -> MachineInfo:
     """The part of a Machine that matters for choosing which one to delete."""
     return MachineInfo(
         deleting_since=machine.metadata.deletion_timestamp,
-        node_ready=is_true(machine.status.conditions, "NodeReady"),
+        node_ready=is_condition_true(machine.status.conditions, "NodeReady"),
         delete_first=is_to_go_first(machine),
     )
 
@@ -241,7 +242,7 @@ def deletions_under_way(infos: Iterable[MachineInfo], now: datetime) -> int:
 
 def node_was_deleted(machine: Machine) -> bool:
     """Whether core has seen that a Machine's Node was deleted."""
-    node_ready = find(machine.status.conditions, "NodeReady")
+    node_ready = find_condition(machine.status.conditions, "NodeReady")
     return node_ready is not None and node_ready.reason == "NodeDeleted"
 
 
@@ -250,7 +251,7 @@ def needs_remediation(machine: Machine) -> bool:
 
     Core does so for MachineSets. For the machines of a pool, this provider has to.
     """
-    remediated = find(machine.status.conditions, "OwnerRemediated")
+    remediated = find_condition(machine.status.conditions, "OwnerRemediated")
     return remediated is not None and remediated.status == "False"
 
 
@@ -303,7 +304,7 @@ def _next_failure_domains(
     placed = [machine.spec.failure_domain for machine in machines]
     chosen: list[str | None] = []
     for _ in range(count):
-        domain = failure_domains.fewest(
+        domain = emptiest_domain(
             desired.failure_domains, [*placed, *chosen], seed=desired.machine_pool.uid
         )
         chosen.append(domain)

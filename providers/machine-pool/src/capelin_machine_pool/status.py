@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 
-from capelin.contract.conditions import READY, ConditionSpec, find, is_true
-from capelin.contract.machine_pools import provider_id_list
+from capelin.contract import (
+    READY,
+    ConditionSpec,
+    find_condition,
+    is_condition_true,
+    provider_id_list,
+)
 from capelin.provider import Blocked, Initialization
 
 from capelin_machine_pool.api import (
@@ -104,12 +109,12 @@ def is_provisioned(obj: CapelinCluster | CapelinMachine) -> bool:
 
 def is_ready(machine: CapelinMachine) -> bool:
     """Whether a machine runs."""
-    return machine.status is not None and is_true(machine.status.conditions, READY)
+    return machine.status is not None and is_condition_true(machine.status.conditions, READY)
 
 
 def is_lost(machine: CapelinMachine) -> bool:
     """Whether a machine had a Node and the Node was deleted."""
-    running = find(machine.status.conditions, NODE_RUNNING) if machine.status else None
+    running = find_condition(machine.status.conditions, NODE_RUNNING) if machine.status else None
     return running is not None and running.reason == NODE_DELETED
 
 

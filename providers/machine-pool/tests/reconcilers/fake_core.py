@@ -11,8 +11,7 @@ from capelin.api import OwnerReference, Unstructured
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Secret
 from capelin.client import Client, WorkloadClients
-from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
-from capelin.contract.owners import reference_to
+from capelin.contract import CLUSTER_NAME_LABEL, SECRET_TYPE, reference_to
 from capelin.controller import Context, ObjectKey, Recorder
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload

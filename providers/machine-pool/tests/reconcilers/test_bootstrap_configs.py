@@ -7,7 +7,7 @@ import pytest
 from capelin.api import Condition, ObjectMeta, OwnerReference
 from capelin.api.capi import Cluster, MachinePool
 from capelin.client import Forbidden, NotServed
-from capelin.contract.conditions import find
+from capelin.contract import find_condition
 from capelin.controller import After
 from capelin.provider import InfraMachineStatus, Initialization
 from capelin_machine_pool.api import (
@@ -101,7 +101,7 @@ class Management(FakeClient):
         if config is not None:
             self.objects["KubeadmConfig", "boot"] = {"spec": config}
 
-    async def find(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+    async def find_condition(self, kind: Any, name: str, namespace: str | None = None) -> Any:
         if name == "boot" and not self._is_allowed:
             raise Forbidden(403, "Forbidden")
         return await super().find(kind, name, namespace)
@@ -125,7 +125,7 @@ async def look(client: Management) -> tuple[object, MachinePoolStatus]:
 
 
 def told(status: MachinePoolStatus, type_: str) -> tuple[str, str]:
-    condition = find(status.conditions, type_)
+    condition = find_condition(status.conditions, type_)
     assert condition is not None
     return condition.status, condition.reason
 
@@ -139,7 +139,7 @@ async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served
     assert (status.ready, status.initialization.provisioned, status.replicas) == (True, True, 2)
     assert told(status, "Ready") == ("True", "Ready")
     assert told(status, "UpToDate") == ("Unknown", "WaitingForBootstrapConfig")
-    condition = find(status.conditions, "UpToDate")
+    condition = find_condition(status.conditions, "UpToDate")
     assert condition is not None
     assert "bootstrap.configRef" in condition.message
     assert "create it again" in condition.message
@@ -163,7 +163,7 @@ async def test_a_bootstrap_config_that_may_not_be_read_is_named_with_what_to_do(
     client = Management(CONFIG, is_allowed=False)
     _, status = await look(client)
     assert client.changes == ["providerIDList: 2", "status CapelinMachinePool"]
-    condition = find(status.conditions, "UpToDate")
+    condition = find_condition(status.conditions, "UpToDate")
     assert condition is not None
     assert (condition.status, condition.reason) == ("Unknown", "BootstrapConfigForbidden")
     assert "KubeadmConfig boot" in condition.message

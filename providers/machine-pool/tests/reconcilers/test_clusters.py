@@ -4,8 +4,7 @@ from typing import Any
 
 from capelin.api.capi import Cluster
 from capelin.client import Client
-from capelin.contract.conditions import find
-from capelin.contract.owners import reference_to
+from capelin.contract import find_condition, reference_to
 from capelin.controller import Done
 from capelin_machine_pool.api import CapelinCluster
 from capelin_machine_pool.reconcilers import ClusterReconciler
@@ -61,7 +60,7 @@ async def test_what_goes_says_so_and_names_who_holds_it(
     going = (await looked_after(client, namespace)).status
     assert going is not None
     assert going.ready
-    said = find(going.conditions, "Deleting")
+    said = find_condition(going.conditions, "Deleting")
     assert said is not None
     assert said.status == "True"
     assert "example.com/others" in said.message

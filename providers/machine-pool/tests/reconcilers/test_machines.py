@@ -9,8 +9,7 @@ from capelin.api import ObjectMeta
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
 from capelin.client import Client, WorkloadClients
-from capelin.contract.conditions import find
-from capelin.contract.owners import reference_to
+from capelin.contract import find_condition, reference_to
 from capelin.controller import After
 from capelin.provider import InfraMachineStatus, MachineAddress
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
@@ -149,7 +148,7 @@ async def test_pausing_changes_one_condition_and_leaves_the_others() -> None:
     annotations = {"cluster.x-k8s.io/paused": ""}
     its.client.objects["CapelinMachine", "one"]["metadata"]["annotations"] = annotations
     after = (await its.reconcile()).conditions
-    paused = find(after, "Paused")
+    paused = find_condition(after, "Paused")
     assert paused is not None
     assert paused.status == "True"
     assert [one for one in after if one.type != "Paused"] == [

@@ -3,7 +3,7 @@
 import pytest
 from capelin.api.capi import Cluster, Machine
 from capelin.client import Client
-from capelin.contract.conditions import find
+from capelin.contract import find_condition
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
 from .fake_core import NAME, NEW, OLD, World
@@ -88,7 +88,7 @@ async def test_a_machine_without_a_version_says_where_to_say_it(world: World) ->
         await world.provider_steps(world.client)
     (made,) = (one for one in await world.instances() if one.name not in before)
     assert made.status is not None
-    ready = find(made.status.conditions, "Ready")
+    ready = find_condition(made.status.conditions, "Ready")
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "WaitingForVersion")
     assert "spec.template.spec.version" in ready.message

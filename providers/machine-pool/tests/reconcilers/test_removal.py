@@ -20,7 +20,7 @@ from capelin.client import (
     Unreachable,
     WorkloadClients,
 )
-from capelin.contract.conditions import find
+from capelin.contract import find_condition
 from capelin.controller import After, ObjectKey, Result
 from capelin.provider import InfraMachineStatus, Initialization
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
@@ -142,7 +142,7 @@ class World:
 
     def said(self, name: str, type_: str) -> tuple[str, str]:
         status = CapelinMachine.read(self.client.objects["CapelinMachine", name]).status
-        condition = find(status.conditions, type_) if status else None
+        condition = find_condition(status.conditions, type_) if status else None
         assert condition is not None
         return condition.status, condition.message
 

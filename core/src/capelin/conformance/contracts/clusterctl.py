@@ -2,7 +2,7 @@
 
 from capelin.conformance.contracts.rule import BOOK, Contract, ContractRule, Field
 from capelin.conformance.contracts.shared import CONTRACTS
-from capelin.contract.labels import (
+from capelin.contract import (
     BLOCK_MOVE_ANNOTATION,
     CLUSTERCTL_LABEL,
     DELETE_FOR_MOVE_ANNOTATION,

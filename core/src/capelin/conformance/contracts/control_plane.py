@@ -11,7 +11,7 @@ from capelin.conformance.contracts.shared import (
     template,
     terminal_failures,
 )
-from capelin.contract.labels import (
+from capelin.contract import (
     CLUSTER_NAME_LABEL,
     CONTROL_PLANE_LABEL,
     CONTROL_PLANE_NAME_LABEL,

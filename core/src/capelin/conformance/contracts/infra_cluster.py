@@ -11,7 +11,7 @@ from capelin.conformance.contracts.shared import (
     template,
     terminal_failures,
 )
-from capelin.contract.labels import MANAGED_BY_ANNOTATION
+from capelin.contract import MANAGED_BY_ANNOTATION
 
 _NAME = "infra-cluster"
 _KIND = "InfraCluster"

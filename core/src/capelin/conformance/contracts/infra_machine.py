@@ -12,7 +12,7 @@ from capelin.conformance.contracts.shared import (
     template_dry_run,
     terminal_failures,
 )
-from capelin.contract.labels import INTERRUPTIBLE_LABEL
+from capelin.contract import INTERRUPTIBLE_LABEL
 
 _NAME = "infra-machine"
 _KIND = "InfraMachine"

@@ -12,7 +12,7 @@ from capelin.conformance.contracts.shared import (
     template_dry_run,
     terminal_failures,
 )
-from capelin.contract.labels import (
+from capelin.contract import (
     AUTOSCALER_MAX_SIZE_ANNOTATION,
     AUTOSCALER_MIN_SIZE_ANNOTATION,
     CLUSTER_NAME_LABEL,

@@ -1,7 +1,7 @@
 """What core asks of a Runtime Extension."""
 
 from capelin.conformance.contracts.rule import BOOK, PROPOSALS, Contract, ContractRule, Field
-from capelin.contract.labels import (
+from capelin.contract import (
     BEFORE_UPGRADE_HOOK_PREFIX,
     INJECT_CA_FROM_SECRET_ANNOTATION,
     OK_TO_DELETE_ANNOTATION,

@@ -1,7 +1,7 @@
 """The rules that every contract kind has to follow."""
 
 from capelin.conformance.contracts.rule import BOOK, ContractRule, Field
-from capelin.contract.labels import (
+from capelin.contract import (
     AGGREGATE_TO_MANAGER_LABEL,
     PAUSED_ANNOTATION,
     TOPOLOGY_DRY_RUN_ANNOTATION,

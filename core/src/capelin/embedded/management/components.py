@@ -9,7 +9,7 @@ from typing import Final, Literal
 from uuid import NAMESPACE_DNS, uuid5
 
 from capelin.api import Unstructured
-from capelin.contract.names import ProviderType
+from capelin.contract import ProviderType
 from capelin.embedded.components import TIMER_SLACK
 from capelin.embedded.management.manifests import LaunchSpec, inventory_entry
 from capelin.embedded.processes import Command, Limits

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast, get_args
 
 from capelin.api import Unstructured
-from capelin.contract.names import ProviderType, provider_label
+from capelin.contract import ProviderType, provider_label
 from capelin.embedded.apiserver import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import CLUSTER_API, KUBERNETES, Binaries, parse_component
 from capelin.embedded.management.components import Component

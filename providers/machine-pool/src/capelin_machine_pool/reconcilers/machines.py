@@ -10,10 +10,16 @@ from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
 from capelin.client import Client, ClientError, NotFound, Unreachable, path_of
-from capelin.contract.clusters import cluster_name_of, cluster_of, named_by
-from capelin.contract.conditions import DELETING, WAITING_FOR_CONTROL_PLANE
-from capelin.contract.labels import CLUSTER_NAME_LABEL
-from capelin.contract.secrets import KUBECONFIG, secret_name
+from capelin.contract import (
+    CLUSTER_NAME_LABEL,
+    DELETING,
+    KUBECONFIG_KEY,
+    WAITING_FOR_CONTROL_PLANE,
+    cluster_name_of,
+    cluster_of,
+    named_by,
+    secret_name,
+)
 from capelin.controller import After, Context, Done, For, ObjectKey, Reconciler, Result, Watches
 from capelin.provider import Blocked, InfraMachineContext, InfraMachineReconciler
 
@@ -145,7 +151,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             message = "the cluster has no kubeconfig secret yet"
             raise Blocked(WAITING_FOR_CONTROL_PLANE, message, retry_seconds=SOON)
         async with ctx.workloads.client(instance.cluster, namespace, secret=secret) as client:
-            workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG, b""))
+            workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
             provider_id = await self._backend.allocate(instance)
             ctx.set_provider_id(provider_id)
             observed = await self._backend.observe(instance, workload)

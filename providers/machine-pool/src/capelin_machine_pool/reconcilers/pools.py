@@ -10,10 +10,7 @@ from typing import Any, TypeVar
 
 from capelin.api.capi import Machine, MachinePool
 from capelin.client import Client, Forbidden
-from capelin.contract.clusters import named_by
-from capelin.contract.conditions import DELETING, ConditionSpec
-from capelin.contract.owners import reference_to
-from capelin.contract.references import served
+from capelin.contract import DELETING, ConditionSpec, named_by, reference_to, served_resource
 from capelin.controller import After, Context, Done, ObjectKey, Owns, Permission, Result
 from capelin.provider import Blocked, InfraMachinePoolContext, InfraMachinePoolReconciler
 
@@ -187,7 +184,7 @@ async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[
     what = f"{reference.kind} {reference.name}, the bootstrap config of its MachinePool,"
     consequence = "so no machine is created or replaced"
     try:
-        resource = await served(client, reference.api_group, reference.kind)
+        resource = await served_resource(client, reference.api_group, reference.kind)
         config = resource and await client.find(resource, reference.name, machine_pool.namespace)
     except Forbidden:
         message = f"the provider may not read {what} {consequence}"
