@@ -76,6 +76,25 @@ async def drop_in(
 
 
 @asynccontextmanager
+async def example(program: Path, folder: Path, *options: str) -> AsyncGenerator[Running]:
+    """An example, with the certificates of a folder and its log there."""
+    port = free_port(HOST, 9446)
+    async with _running(
+        folder / "example.log",
+        port,
+        sys.executable,
+        str(program),
+        f"--host={HOST}",
+        f"--port={port}",
+        "--probes-port=0",
+        f"--cert-dir={folder}",
+        "--drain-seconds=0",
+        *options,
+    ) as running:
+        yield running
+
+
+@asynccontextmanager
 async def _running(log: Path, port: int, *command: str) -> AsyncGenerator[Running]:
     """A program that listens, and nothing left of it."""
     with log.open("wb") as file:

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,10 +17,13 @@ from typing import Any, cast
 import pytest
 from capelin.api.capi import ExtensionConfig
 from capelin.client import Client, Forbidden, NotServed
+from capelin.conformance.extensions import RULES
+from capelin.embedded.management import CORE, environment_named
 from capelin.errors import InvalidInputError, MissingError
 from capelin.pki import issue, new_ca
 from capelin.runtime.fixtures import ClusterFixture, UsedPatch, sample_cluster
 from capelin.runtime.v1alpha1 import GeneratePatches
+from capelin_infra.hooks import targets
 from capelin_infra.hooks.preview import preview
 from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import registered
@@ -118,17 +121,19 @@ def keeper(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
 
 
 @contextmanager
-def running(program: str, folder: Path) -> Generator[str]:
+def running(program: str, folder: Path, *flags: str) -> Generator[str]:
     """The URL of a program, whose files and ExtensionConfig come into the folder."""
     now = datetime.now(UTC)
     ca = new_ca("hooks", now=now)
-    pair = issue(ca, common_name="hooks", usages=["server"], addresses=["127.0.0.1"], now=now)
+    pair = issue(
+        ca, common_name="hooks", usages=["server", "client"], addresses=["127.0.0.1"], now=now
+    )
     (folder / "tls.crt").write_bytes(pair.certificate_pem)
     (folder / "tls.key").write_bytes(pair.private_key_pem)
     (folder / "ca.crt").write_bytes(ca.certificate_pem)
     (folder / "program.py").write_text(program)
     command = [sys.executable, str(folder / "program.py"), "--host=127.0.0.1", "--port=0"]
-    command += ["--probes-port=0", f"--cert-dir={folder}", "--drain-seconds=0"]
+    command += ["--probes-port=0", f"--cert-dir={folder}", "--drain-seconds=0", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         for line in process.stderr:
@@ -148,9 +153,11 @@ def running(program: str, folder: Path) -> Generator[str]:
             },
         }
         (folder / "config.json").write_text(json.dumps(config))
-        yield url
-        process.terminate()
-        process.stderr.read()
+        try:
+            yield url
+        finally:
+            process.terminate()
+            process.stderr.read()
 
 
 @pytest.fixture
@@ -307,6 +314,40 @@ async def test_who_may_not_read_them_is_told_so() -> None:
     error = Forbidden(0, "Forbidden", "no ExtensionConfig for you")
     with pytest.raises(Forbidden, match="no ExtensionConfig for you"):
         await registered(cast("Client", ApiServer(error=error)))
+
+
+def test_an_extension_of_the_environment_is_called_with_the_certificate_of_its_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with running(PROGRAM, folder, f"--client-ca={folder / 'ca.crt'}"):
+        config = ExtensionConfig.read(json.loads((folder / "config.json").read_text()))
+        api_server = nullcontext(ApiServer(config))
+
+        def client_of(_: object) -> object:
+            return api_server
+
+        monkeypatch.setattr(targets, "client_of", client_of)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        environment_named("default").credentials.mkdir(parents=True)
+        refused = command.capelin("hooks", "discover", "shoal", home=tmp_path)
+        assert refused.returncode == 1
+        own = environment_named("default").credentials / CORE.label
+        own.mkdir()
+        for name in ("tls.crt", "tls.key"):
+            (own / name).write_bytes((folder / name).read_bytes())
+        found = command.capelin("hooks", "discover", "shoal", home=tmp_path)
+        assert "motto-v1" in found.stdout, found.stderr
+
+
+def test_conformance_of_a_dead_server_says_that_nothing_was_tried(capelin: Capelin) -> None:
+    dead = capelin("conformance", "https://127.0.0.1:1")
+    assert dead.returncode == 1
+    words = [line.split()[0] for line in dead.stdout.splitlines() if line[:1].strip()]
+    assert words.count("FAILED") == 1
+    assert words.count("ok") == 0
+    assert f"{len(RULES)} rules, 1 failed, {len(RULES) - 1} not tried." in dead.stdout
 
 
 def test_help_of_every_verb_names_its_options(capelin: Capelin) -> None:

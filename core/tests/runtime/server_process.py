@@ -111,9 +111,11 @@ def follow(stream: IO[str], lines: list[str]) -> threading.Thread:
 
 
 @contextmanager
-def serving(folder: Path, *flags: str, **environment: str) -> Generator[Served]:
+def serving(
+    folder: Path, *flags: str, program: Path = PROGRAM, **environment: str
+) -> Generator[Served]:
     with subprocess.Popen(
-        [sys.executable, str(PROGRAM), "--host=127.0.0.1", *flags],
+        [sys.executable, str(program), "--host=127.0.0.1", *flags],
         env={
             **os.environ,
             "CAPELIN_CERT_DIR": str(folder),

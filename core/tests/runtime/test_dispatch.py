@@ -24,7 +24,7 @@ from capelin.runtime.v1alpha1 import (
 
 API_VERSION = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 CLUSTER = {"metadata": {"name": "demo", "namespace": "default"}}
-BODY = orjson.dumps({"cluster": CLUSTER, "settings": {"replicas": "3", "other": "x"}})
+BODY = orjson.dumps({"cluster": CLUSTER, "settings": {"replicas": "3"}})
 
 
 class Settings(Model):
@@ -129,6 +129,52 @@ async def test_a_handler_is_given_the_request_and_its_settings() -> None:
     (call,) = calls
     assert call.request.cluster.name == "demo"
     assert call.settings == Settings(replicas=3)
+
+
+class OtherSettings(Model):
+    storage_class: str = ""
+
+
+def with_another_handler(function: Callable[..., Any]) -> HandlerRunner:
+    ext = Extension("guard")
+    ext.handler(BeforeClusterCreate, name="try", settings=Settings)(function)
+    ext.handler(BeforeClusterCreate, name="other", settings=OtherSettings)(go_on)
+    return handler_runners(ext)[BeforeClusterCreate.id.path("try")]
+
+
+async def test_a_misspelt_setting_is_a_failure_with_its_name() -> None:
+    body = orjson.dumps({"cluster": CLUSTER, "settings": {"replicas": "3", "tokn": "s3cret"}})
+    response = orjson.loads((await with_another_handler(go_on).respond(body)).body)
+    assert response["status"] == "Failure"
+    assert response["message"] == (
+        "handler try cannot read the request: settings: no setting is called tokn;"
+        " known: replicas, storageClass, token"
+    )
+
+
+async def test_settings_of_other_handlers_of_the_extension_are_no_mistake() -> None:
+    settings = {"replicas": "3", "storageClass": "fast"}
+    body = orjson.dumps({"cluster": CLUSTER, "settings": settings})
+    response = orjson.loads((await with_another_handler(go_on).respond(body)).body)
+    assert response["status"] == "Success"
+
+
+NAMED = orjson.dumps({"cluster": {**CLUSTER, "metadata": {"name": "blue", "namespace": "sea"}}})
+
+
+async def test_who_blocks_what_is_logged_at_the_default_level(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    await said(returning(retry_after(30, "2 volumes are degraded")), body=NAMED)
+    assert "handler try blocks BeforeClusterCreate of Cluster sea/blue for 30 s: 2 volumes are" in (
+        caplog.text
+    )
+    await said(returning(Failure("no quota")), body=NAMED)
+    assert "handler try failed BeforeClusterCreate of Cluster sea/blue: no quota" in caplog.text
+    caplog.clear()
+    await said(go_on, body=NAMED)
+    assert caplog.text == ""
 
 
 async def test_settings_that_do_not_fit_are_refused_without_being_shown() -> None:

@@ -8,7 +8,7 @@ it is left alone with its call, and does not keep the process from ending.
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -46,8 +46,16 @@ class EncodedResponse(NamedTuple):
 class HandlerRunner:
     """Runs one handler."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, known_settings: Collection[str] | None = None) -> None:
+        """Prepare the handler.
+
+        Args:
+            handler: The handler to run.
+            known_settings: All settings that a request may have, beside its own: the settings of
+                an ExtensionConfig go to all of its handlers.
+        """
         self.handler = handler
+        self._known_settings = {*settings_of(handler), *(known_settings or ())}
         self.blocks_loop = handler.hook.pure and not inspect.iscoroutinefunction(handler.function)
         """Whether this process does nothing else while the handler runs."""
         self._request = handler.hook.request_type()
@@ -64,11 +72,11 @@ class HandlerRunner:
                 result = await self._run(Call(request, self._settings(request)))
             except Failure as failure:
                 result = failure
-            return self._proceed if result is None else encode(self.handler.hook, result)
+            return self._proceed if result is None else self._encode(request, result)
         except MessageError as error:
-            return self.failure(f"cannot read the request: {error}")
+            return self._log_failure(f"cannot read the request: {error}")
         except AllThreadsHangError:
-            return self.failure(
+            return self._log_failure(
                 f"accepts no call while {MAX_THREADS} earlier ones hang; find what they wait for,"
                 " or restart the extension"
             )
@@ -80,6 +88,16 @@ class HandlerRunner:
     def failure(self, message: str) -> EncodedResponse:
         """A failure response for a call that the handler itself could not respond to."""
         return encode(self.handler.hook, Failure(f"handler {self.handler.name} {message}"))
+
+    def _encode(self, request: object, result: object) -> EncodedResponse:
+        response = encode(self.handler.hook, result)
+        if response.outcome != "success":
+            _log_outcome(self.handler, request, response)
+        return response
+
+    def _log_failure(self, message: str) -> EncodedResponse:
+        _log.warning("handler %s %s", self.handler.name, message)
+        return self.failure(message)
 
     async def _run(self, call: Call[Any, Any]) -> Any:
         function = self.handler.function
@@ -93,10 +111,39 @@ class HandlerRunner:
     def _settings(self, request: Any) -> BaseModel | None:
         if self.handler.settings is None:
             return None
+        if unknown := request.settings.keys() - self._known_settings:
+            known = ", ".join(sorted(self._known_settings)) or "none"
+            raise MessageError(
+                f"settings: no setting is called {', '.join(sorted(unknown))}; known: {known}"
+            )
         try:
             return self.handler.settings.model_validate_strings(request.settings, extra="ignore")
         except ValidationError as error:
             raise MessageError(f"settings: {explain(error)}") from None
+
+
+def settings_of(handler: Handler) -> set[str]:
+    """The names of a handler's settings, as requests may have them."""
+    names: set[str] = set()
+    if handler.settings is not None:
+        by_name = handler.settings.model_config.get("populate_by_name", False)
+        for name, field in handler.settings.model_fields.items():
+            aliases = [a for a in (field.validation_alias, field.alias) if isinstance(a, str)]
+            names.update(aliases, [name] if by_name or not aliases else [])
+    return names
+
+
+def _log_outcome(handler: Handler, request: Any, response: EncodedResponse) -> None:
+    """Log who held what up: the message of a handler is made for people."""
+    metadata = getattr(request, "cluster_json", {}).get("metadata", {})
+    target = f"Cluster {metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    hook = handler.hook.id.name
+    where = f"{hook} of {target}" if metadata else hook
+    if response.outcome == "retry":
+        seconds, message = response.retry_after_seconds, response.message
+        _log.info("handler %s blocks %s for %s s: %s", handler.name, where, seconds, message)
+    else:
+        _log.warning("handler %s failed %s: %s", handler.name, where, response.message)
 
 
 def encode(hook: AnyHook, result: object) -> EncodedResponse:
@@ -152,7 +199,9 @@ def handler_runners(extension: Extension) -> dict[str, HandlerRunner]:
         failure_policy="Fail",
         settings=None,
     )
-    return {handler.path: HandlerRunner(handler) for handler in (discovery, *extension.handlers)}
+    known = {name for handler in extension.handlers for name in settings_of(handler)}
+    handlers = (discovery, *extension.handlers)
+    return {handler.path: HandlerRunner(handler, known) for handler in handlers}
 
 
 class AllThreadsHangError(Exception):

@@ -16,7 +16,7 @@ import orjson
 
 from capelin.api import Unstructured
 from capelin.runtime import AnyHook, Extension
-from capelin.runtime.dispatch import HandlerRunner
+from capelin.runtime.dispatch import handler_runners
 from capelin.runtime.fixtures import ClusterFixture, request_for, sample_cluster
 from capelin.runtime.messages import read
 from capelin.runtime.v1alpha1 import (
@@ -50,9 +50,9 @@ async def response_of(
         InvalidExtensionError: Cluster API would not take the extension.
     """
     extension.check()
-    handler = {one.name: one for one in extension.handlers}[name]
+    handler = {handler.name: handler for handler in extension.handlers}[name]
     asked = request or fake_request(handler.hook, settings=settings)
-    answered = await HandlerRunner(handler).respond(orjson.dumps(asked))
+    answered = await handler_runners(extension)[handler.path].respond(orjson.dumps(asked))
     return read(handler.hook.response_type(), orjson.loads(answered.body))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.client import Client, NotServed
+from capelin.embedded.management import CORE
 from capelin.errors import InvalidInputError, MissingError
 from capelin.runtime import Catalog, CatalogError, load_catalog
 from capelin.runtime.client import (
@@ -46,7 +47,9 @@ class Target:
 
     @property
     def client_certificate(self) -> ClientCertificate | None:
-        """The certificate to show.
+        """The certificate to show, by default that of the environment's own core provider.
+
+        The environment's extensions accept no other client.
 
         Raises:
             InvalidInputError: only the certificate or only the key is given.
@@ -57,9 +60,13 @@ class Target:
                 reason="One of --client-cert and --client-key is missing.",
                 hint="Give both or neither.",
             )
-        if self.client_cert is None or self.client_key is None:
+        if self.client_cert is not None and self.client_key is not None:
+            return ClientCertificate(self.client_cert, self.client_key)
+        if self.is_url or _is_file(self.name):
             return None
-        return ClientCertificate(self.client_cert, self.client_key)
+        folder = find_environment(self.environment).credentials / CORE.label
+        own = ClientCertificate(folder / "tls.crt", folder / "tls.key")
+        return own if own.certificate.exists() and own.key.exists() else None
 
     def connections(self) -> Connections:
         """Connections with the client certificate."""

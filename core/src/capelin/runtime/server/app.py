@@ -3,6 +3,7 @@
 Hooks bypass FastAPI, which costs more per request than most handlers do (decision 40).
 """
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -24,6 +25,8 @@ from capelin.runtime.server.body import (
 )
 from capelin.runtime.server.deadlines import DeadlineExceededError, Deadlines, RespondedError
 from capelin.runtime.server.metrics import Metrics
+
+_log = logging.getLogger(__name__)
 
 Scope = Mapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
@@ -87,6 +90,7 @@ class App:
         self.metrics.count(runner.handler.path, outcome, time.perf_counter() - start)
 
     async def _respond_late(self, send: Send, runner: HandlerRunner, start: float) -> None:
+        _log.warning("handler %s did not respond in time", runner.handler.name)
         await self._send(send, runner.failure("did not respond in time"), last=True)
         self.metrics.count(runner.handler.path, "timeout", time.perf_counter() - start)
 
