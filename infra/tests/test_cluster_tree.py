@@ -3,19 +3,19 @@
 from typing import Any
 
 import pytest
-from capelin_infra.cluster_tree import Node, Parts, Shown, tree
+from capelin_infra.cluster_tree import ClusterObject, ClusterObjects, Node, build_tree
 
 
-def shown(kind: str, name: str, **rest: Any) -> Shown:
+def shown(kind: str, name: str, **rest: Any) -> ClusterObject:
     metadata = {"name": name, "labels": rest.pop("labels", {}), **rest.pop("metadata", {})}
-    return Shown.read({"apiVersion": "x/v1", "kind": kind, "metadata": metadata, **rest})
+    return ClusterObject.read({"apiVersion": "x/v1", "kind": kind, "metadata": metadata, **rest})
 
 
 def ready(status: str = "True", kind: str = "Ready", message: str = "") -> dict[str, Any]:
     return {"conditions": [{"type": kind, "status": status, "message": message}]}
 
 
-def machine(name: str, labels: dict[str, str], status: str = "True") -> Shown:
+def machine(name: str, labels: dict[str, str], status: str = "True") -> ClusterObject:
     return shown(
         "Machine",
         name,
@@ -25,8 +25,8 @@ def machine(name: str, labels: dict[str, str], status: str = "True") -> Shown:
     )
 
 
-def node(parts: Parts) -> dict[str, Any]:
-    return tree(parts).dump()
+def node(parts: ClusterObjects) -> dict[str, Any]:
+    return build_tree(parts).dump()
 
 
 CLUSTER = shown(
@@ -55,7 +55,7 @@ def test_a_cluster_is_shown_with_all_that_it_consists_of() -> None:
         machine("c", in_pool),
         machine("d", in_pool, status="False"),
     ]
-    assert node(Parts(CLUSTER, infrastructure, control_plane, [pool], machines)) == {
+    assert node(ClusterObjects(CLUSTER, infrastructure, control_plane, [pool], machines)) == {
         "object": "Cluster/demo",
         "state": "good",
         "version": "v1.34.0",
@@ -96,7 +96,7 @@ def test_a_cluster_is_shown_with_all_that_it_consists_of() -> None:
 
 def test_a_cluster_that_has_only_just_been_made_is_shown_alone() -> None:
     bare = shown("Cluster", "new")
-    assert tree(Parts(bare, None, None, [], [])) == Node("Cluster/new")
+    assert build_tree(ClusterObjects(bare, None, None, [], [])) == Node("Cluster/new")
 
 
 def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
@@ -106,7 +106,7 @@ def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
         metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"},
         status=ready(kind="Available"),
     )
-    assert node(Parts(going, None, None, [], [])) == {
+    assert node(ClusterObjects(going, None, None, [], [])) == {
         "object": "Cluster/old",
         "state": "waiting",
         "message": "is being deleted",
@@ -115,7 +115,7 @@ def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
 
 def test_a_provider_of_the_old_contract_is_shown_too() -> None:
     old = shown("OldCluster", "o", status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
-    found = node(Parts(CLUSTER, old, None, [], []))
+    found = node(ClusterObjects(CLUSTER, old, None, [], []))
     assert found["children"] == [{"object": "OldCluster/o", "state": "waiting"}]
 
 
@@ -124,5 +124,63 @@ def test_a_machine_pool_has_no_condition_and_is_judged_by_its_numbers(
     ready_replicas: int, state: str
 ) -> None:
     pool = shown("MachinePool", "p", spec={"replicas": 3}, status={"readyReplicas": ready_replicas})
-    found = tree(Parts(shown("Cluster", "c"), None, None, [pool], []))
+    found = build_tree(ClusterObjects(shown("Cluster", "c"), None, None, [pool], []))
     assert [each.state for each in found.children] == [state]
+
+
+def control_plane(*conditions: dict[str, Any], **status: Any) -> ClusterObject:
+    return shown(
+        "CapelinControlPlane",
+        "cp",
+        spec={"replicas": 2, "version": "v1.35.0"},
+        status={
+            "conditions": [{"type": "Available", "status": "True"}, *conditions],
+            "readyReplicas": 2,
+            **status,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (control_plane(readyReplicas=1), "1 of 2 replicas are ready"),
+        (control_plane(version="v1.34.4"), "runs v1.34.4, not v1.35.0 yet"),
+        (
+            control_plane(
+                {"type": "RollingOut", "status": "True", "message": "v1.35.0 is not known"}
+            ),
+            "v1.35.0 is not known",
+        ),
+        (
+            shown(
+                "Cluster",
+                "demo",
+                status={
+                    "conditions": [
+                        {"type": "Available", "status": "True"},
+                        {
+                            "type": "TopologyReconciled",
+                            "status": "False",
+                            "message": "* BeforeClusterUpgrade: the storage is degraded",
+                        },
+                    ]
+                },
+            ),
+            "BeforeClusterUpgrade: the storage is degraded",
+        ),
+    ],
+)
+def test_what_is_available_but_not_as_it_was_asked_to_be_is_not_green(
+    obj: ClusterObject, message: str
+) -> None:
+    found = build_tree(ClusterObjects(obj, None, None, (), ()))
+    assert (found.state, found.message) == ("waiting", message)
+    assert not found.is_good
+
+
+def test_a_cluster_is_good_when_all_of_it_is() -> None:
+    good = control_plane(version="v1.35.0")
+    assert build_tree(ClusterObjects(CLUSTER, None, good, (), ())).is_good
+    bad = control_plane(readyReplicas=1)
+    assert not build_tree(ClusterObjects(CLUSTER, None, bad, (), ())).is_good

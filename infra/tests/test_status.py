@@ -2,11 +2,13 @@
 
 import asyncio
 import io
+import json
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from capelin.embedded.management import Environment, Settings
+from capelin.embedded.processes import Command, ProcessSpec, Supervisor
 from capelin.testing.waiting import until
 from capelin_infra.status import show
 from rich.console import Console
@@ -38,3 +40,33 @@ def test_what_programs_read_is_not_watched(tmp_path: Path) -> None:
     ended = capelin("status", "--watch", "--output", "json", home=tmp_path)
     assert ended.returncode == 2
     assert "--watch is for people" in ended.stderr
+
+
+def test_the_exit_code_says_whether_all_is_as_it_should_be(tmp_path: Path) -> None:
+    assert capelin("status", "--exit-code", home=tmp_path).returncode == 0
+    environment = Environment(tmp_path / "capelin" / "lab")
+    environment.make_folders()
+    environment.write_settings(Settings(kubernetes_version="v1.34.4"))
+    assert capelin("status", home=tmp_path).returncode == 0
+    assert capelin("status", "--exit-code", home=tmp_path).returncode == 1
+
+
+async def test_processes_without_a_supervisor_are_not_called_stopped(tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "capelin" / "lab")
+    environment.make_folders()
+    environment.write_settings(Settings(kubernetes_version="v1.34.4"))
+    status = {
+        "supervisorPid": 1,
+        "since": "2030-01-01T00:00:00Z",
+        "stages": [],
+        "processes": [{"name": "sleeper", "phase": "Running", "log": "l"}],
+    }
+    environment.status_file.write_text(json.dumps(status))
+    async with Supervisor(environment.processes) as supervisor:
+        command = Command(arguments=("sleep", "60"), environment={})
+        supervisor.declare(ProcessSpec(name="sleeper", command=command))
+        await supervisor.ready()
+        ended = await asyncio.to_thread(capelin, "status", home=tmp_path)
+        await supervisor.stop()
+    assert "Environment lab  unsupervised" in ended.stdout
+    assert "1 processes run, and nothing restarts them" in ended.stdout

@@ -1,6 +1,6 @@
 """A workload cluster as a tree of its objects, each with what it says of itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -9,13 +9,20 @@ from capelin.api import Model, ObjectMeta
 State = Literal["good", "bad", "waiting", "unknown"]
 
 _WORST_FIRST: Final[tuple[State, ...]] = ("bad", "waiting", "unknown", "good")
+# Conditions that say that something is going on: an upgrade that a hook blocks, a rollout.
+_UNFINISHED: Final = (
+    ("TopologyReconciled", "False"),
+    ("RollingOut", "True"),
+    ("ScalingUp", "True"),
+    ("ScalingDown", "True"),
+)
 _GROUP_LABELS: Final = {
     "MachineDeployment": "cluster.x-k8s.io/deployment-name",
     "MachinePool": "cluster.x-k8s.io/pool-name",
 }
 
 
-class Said(Model):
+class StatusCondition(Model):
     """A condition of any object, whatever contract it follows."""
 
     type: str
@@ -30,41 +37,42 @@ class Initialization(Model):
     provisioned: bool | None = None
 
 
-class Versioned(Model):
+class VersionField(Model):
     """Whatever has a version."""
 
     version: str | None = None
 
 
-class Template(Model):
+class MachineTemplate(Model):
     """What Machines are made from."""
 
-    spec: Versioned = Versioned()
+    spec: VersionField = VersionField()
 
 
-class Wanted(Versioned):
+class ObjectSpec(VersionField):
     """What is wanted of an object, as far as it is shown."""
 
     replicas: int | None = None
-    template: Template = Template()
-    topology: Versioned = Versioned()
+    template: MachineTemplate = MachineTemplate()
+    topology: VersionField = VersionField()
 
 
-class Seen(Model):
+class ObjectStatus(Model):
     """What is seen of an object, as far as it is shown."""
 
-    conditions: list[Said] = []
+    conditions: list[StatusCondition] = []
     ready_replicas: int | None = None
+    version: str | None = None
     initialization: Initialization = Initialization()
 
 
-class Shown(Model):
+class ClusterObject(Model):
     """Any object of Cluster API's or a provider's, as far as it is shown."""
 
     kind: str
     metadata: ObjectMeta
-    spec: Wanted = Wanted()
-    status: Seen = Seen()
+    spec: ObjectSpec = ObjectSpec()
+    status: ObjectStatus = ObjectStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +86,14 @@ class Node:
     message: str = ""
     children: Sequence["Node"] = field(default_factory=tuple)
 
+    @property
+    def is_good(self) -> bool:
+        """Whether this and all that it consists of is as it should be."""
+        return self.state == "good" and all(child.is_good for child in self.children)
+
     def dump(self) -> dict[str, Any]:
         """The node for programs."""
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "object": self.title,
             "state": self.state,
             "replicas": self.counts,
@@ -88,22 +101,22 @@ class Node:
             "message": self.message,
             "children": [child.dump() for child in self.children],
         }
-        return {key: value for key, value in said.items() if value}
+        return {key: value for key, value in fields.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ClusterObjects:
     """The objects of one cluster."""
 
-    cluster: Shown
-    infrastructure: Shown | None
-    control_plane: Shown | None
-    workers: Sequence[Shown]
+    cluster: ClusterObject
+    infrastructure: ClusterObject | None
+    control_plane: ClusterObject | None
+    workers: Sequence[ClusterObject]
     """MachinePools and MachineDeployments."""
-    machines: Sequence[Shown]
+    machines: Sequence[ClusterObject]
 
 
-def tree(parts: Parts) -> Node:
+def build_tree(parts: ClusterObjects) -> Node:
     """The cluster, its infrastructure, its control plane and its workers, each with Machines."""
     control_plane_machines = [each for each in parts.machines if _is_control_plane(each)]
     worker_nodes = [_node(each, _machines(_of(parts.machines, each))) for each in parts.workers]
@@ -119,8 +132,8 @@ def tree(parts: Parts) -> Node:
     return _node(parts.cluster, children)
 
 
-def _node(obj: Shown, children: Iterable[Node] = ()) -> Node:
-    state, message = _said(obj)
+def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
+    state, message = _state_of(obj)
     return Node(
         title=f"{obj.kind}/{obj.metadata.name}",
         state=state,
@@ -131,7 +144,7 @@ def _node(obj: Shown, children: Iterable[Node] = ()) -> Node:
     )
 
 
-def _machines(machines: Sequence[Shown]) -> list[Node]:
+def _machines(machines: Sequence[ClusterObject]) -> list[Node]:
     """Machines one by one, those in order taken together where there are several."""
     nodes = [_node(each) for each in machines]
     good = [node for node in nodes if node.state == "good"]
@@ -142,7 +155,7 @@ def _machines(machines: Sequence[Shown]) -> list[Node]:
     return [Node(f"{len(good)} Machines", "good", version=", ".join(versions)), *others]
 
 
-def _said(obj: Shown) -> tuple[State, str]:
+def _state_of(obj: ClusterObject) -> tuple[State, str]:
     """What an object says of itself in `Available`, or else in `Ready`.
 
     A MachinePool of Cluster API has neither; then its numbers say it.
@@ -151,35 +164,50 @@ def _said(obj: Shown) -> tuple[State, str]:
         return "waiting", "is being deleted"
     conditions = {each.type: each for each in obj.status.conditions}
     condition = conditions.get("Available") or conditions.get("Ready")
-    if condition is None:
-        return _counted(obj), ""
-    if condition.status == "True":
-        return "good", ""
-    message = " ".join((condition.message or condition.reason).split()).removeprefix("* ")
-    return ("bad" if condition.status == "False" else "waiting"), message
+    if condition is not None and condition.status != "True":
+        message = " ".join((condition.message or condition.reason).split()).removeprefix("* ")
+        return ("bad" if condition.status == "False" else "waiting"), message
+    # What is available may still not be as it was asked to be.
+    if (message := _unfinished(obj, conditions)) is not None:
+        return "waiting", message
+    return ("good" if condition else _counted(obj)), ""
 
 
-def _counted(obj: Shown) -> State:
+def _unfinished(obj: ClusterObject, conditions: Mapping[str, StatusCondition]) -> str | None:
+    for name, status in _UNFINISHED:
+        condition = conditions.get(name)
+        if condition is not None and condition.status == status:
+            text = condition.message or condition.reason or name
+            return " ".join(text.split()).removeprefix("* ")
+    if obj.status.version and obj.spec.version and obj.status.version != obj.spec.version:
+        return f"runs {obj.status.version}, not {obj.spec.version} yet"
+    replicas, ready = obj.spec.replicas, obj.status.ready_replicas or 0
+    if conditions and replicas is not None and ready != replicas:
+        return f"{ready} of {replicas} replicas are ready"
+    return None
+
+
+def _counted(obj: ClusterObject) -> State:
     if obj.spec.replicas is not None:
         return "good" if obj.status.ready_replicas == obj.spec.replicas else "waiting"
     return "good" if obj.status.initialization.provisioned else "unknown"
 
 
-def _counts(obj: Shown) -> str:
+def _counts(obj: ClusterObject) -> str:
     wanted = obj.spec.replicas
     return "" if wanted is None else f"{obj.status.ready_replicas or 0}/{wanted}"
 
 
-def _version(obj: Shown) -> str:
+def _version(obj: ClusterObject) -> str:
     spec = obj.spec
     return spec.version or spec.topology.version or spec.template.spec.version or ""
 
 
-def _is_control_plane(machine: Shown) -> bool:
+def _is_control_plane(machine: ClusterObject) -> bool:
     return "cluster.x-k8s.io/control-plane" in machine.metadata.labels
 
 
-def _of(machines: Iterable[Shown], workers: Shown) -> list[Shown]:
+def _of(machines: Iterable[ClusterObject], workers: ClusterObject) -> list[ClusterObject]:
     label = _GROUP_LABELS[workers.kind]
     return [each for each in machines if each.metadata.labels.get(label) == workers.metadata.name]
 

@@ -16,14 +16,21 @@ from capelin.api.capi import (
 )
 from capelin.client import Client, ClientError, NotServed
 from capelin.contract import served_resource
-from capelin.embedded.management import Environment, Status, all_environments, current_status
+from capelin.embedded.management import (
+    Environment,
+    Status,
+    all_environments,
+    current_status,
+    read_status,
+)
+from capelin.embedded.processes import Process
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from capelin_infra.cluster_tree import Node, Parts, Shown, State, tree
+from capelin_infra.cluster_tree import ClusterObject, ClusterObjects, Node, State, build_tree
 from capelin_infra.connection import client_of, find_environment
 
 _LOOK_SECONDS: Final = 1.0
@@ -37,7 +44,7 @@ _MARKS: Final[dict[State, str]] = {"good": "✔", "bad": "✘", "waiting": "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class EnvironmentOverview:
     """One environment as it is now."""
 
     environment: Environment
@@ -46,13 +53,20 @@ class Overview:
     version: str
     clusters: Sequence[Node]
     trouble: str = ""
+    unsupervised: Sequence[str] = ()
+    """Processes that run though their supervisor does not."""
 
     @property
     def state(self) -> str:
         """In one word."""
         if self.status is None:
-            return "stopped"
+            return "unsupervised" if self.unsupervised else "stopped"
         return "up" if self.status.is_up else "not ready"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is up, and every cluster in it is as it should be."""
+        return self.state == "up" and all(cluster.is_good for cluster in self.clusters)
 
     def dump(self) -> dict[str, Any]:
         """The overview for programs."""
@@ -71,52 +85,57 @@ class Overview:
 
 async def show(
     name: str | None, *, json: bool, watch: bool, console: Console | None = None
-) -> None:
-    """Print what there is, once or until Ctrl-C.
+) -> bool:
+    """Print what there is, once or until Ctrl-C; returns whether all of it is as it should be.
 
     Raises:
         MissingError: if there is no environment of that name.
     """
     console = console or Console()
     if not watch:
-        overviews = await look(name)
+        overviews = await observe_environments(name)
         if json:
             text = json_module.dumps([each.dump() for each in overviews], indent=2)
             console.print(text, highlight=False, soft_wrap=True, markup=False)
         else:
             console.print(rendered(overviews))
-        return
+        return all(overview.is_good for overview in overviews)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(rendered(await look(name)), refresh=True)
+            live.update(rendered(await observe_environments(name)), refresh=True)
             await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def look(name: str | None) -> list[Overview]:
+async def observe_environments(name: str | None) -> list[EnvironmentOverview]:
     """One environment, or all of them, as they are now."""
     environments = all_environments() if name is None else [find_environment(name)]
-    return list(await asyncio.gather(*map(_look_at, environments)))
+    return list(await asyncio.gather(*map(_observe, environments)))
 
 
-def rendered(overviews: Sequence[Overview]) -> RenderableType:
+def rendered(overviews: Sequence[EnvironmentOverview]) -> RenderableType:
     """What people see."""
     if not overviews:
         return Text("There is no environment. Start one with capelin up.")
     return Group(*(part for overview in overviews for part in (_rendered(overview), Text(""))))
 
 
-async def _look_at(environment: Environment) -> Overview:
+async def _observe(environment: Environment) -> EnvironmentOverview:
     status = current_status(environment)
     settings = environment.settings()
     target, version = (settings.target, settings.server_version) if settings else ("", "")
     if status is None:
-        return Overview(environment, None, target, version, ())
+        last = read_status(environment.status_file)
+        names = [each.name for each in last.processes] if last is not None else []
+        running = [name for name in names if Process.adopt(environment.processes, name) is not None]
+        return EnvironmentOverview(environment, None, target, version, (), unsupervised=running)
     try:
         async with asyncio.timeout(10), client_of(environment) as client:
-            return Overview(environment, status, target, version, await _clusters(client))
+            return EnvironmentOverview(
+                environment, status, target, version, await _clusters(client)
+            )
     except (ClientError, TimeoutError) as error:
         trouble = str(error) or "it does not answer"
-        return Overview(environment, status, target, version, (), trouble)
+        return EnvironmentOverview(environment, status, target, version, (), trouble)
 
 
 async def _clusters(client: Client) -> list[Node]:
@@ -125,20 +144,20 @@ async def _clusters(client: Client) -> list[Node]:
     except NotServed:
         # The API server is up, and the kinds are not installed yet.
         return []
-    return [tree(await _parts(client, each)) for each in clusters]
+    return [build_tree(await _cluster_objects(client, each)) for each in clusters]
 
 
-async def _parts(client: Client, cluster: Unstructured) -> Parts:
+async def _cluster_objects(client: Client, cluster: Unstructured) -> ClusterObjects:
     typed = Cluster.read(cluster)
     namespace = typed.namespace
     labels = {"cluster.x-k8s.io/cluster-name": typed.name}
 
-    async def several(resource: Resource) -> list[Shown]:
+    async def several(resource: Resource) -> list[ClusterObject]:
         found = await client.list(resource, namespace, labels=labels)
-        return sorted(map(Shown.read, found.items), key=lambda each: each.metadata.name)
+        return sorted(map(ClusterObject.read, found.items), key=lambda each: each.metadata.name)
 
-    return Parts(
-        cluster=Shown.read(cluster),
+    return ClusterObjects(
+        cluster=ClusterObject.read(cluster),
         infrastructure=await _referenced(client, typed.spec.infrastructure_ref, namespace),
         control_plane=await _referenced(client, typed.spec.control_plane_ref, namespace),
         workers=[
@@ -151,17 +170,17 @@ async def _parts(client: Client, cluster: Unstructured) -> Parts:
 
 async def _referenced(
     client: Client, reference: ContractReference | None, namespace: str | None
-) -> Shown | None:
+) -> ClusterObject | None:
     if reference is None or not (reference.api_group and reference.kind and reference.name):
         return None
     resource = await served_resource(client, reference.api_group, reference.kind)
     if resource is None:
         return None
     found = await client.find(resource, reference.name, namespace)
-    return None if found is None else Shown.read(found)
+    return None if found is None else ClusterObject.read(found)
 
 
-def _rendered(overview: Overview) -> RenderableType:
+def _rendered(overview: EnvironmentOverview) -> RenderableType:
     title = Text.assemble(
         ("Environment ", ""),
         (overview.environment.name, "bold"),
@@ -171,11 +190,16 @@ def _rendered(overview: Overview) -> RenderableType:
     )
     if overview.status is None:
         name = overview.environment.name
+        if overview.unsupervised:
+            text = f"  {len(overview.unsupervised)} processes run, and nothing restarts them: "
+            text += f"their supervisor does not run. Start it with capelin up -e {name}."
+            return Group(title, Text(text, "yellow"))
         return Group(title, Text(f"  Go on with capelin up -e {name}.", "dim"))
     parts: list[RenderableType] = [title, _processes(overview.status)]
     if overview.trouble:
         parts.append(Text(f"  {overview.trouble}", "red"))
-    parts += [_tree(cluster) for cluster in overview.clusters]
+    # Where the screen is too small for all of it, what is cut is least worth seeing.
+    parts[1:1] = [_tree(cluster) for cluster in overview.clusters]
     return Group(*parts)
 
 

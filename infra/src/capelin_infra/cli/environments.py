@@ -121,6 +121,9 @@ def status(
         Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")
     ] = "text",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it until Ctrl-C.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with 1 unless all is as it should be.")
+    ] = False,
 ) -> None:
     """Show environments and their clusters.
 
@@ -130,7 +133,9 @@ def status(
 
     if watch and output == "json":
         raise typer.BadParameter("--watch is for people; programs ask again")
-    run(show(name, json=output == "json", watch=watch))
+    good = run(show(name, json=output == "json", watch=watch))
+    if exit_code and not good:
+        raise typer.Exit(1)
 
 
 def kubeconfig(

@@ -16,7 +16,12 @@ from capelin.embedded.management.providers import (
     render_template,
     required_programs,
 )
-from capelin.embedded.management.status import Status, current_status, supervisor_process
+from capelin.embedded.management.status import (
+    Status,
+    current_status,
+    read_status,
+    supervisor_process,
+)
 from capelin.embedded.management.uninstall import remove_environment
 from capelin.embedded.management.up import UpView, bring_up, carry_out, observe
 
@@ -41,6 +46,7 @@ __all__ = [
     "existing_server_of",
     "observe",
     "plan_up",
+    "read_status",
     "remove_environment",
     "render_template",
     "required_programs",
