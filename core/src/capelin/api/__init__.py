@@ -30,7 +30,6 @@ from capelin.api.fields import (
 from capelin.api.meta import Condition, Conditions, MicroTime, ObjectMeta, OwnerReference, Time
 from capelin.api.model import Model, wire_name
 from capelin.api.objects import (
-    CONTRACTS,
     BaseObject,
     Column,
     Definition,
@@ -46,7 +45,6 @@ from capelin.api.rules import Marker, Rule, Schema, immutable, kept, major, mino
 from capelin.api.templates import Template, TemplateMetadata, immutable_templates
 
 __all__ = [
-    "CONTRACTS",
     "AnyObject",
     "AnyValue",
     "BaseObject",

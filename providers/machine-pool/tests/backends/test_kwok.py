@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from capelin.api.core import Lease, Node
-from capelin.client import Client
+from capelin.client import Client, ConfigError, safe_kubeconfig
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import AlreadySupervisedError, Process, kill_all
@@ -288,23 +288,27 @@ def with_program(kubeconfig: bytes, marker: Path, where: str) -> bytes:
 
 @pytest.mark.parametrize("where", ["user", "context"])
 async def test_a_tenants_kubeconfig_runs_no_program(
-    machines: SimulatedMachines, client: Client, tmp_path: Path, where: str
+    machines: SimulatedMachines, tmp_path: Path, where: str
 ) -> None:
     marker = tmp_path / "it ran"
     machines.kubeconfig = with_program(machines.kubeconfig, marker, where)
+    with pytest.raises(ConfigError):
+        await machines.ensure(machines.machine("a"))
+    assert not (machines.folder / "kubeconfig").exists()
+    assert machines.kwok() is None
+    assert not marker.exists()
+
+
+async def test_kwok_gets_the_kubeconfig_that_was_parsed_and_not_the_tenants_bytes(
+    machines: SimulatedMachines,
+) -> None:
+    machines.kubeconfig += b"\n# What was not parsed is not handed on."
     machine = machines.machine("a")
     await machines.ensure(machine)
-
-    async def kwok_has_asked() -> bool:
-        # Its first request needs credentials: by then it would have run the program.
-        lease = await client.find(Lease, machine.key.name, "kube-node-lease")
-        return marker.exists() or (lease is not None and lease.spec.holder_identity is not None)
-
-    await until(kwok_has_asked)
-    assert not marker.exists()
-    written = (machines.folder / "kubeconfig").read_text()
-    assert "exec" not in written
-    assert "<<" not in written
+    await machines.until_ready(machine)
+    written = await asyncio.to_thread((machines.folder / "kubeconfig").read_bytes)
+    assert written == safe_kubeconfig(machines.kubeconfig, name=CLUSTER)
+    assert b"#" not in written
 
 
 async def test_a_node_that_the_api_server_cannot_read_is_an_invalid_configuration(
@@ -316,3 +320,21 @@ async def test_a_node_that_the_api_server_cannot_read_is_an_invalid_configuratio
         await machines.ensure(replace(machine, simulated=endless))
     assert blocked.value.reason == "InvalidConfiguration"
     assert "spec.simulated" in str(blocked.value)
+
+
+async def test_a_process_whose_supervisor_failed_is_supervised_anew(
+    machines: SimulatedMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await machines.ensure(machines.machine("a"))
+    before = await machines.until_it_runs()
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("capelin.embedded.processes.supervisor.next_steps", fails)
+        os.kill(before, signal.SIGKILL)
+        health = await until(machines.backend.health)
+    assert f"KWOK of {machines.namespace}/{CLUSTER}" in health
+    await until(machines.kwok, lambda now: now not in {None, before})
+    assert machines.backend.health() is None

@@ -60,6 +60,9 @@ class Cloud:
         assert provider_id.endswith(f"/{key.name}")
         self.instances.pop(key.name, None)
 
+    def health(self) -> str | None:
+        return None
+
     def clusters(self, namespace: str) -> list[ObjectKey]:
         assert namespace
         return []

@@ -59,6 +59,10 @@ class Backend(Protocol):
         """Delete the instance of a machine. `workload` is None if its Cluster no longer exists."""
         ...
 
+    def health(self) -> str | None:
+        """What is wrong with what the backend runs on this machine."""
+        ...
+
     def clusters(self, namespace: str) -> Sequence[ObjectKey]:
         """The clusters in a namespace for which `release` has something to do."""
         ...

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import logging
 import shutil
 import sys
 from contextlib import AsyncExitStack, suppress
@@ -21,6 +22,7 @@ from capelin.embedded.processes import (
     Process,
     ProcessSpec,
     Supervisor,
+    SupervisorFailedError,
     private_folder,
     tcp_probe,
     write_private,
@@ -28,7 +30,9 @@ from capelin.embedded.processes import (
 
 from capelin_machine_pool.backends import kwok_launcher
 
+_LOGGER = logging.getLogger(__name__)
 _NAME = "kwok"
+_RETRY_SECONDS = 5.0
 _LEASE_SECONDS = 80
 """KWOK renews a lease after a quarter of its duration, and does not retry a failed renewal sooner.
 Kubernetes waits 50 s, so one renewal may fail, or the process may be replaced. Kubelets renew every
@@ -81,7 +85,13 @@ class _Supervised:
     """Digest of the kubeconfig as the Secret has it."""
     digest: str
     """Digest of the files that the process has read."""
+    supervisor: Supervisor
     stack: AsyncExitStack
+
+    @property
+    def works(self) -> bool:
+        """Whether the process is still supervised."""
+        return self.supervisor.failure is None
 
 
 class KwokProcesses:
@@ -91,6 +101,7 @@ class KwokProcesses:
         self._state_folder = state_folder
         self._binaries = binaries
         self._supervised: dict[ObjectKey, _Supervised] = {}
+        self._watchers: dict[ObjectKey, asyncio.Task[None]] = {}
         self._lock = asyncio.Lock()
 
     async def ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
@@ -123,6 +134,22 @@ class KwokProcesses:
 
     async def release(self, cluster: ObjectKey) -> None:
         """Stop supervising a cluster's process without stopping it."""
+        await self._close(cluster)
+
+    def failures(self) -> list[str]:
+        """The clusters whose process is not supervised, and why."""
+        failures: list[str] = []
+        for cluster, supervised in self._supervised.items():
+            try:
+                _ = supervised.supervisor.states
+            except SupervisorFailedError as error:
+                failures.append(f"KWOK of {cluster}: {error}")
+        return failures
+
+    async def _close(self, cluster: ObjectKey) -> None:
+        watcher = self._watchers.pop(cluster, None)
+        if watcher is not None and watcher is not asyncio.current_task():
+            watcher.cancel()
         supervised = self._supervised.pop(cluster, None)
         if supervised is not None:
             await supervised.stack.aclose()
@@ -131,24 +158,44 @@ class KwokProcesses:
         stages = json.dumps(_READY_STAGE).encode()
         source = hashlib.sha256(kubeconfig).hexdigest()
         supervised = self._supervised.get(cluster)
-        if supervised is not None and supervised.source == source:
+        if supervised is not None and supervised.works and supervised.source == source:
             return
         # KWOK parses YAML in another way. In the bytes of a tenant it may find a program to run
         # where the check of this provider found none.
         kubeconfig = safe_kubeconfig(kubeconfig, name=cluster.name)
         digest = hashlib.sha256(stages + kubeconfig).hexdigest()
-        if supervised is not None and supervised.digest == digest:
+        if supervised is not None and supervised.works and supervised.digest == digest:
             supervised.source = source
             return
         program = await self._binaries.path("kwok")
         folder = private_folder(self._folder(cluster))
-        await self.release(cluster)
+        await self._close(cluster)
         async with AsyncExitStack() as stack:
             supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
             write_private(folder / "kubeconfig", kubeconfig)
             write_private(folder / "stages.yaml", stages)
             supervisor.declare(_declared(folder, cluster, program, digest))
-            self._supervised[cluster] = _Supervised(source, digest, stack.pop_all())
+            supervised = _Supervised(source, digest, supervisor, stack.pop_all())
+        self._supervised[cluster] = supervised
+        self._watchers[cluster] = asyncio.create_task(
+            self._watch(cluster, supervisor, kubeconfig), name=f"watch of KWOK of {cluster}"
+        )
+
+    async def _watch(self, cluster: ObjectKey, supervisor: Supervisor, kubeconfig: bytes) -> None:
+        """Supervise a process anew when its supervisor has failed, for example on a full disk."""
+        with suppress(SupervisorFailedError):
+            async for _ in supervisor.changes():
+                pass
+        while True:
+            # What has ended the supervisor may last for a while.
+            await asyncio.sleep(_RETRY_SECONDS)
+            async with self._lock:
+                try:
+                    await self._ensure(cluster, kubeconfig)
+                except OSError as error:
+                    _LOGGER.warning("KWOK of %s cannot be supervised yet: %s", cluster, error)
+                else:
+                    return
 
     def _folder(self, cluster: ObjectKey) -> Path:
         # A namespace contains no dot, so no two clusters share a folder.

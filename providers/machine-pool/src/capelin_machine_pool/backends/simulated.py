@@ -71,6 +71,10 @@ class SimulatedBackend:
         if workload is not None and node is not None and node.spec.provider_id == provider_id:
             await workload.delete(Node, key.name, uid=node.uid)
 
+    def health(self) -> str | None:
+        """The clusters whose KWOK process is not supervised."""
+        return "; ".join(self.kwok.failures()) or None
+
     def clusters(self, namespace: str) -> Sequence[ObjectKey]:
         """The clusters in a namespace that have a KWOK process."""
         return self.kwok.clusters(namespace)

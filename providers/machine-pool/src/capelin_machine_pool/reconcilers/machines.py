@@ -134,6 +134,10 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
             await ctx.remove_finalizer(obj, FINALIZER)
         return Done()
 
+    def health(self) -> str | None:
+        """What is wrong with the backend; /healthz reports it."""
+        return self._backend.health()
+
     async def on_missing(self, ctx: Context, key: ObjectKey) -> None:
         """Release what machines shared if the last one went without us, as in a move."""
         if key in self._deleted:
