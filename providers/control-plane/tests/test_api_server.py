@@ -74,3 +74,28 @@ async def test_they_are_refused_for_each_component_and_in_templates(
     template = CapelinControlPlaneTemplate.resource
     with pytest.raises(Invalid, match="the name of an"):
         await create_any(client, namespace, template, {"template": {"spec": making}})
+
+
+async def test_what_a_topology_says_of_machines_is_taken(client: Client, namespace: str) -> None:
+    resource = CapelinControlPlane.resource
+    spec: dict[str, Any] = {
+        "version": "v1.34.4",
+        "machineTemplate": {
+            "spec": {
+                "deletion": {"nodeDrainTimeoutSeconds": 10},
+                "readinessGates": [{"conditionType": "shoal.example/Ready"}],
+                "taints": [
+                    {"key": "shoal", "effect": "NoSchedule", "propagation": "OnInitialization"}
+                ],
+            }
+        },
+    }
+    manifest: dict[str, Any] = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": "one", "namespace": namespace},
+        "spec": spec,
+    }
+    # As Cluster API's topology controller does it: a field that the CRD lacks would be an error.
+    applied = await client.apply(manifest, resource=resource)
+    assert applied["spec"]["machineTemplate"] == spec["machineTemplate"]

@@ -1,5 +1,6 @@
 """What the reconciler does about control planes: on a real API server, with a backend of words."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from capelin.contract import (
     ConditionSpec,
     reference_to,
 )
-from capelin.controller import Manager, ObjectKey
+from capelin.controller import Context, Manager, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
@@ -26,6 +27,7 @@ from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import RENEW_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
+from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.plan import Step
 from capelin_control_plane.reconciler import (
     ADDRESS_ANNOTATION,
@@ -48,6 +50,8 @@ class FakeBackend:
     calls: list[str] = field(default_factory=list[str])
     due: list[set[datetime | None]] = field(default_factory=list[set[datetime | None]])
     """Of each observation, the moments that have come."""
+    keys: set[ObjectKey] = field(default_factory=set[ObjectKey])
+    """What it has something of."""
 
     async def allocate(
         self, key: ObjectKey, desired: ControlPlane, authorities: Authorities, address: str | None
@@ -73,6 +77,9 @@ class FakeBackend:
 
     async def release(self, key: ObjectKey) -> None:
         self.calls.append(f"release {key.name}")
+
+    def allocated(self) -> set[ObjectKey]:
+        return self.keys
 
     async def delete(self, key: ObjectKey) -> None:
         self.calls.append(f"delete {key.name}")
@@ -279,6 +286,8 @@ async def test_it_goes_after_its_workers(scene: Scene) -> None:
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
         await until(lambda: scene.says("Deleting", "True", "WaitingForWorkersDeletion"))
         assert "delete" not in " ".join(scene.backend.calls)
+        # Also by a provider, or on a machine, that has just restarted.
+        assert scene.backend.calls[-1] == f"keep one at {ADDRESS} running"
         await scene.client.delete(Machine, "worker", scene.namespace)
         await until(scene.gone)
 
@@ -411,3 +420,25 @@ async def test_what_another_one_was_to_replace_that_never_came_is_stopped(scene:
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
         await until(scene.gone)
     assert "delete" in " ".join(scene.backend.calls)
+
+
+@pytest.mark.parametrize(
+    ("grace", "is_deleted"), [(None, False), (timedelta(hours=1), False), (timedelta(0), True)]
+)
+async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
+    scene: Scene,
+    grace: timedelta | None,
+    is_deleted: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await scene.create()
+    scene.backend.keys = {ObjectKey(scene.namespace, name) for name in ("one", "lost")}
+    recorder = Recorder(scene.client, "test", "test", now=lambda: datetime.now(UTC))
+    ctx = Context(scene.client, logging.getLogger(__name__), recorder)
+    orphans = Orphans(scene.backend, grace)
+    for _ in range(2):
+        await orphans.look(ctx)
+    assert ("delete lost" in scene.backend.calls) == is_deleted
+    assert "delete one" not in scene.backend.calls
+    assert f"{scene.namespace}/lost has no object any more" in caplog.text
+    assert f"{scene.namespace}/one has no object" not in caplog.text

@@ -182,3 +182,24 @@ async def test_at_a_word_the_kubeconfig_is_made_anew(
     assert renewed.data != first.data
     await ensure_kubeconfig(client, owner, asked, endpoint=ENDPOINT, authorities=keys, now=now)
     assert (await secret(client, owner, "kubeconfig")).data == renewed.data
+
+
+async def test_a_users_own_authority_is_neither_adopted_nor_changed(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    # Of the type that Cluster API's book writes, and without an owner: it is nobody's but theirs.
+    own = brought(owner.namespace or "", new_ca("theirs", now=NOW), {CLUSTER_NAME_LABEL: "one"})
+    own.type = SECRET_TYPE
+    theirs = await client.create(own)
+    await made(client, owner)
+    assert await secret(client, owner, "ca") == theirs
+
+
+async def test_a_users_own_kubeconfig_of_the_usual_type_is_left_alone(
+    client: Client, owner: CapelinControlPlane
+) -> None:
+    keys = await made(client, owner)
+    theirs = await client.create(
+        Secret.of("one-kubeconfig", owner.namespace, type=SECRET_TYPE, data={"value": b"theirs"})
+    )
+    assert await keep_kubeconfig(client, owner, keys, NOW) == theirs

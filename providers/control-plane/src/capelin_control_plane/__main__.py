@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from capelin.controller import ObjectKey, Options, Reconciler, flag
 from capelin.controller import main as run
+from capelin.controller.options import seconds
 from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
@@ -47,6 +49,14 @@ class ControlPlaneOptions(Options):
         shown="only each control plane's own loopback address",
     )
 
+    delete_orphans_after: float | None = flag(
+        None,
+        seconds,
+        "Delete control planes whose object has been gone for so long. Not for providers of several"
+        " management clusters that share a --state-folder.",
+        shown="never; they are only logged",
+    )
+
     @property
     def policy(self) -> Policy:
         """What users may set."""
@@ -55,6 +65,12 @@ class ControlPlaneOptions(Options):
             extra_env=self.allow_extra_env,
             endpoint_networks=self.endpoint_networks,
         )
+
+    @property
+    def orphan_grace(self) -> timedelta | None:
+        """How long control planes without an object are kept; None keeps them."""
+        after = self.delete_orphans_after
+        return None if after is None else timedelta(seconds=after)
 
 
 def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
@@ -65,7 +81,7 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
 
     binaries = Binaries(progress=PlainProgress())
     backend = ProcessesBackend(options.state_folder, binaries, wake, options.policy)
-    reconciler = CapelinControlPlaneReconciler(backend, options.policy)
+    reconciler = CapelinControlPlaneReconciler(backend, options.policy, options.orphan_grace)
     return [reconciler]
 
 

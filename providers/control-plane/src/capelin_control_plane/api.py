@@ -8,6 +8,7 @@ from capelin.api import (
     Column,
     Definition,
     Host,
+    Int32,
     KubernetesVersion,
     Marker,
     Model,
@@ -212,6 +213,57 @@ class ControlPlaneTemplateSpec(Model):
     """Rollout of components whose settings did not change."""
 
 
+class MachineDeletion(Model):
+    """Settings of the deletion of Machines."""
+
+    node_drain_timeout_seconds: Int32 | None = None
+    """Seconds to wait for a Node to be drained."""
+    node_volume_detach_timeout_seconds: Int32 | None = None
+    """Seconds to wait for volumes to be detached."""
+    node_deletion_timeout_seconds: Int32 | None = None
+    """Seconds to try to delete a Node."""
+
+
+class MachineReadinessGate(Model):
+    """A condition that a Machine needs to be ready."""
+
+    condition_type: Annotated[str, MinLen(1), MaxLen(316)]
+    """Type of the condition."""
+    polarity: Literal["Positive", "Negative"] | None = None
+    """Whether the condition has to be true or false."""
+
+
+class MachineTaint(Model):
+    """A taint of Nodes."""
+
+    key: Annotated[str, MinLen(1), MaxLen(317)]
+    """Key of the taint."""
+    value: Annotated[str, MaxLen(63)] | None = None
+    """Value of the taint."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    """Effect of the taint."""
+    propagation: Literal["Always", "OnInitialization"] | None = None
+    """When the taint is set."""
+
+
+class MachineSpec(Model):
+    """Settings of the Machines of the control plane."""
+
+    deletion: MachineDeletion | None = None
+    """Settings of their deletion."""
+    readiness_gates: Annotated[list[MachineReadinessGate], MaxLen(32)] = []
+    """Conditions that they need to be ready."""
+    taints: Annotated[list[MachineTaint], MaxLen(64)] = []
+    """Taints of their Nodes."""
+
+
+class MachineTemplate(Model):
+    """Machines of the control plane."""
+
+    spec: MachineSpec = MachineSpec()
+    """Settings of the Machines."""
+
+
 class Spec(ControlPlaneTemplateSpec):
     """Desired state of the control plane."""
 
@@ -219,6 +271,9 @@ class Spec(ControlPlaneTemplateSpec):
     """Kubernetes version. Upgrades go one minor version at a time."""
     replicas: Annotated[Replicas, Le(9)] = 1
     """Number of API servers."""
+    machine_template: MachineTemplate | None = None
+    """Settings that Cluster API copies from a topology. They have no effect: there are no Machines
+    of the control plane."""
     control_plane_endpoint: ControlPlaneEndpoint | None = None
     """Endpoint of the API. If unset, Capelin chooses an address and sets it."""
 

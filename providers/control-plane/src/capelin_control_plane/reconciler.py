@@ -1,5 +1,8 @@
 """Reconciles hosted control planes: observes, decides, applies, reports."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,6 +32,7 @@ from capelin_control_plane.desired import (
     requested_renewal,
 )
 from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.plan import next_step
 from capelin_control_plane.policy import Policy
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
@@ -50,10 +54,26 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     watches = (Owns(Secret, labels={CLUSTER_NAME_LABEL: None}),)
     permissions = (Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),)
 
-    def __init__(self, backend: Backend, policy: Policy = _NOTHING_MORE) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        policy: Policy = _NOTHING_MORE,
+        orphan_grace: timedelta | None = None,
+    ) -> None:
         self._backend = backend
         self._policy = policy
+        self._orphans = Orphans(backend, orphan_grace)
         self._workload = WorkloadSync(MANAGER)
+
+    @asynccontextmanager
+    async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
+        """Look now and then for control planes whose object is gone."""
+        sweeping = asyncio.create_task(self._orphans.sweep(ctx))
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
 
     async def find_owner(
         self, client: Client, obj: CapelinControlPlane, cluster: Cluster | None
@@ -143,6 +163,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if workers:
             message = f"{', '.join(workers)} still need the API; they are deleted first"
             ctx.set_conditions(ConditionSpec(DELETING, "True", conditions.WORKERS_REMAIN, message))
+            if address := obj.metadata.annotations.get(ADDRESS_ANNOTATION):
+                await self._backend.keep_running(key, address)
             return After(_RETRY_SECONDS)
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()

@@ -10,7 +10,6 @@ from capelin.contract import (
     CERTIFICATE_KEY,
     KUBECONFIG_KEY,
     PRIVATE_KEY_KEY,
-    SECRET_TYPE,
     certificate_secret,
     controller_of,
     ensure_owner,
@@ -43,6 +42,9 @@ from capelin_control_plane.instances import Endpoint
 
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
 _PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
+
+CREATED_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-created"
+"""On the secrets that the provider has created: it may change these, and no others."""
 
 _ADMINISTRATOR = "kubernetes-admin"
 _ADMINISTRATORS = "system:masters"
@@ -118,6 +120,7 @@ async def ensure_kubeconfig(
     if data is None or reason is not None or _is_issued_before(data, desired.renew_issued_before):
         data = _new_kubeconfig(desired, endpoint, authorities, now)
     secret = kubeconfig_secret(data, cluster=desired.cluster, owner=control_plane)
+    secret.metadata.annotations = {CREATED_ANNOTATION: ""}
     if present is None or _differs(present, secret):
         await client.apply(secret)
 
@@ -127,6 +130,7 @@ def _differs(present: Secret, desired: Secret) -> bool:
         present.data != desired.data
         or present.type != desired.type
         or not desired.metadata.labels.items() <= present.metadata.labels.items()
+        or not desired.metadata.annotations.items() <= present.metadata.annotations.items()
         or desired.metadata.owner_references != present.metadata.owner_references
     )
 
@@ -152,11 +156,12 @@ async def _find(
 ) -> Secret | None:
     name = secret_name(desired.cluster, purpose)
     secret = await client.find(Secret, name, desired.namespace)
-    if secret is None or secret.type != SECRET_TYPE:
+    if secret is None or CREATED_ANNOTATION not in secret.metadata.annotations:
+        # A user's own secret is never changed, nor deleted with the control plane.
         return secret
     if controller_of(secret.metadata.owner_references) is not None:
         return secret
-    # Ours, but somebody removed its owner: without one, clusterctl move would leave it behind.
+    # Somebody removed its owner, without which clusterctl move would leave it behind.
     owners = ensure_owner(
         secret.metadata.owner_references, reference_to(control_plane, controller=True)
     )
@@ -173,6 +178,7 @@ async def _create(
     client: Client, control_plane: CapelinControlPlane, desired: ControlPlane, purpose: Purpose
 ) -> Secret:
     secret = await asyncio.to_thread(_new_secret, control_plane, desired, purpose)
+    secret.metadata.annotations = {CREATED_ANNOTATION: ""}
     try:
         return await client.create(secret)
     except AlreadyExists:
@@ -218,9 +224,8 @@ def _check(purpose: Purpose, desired: ControlPlane, secret: Secret) -> None:
 
 def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:
     controller = controller_of(secret.metadata.owner_references)
-    return is_controlled_by(secret, control_plane) or (
-        controller is None and secret.type == SECRET_TYPE
-    )
+    is_created = CREATED_ANNOTATION in secret.metadata.annotations
+    return is_controlled_by(secret, control_plane) or (controller is None and is_created)
 
 
 def _is_issued_before(data: bytes, moment: datetime | None) -> bool:

@@ -101,3 +101,20 @@ async def test_one_that_takes_over_is_not_kept_out_by_the_one_before(idle: Rig) 
     assert idle.folder.exists()
     await idle.backend.delete(heir)
     assert list(idle.state.iterdir()) == []
+
+
+async def test_an_unreadable_owner_concerns_no_other_control_plane(
+    idle: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = idle.state / "127.64.0.9"
+    broken.mkdir(parents=True)
+    for content in ("", "[]", "{}", "\0" * 100):
+        (broken / "owner.json").write_text(content)
+        await idle.allocate(control_plane())
+        assert idle.backend.allocated() == {KEY}
+        await idle.backend.delete(KEY)
+        idle.endpoint = None
+    assert broken.exists()
+    assert caplog.text.count("has no readable owner.json") == 1
+    (broken / "owner.json").unlink()
+    broken.rmdir()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import ProcessesBackend, backend
 from capelin_control_plane.desired import ComponentSettings, ControlPlane
 
+from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .rig import KEY, Idle, Rig, Roll, all_ready_at_once, control_plane, settled
 
 THREE_MEMBERS = replace(control_plane(), etcd_replicas=3)
@@ -109,3 +111,23 @@ async def test_what_another_provider_looks_after_is_left_to_it(idle: Rig, tmp_pa
     await other.release(KEY)
     assert idle.pids() == before
     await idle.until(THREE_MEMBERS, settled)
+
+
+async def test_a_supervisor_that_ended_is_replaced(
+    idle: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = idle.pids()
+
+    async def fails(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Supervisor, "_reconcile", fails)
+        idle.woken.clear()
+        with suppress(Exception):
+            await idle.reconcile(with_arguments(THREE_MEMBERS, "kube-scheduler", {"v": "2"}))
+        async with asyncio.timeout(10):
+            await idle.woken.wait()
+    changed = with_arguments(THREE_MEMBERS, "kube-scheduler", {"v": "3"})
+    await idle.until(changed, lambda observed: settled(observed) and idle.pids() != before)
+    assert idle.pids().keys() == before.keys()

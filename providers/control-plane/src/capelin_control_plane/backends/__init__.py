@@ -57,6 +57,10 @@ class Backend(Protocol):
         """Stop supervising a control plane. It keeps running."""
         ...
 
+    def allocated(self) -> set[ObjectKey]:
+        """The objects that something on this backend belongs to, whether or not they exist."""
+        ...
+
     async def delete(self, key: ObjectKey) -> None:
         """Stop a control plane, and delete everything that belongs to the object of this key."""
         ...

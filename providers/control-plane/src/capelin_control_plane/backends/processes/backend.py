@@ -1,6 +1,7 @@
 """Control planes as processes: started, supervised, adopted after a restart, stopped."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
@@ -67,6 +68,7 @@ _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
 _DELETED = ".deleted"
 _NOTHING_MORE = Policy()
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +101,7 @@ class ProcessesBackend:
         self._wake = wake
         self._policy = policy
         self._supervised: dict[ObjectKey, _Supervised] = {}
+        self._unreadable: set[Path] = set()
         self._fetching: dict[str, asyncio.Task[Mapping[Component, Program]]] = {}
         self._throttle = StartupThrottle(wake)
 
@@ -192,9 +195,21 @@ class ProcessesBackend:
         supervised = self._supervised.pop(key, None)
         if supervised is not None:
             supervised.watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await supervised.watching
-            await supervised.supervisor.__aexit__(None, None, None)
+            ended = await asyncio.gather(supervised.watching, return_exceptions=True)
+            try:
+                await supervised.supervisor.__aexit__(None, None, None)
+            except Exception:  # noqa: BLE001 - whatever ended it
+                # It ended by itself: the next reconcile supervises anew.
+                _log.exception("the supervisor of %s failed: %s", key, ended)
+
+    def allocated(self) -> set[ObjectKey]:
+        """The objects that state directories belong to."""
+        owners = all_owners(self._state)
+        for path in owners.keys() - self._unreadable:
+            if owners[path] is None:
+                self._unreadable.add(path)
+                _log.error("%s has no readable owner.json; restore it from a backup", path)
+        return {owner.key for owner in owners.values() if owner is not None}
 
     async def delete(self, key: ObjectKey) -> None:
         """Stop a control plane and delete its state directory."""
@@ -258,10 +273,10 @@ class ProcessesBackend:
     async def _supervise(self, key: ObjectKey, state_dir: StateDir) -> _Supervised:
         """Take the lock of a state directory. Nothing is started or stopped yet."""
         present = self._supervised.get(key)
-        if present is not None and present.state_dir == state_dir:
+        if present is not None and present.state_dir == state_dir and not present.watching.done():
             return present
         for other, supervised in list(self._supervised.items()):
-            # A new object of the same name, or another one that takes over.
+            # A new object of the same name, another one that takes over, or an ended supervisor.
             if other == key or supervised.state_dir == state_dir:
                 await self.release(other)
         try:
@@ -290,7 +305,11 @@ class ProcessesBackend:
         supervised.declared = True
 
     async def _watch(self, key: ObjectKey, supervisor: Supervisor) -> None:
-        async for _ in supervisor.changes():
+        try:
+            async for _ in supervisor.changes():
+                self._wake(key)
+        except Exception as error:  # noqa: BLE001 - whatever ended it
+            _log.error("the supervisor of %s ended: %r", key, error)
             self._wake(key)
 
     async def _programs(self, key: ObjectKey, version: str) -> Mapping[Component, Program]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -20,7 +19,6 @@ from capelin_control_plane.instances import Instance, Plan, Resources
 
 _ATTEMPTS = 64
 _OWNER = "owner.json"
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +188,8 @@ def read_owner(path: Path) -> Owner | None:
         return Owner(**json.loads((path / _OWNER).read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
-        _log.error("cannot read %s: %s", path / _OWNER, error)
+    except (OSError, ValueError, TypeError):
+        # It concerns no other control plane; its own one is blocked with DataMissing.
         return None
 
 
