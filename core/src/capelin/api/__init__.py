@@ -42,11 +42,13 @@ from capelin.api.objects import (
     resource_of,
 )
 from capelin.api.rules import Marker, Rule, Schema, immutable, kept, major, minor, rule
+from capelin.api.schema import BareType, SchemaWalker
 from capelin.api.templates import Template, TemplateMetadata, immutable_templates
 
 __all__ = [
     "AnyObject",
     "AnyValue",
+    "BareType",
     "BaseObject",
     "Column",
     "Condition",
@@ -76,6 +78,7 @@ __all__ = [
     "Scale",
     "Schema",
     "SchemaError",
+    "SchemaWalker",
     "Template",
     "TemplateMetadata",
     "Time",

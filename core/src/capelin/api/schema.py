@@ -1,4 +1,4 @@
-"""Structural OpenAPI schemas, as CRDs take them, from our types."""
+"""From types to schemas: one walker, and the dialect of CRDs."""
 
 import inspect
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
-from pydantic import TypeAdapter, WithJsonSchema
+from pydantic import BaseModel, TypeAdapter, WithJsonSchema
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
@@ -34,11 +34,76 @@ _PRESENCE = "say `= None`, or leave `| None` out"
 
 
 @dataclass
-class Structure:
-    """Makes schemas of types, and notes what a schema cannot say with the path to it."""
+class SchemaWalker:
+    """Walks a type and builds its schema; a dialect is a subclass. Notes what it cannot say.
+
+    The dialects are CRDs (here), variables of a ClusterClass and the OpenAPI document of hooks
+    (both in `capelin.runtime`).
+    """
 
     problems: list[str] = field(default_factory=list[str])
-    _open: list[type[Model]] = field(default_factory=list[type[Model]])
+    _open: list[type[BaseModel]] = field(default_factory=list[type[BaseModel]])
+
+    def of_type(self, bare: "BareType", path: str) -> Schema:
+        """The schema of a type, with its markers."""
+        schema = self._shape(bare, path)
+        for marker in bare.markers:
+            try:
+                marker.mark(schema)
+            except ValueError as error:
+                self._note(path, str(error))
+        return schema
+
+    def _shape(self, bare: "BareType", path: str) -> Schema:
+        kind, origin = bare.type, get_origin(bare.type)
+        if bare.has_schema:
+            return self._leaf(bare, path)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return self._model(kind, path)
+        if origin is list:
+            return {
+                "type": "array",
+                **bare.limits(list[Any], "minItems", "maxItems"),
+                "items": self._item(get_args(kind)[0], f"{path}[]"),
+            }
+        if origin is dict:
+            return self._map(bare, path)
+        if origin in {Union, UnionType}:
+            return self._union(bare, path)
+        return self._leaf(bare, path)
+
+    def _item(self, annotation: Any, path: str) -> Schema:
+        return self.of_type(BareType.of(annotation, ()), path)
+
+    def _model(self, model: type[Any], path: str) -> Schema:
+        raise NotImplementedError
+
+    def _map(self, bare: "BareType", path: str) -> Schema:
+        raise NotImplementedError
+
+    def _union(self, bare: "BareType", path: str) -> Schema:
+        raise NotImplementedError
+
+    def _leaf(self, bare: "BareType", path: str) -> Schema:  # noqa: ARG002 - dialects note it
+        """The schema of a type without parts, in the words of OpenAPI v3.0."""
+        schema: Schema = bare.adapter(bare.type).json_schema()
+        schema.pop("title", None)
+        if "const" in schema:
+            schema["enum"] = [schema.pop("const")]
+        # OpenAPI v3.0 has a flag where JSON schema has a second number.
+        for bound, tighter in (("minimum", max), ("maximum", min)):
+            open_end = schema.pop(f"exclusive{bound.capitalize()}", None)
+            if open_end is not None:
+                schema[bound] = tighter(open_end, schema.get(bound, open_end))
+                schema[f"exclusive{bound.capitalize()}"] = schema[bound] == open_end
+        return schema
+
+    def _note(self, path: str, problem: str) -> None:
+        self.problems.append(f"{path}: {problem}")
+
+
+class Structure(SchemaWalker):
+    """The dialect of CRDs: structural schemas, with a bound on everything."""
 
     def of_kind(self, kind: type[BaseObject]) -> Schema:
         """The schema of a whole object; the API server knows its metadata itself."""
@@ -65,7 +130,7 @@ class Structure:
             if name in passing_over:
                 continue
             wire = info.serialization_alias or name
-            bare = _Bare.of(info.annotation, info.metadata)
+            bare = BareType.of(info.annotation, info.metadata)
             said = self._field(info, bare, f"{path}.{wire}" if path else wire)
             schema["properties"][wire] = said
             if info.is_required():
@@ -80,8 +145,8 @@ class Structure:
         self._open.pop()
         return schema
 
-    def _field(self, info: FieldInfo, bare: "_Bare", path: str) -> Schema:
-        schema = self._type(bare, path)
+    def _field(self, info: FieldInfo, bare: "BareType", path: str) -> Schema:
+        schema = self.of_type(bare, path)
         if info.description:
             schema = _in_order({**schema, "description": inspect.cleandoc(info.description)})
         if info.is_required():
@@ -99,42 +164,23 @@ class Structure:
             schema["default"] = said
         return schema
 
-    def _type(self, bare: "_Bare", path: str) -> Schema:
-        schema = self._shape(bare, path)
-        for marker in bare.markers:
-            try:
-                marker.mark(schema)
-            except ValueError as error:
-                self._note(path, str(error))
+    def of_type(self, bare: "BareType", path: str) -> Schema:
+        """The schema of a type; a type without a bound is a problem."""
+        schema = super().of_type(bare, path)
         if missing := _missing(schema):
             self._note(path, missing)
         return _in_order(schema)
 
-    def _shape(self, bare: "_Bare", path: str) -> Schema:
-        kind, origin = bare.type, get_origin(bare.type)
-        if bare.says_its_schema:
-            return self._leaf(bare, path)
-        if isinstance(kind, type) and issubclass(kind, Model):
-            return self._object(kind, path)
-        if origin is list:
-            return {
-                "type": "array",
-                **bare.limits(list[Any], "minItems", "maxItems"),
-                "items": self._item(get_args(kind)[0], f"{path}[]"),
-            }
-        if origin is dict:
-            return self._map(bare, path)
-        if origin in {Union, UnionType}:
-            return self._union(bare, path)
-        return self._leaf(bare, path)
+    def _model(self, model: type[Any], path: str) -> Schema:
+        return self._object(model, path)
 
     def _item(self, annotation: Any, path: str) -> Schema:
-        bare = _Bare.of(annotation, ())
+        bare = BareType.of(annotation, ())
         if bare.optional:
             self._note(path, "may not be None")
-        return self._type(bare, path)
+        return self.of_type(bare, path)
 
-    def _map(self, bare: "_Bare", path: str) -> Schema:
+    def _map(self, bare: "BareType", path: str) -> Schema:
         key, value = get_args(bare.type)
         if key is not str:
             self._note(path, "the keys of a map are plain strings in a CRD; use `dict[str, ...]`")
@@ -143,7 +189,7 @@ class Structure:
             schema["additionalProperties"] = self._item(value, f"{path}.*")
         return schema
 
-    def _union(self, bare: "_Bare", path: str) -> Schema:
+    def _union(self, bare: "BareType", path: str) -> Schema:
         branches = [self._item(one, path) for one in get_args(bare.type)]
         if sorted(str(branch.get("type")) for branch in branches) != ["integer", "string"]:
             self._note(path, "the only union that the schema of a CRD can say is int | str")
@@ -156,44 +202,32 @@ class Structure:
             "x-kubernetes-int-or-string": True,
         }
 
-    def _leaf(self, bare: "_Bare", path: str) -> Schema:
+    def _leaf(self, bare: "BareType", path: str) -> Schema:
         try:
-            schema: Schema = bare.adapter(bare.type).json_schema()
+            schema = super()._leaf(bare, path)
         except PydanticInvalidForJsonSchema:
             schema = {"$ref": ""}
-        schema.pop("title", None)
-        if "const" in schema:
-            schema["enum"] = [schema.pop("const")]
         if schema.keys() - _CONSTRAINTS - {"type", "description"}:
             self._note(path, f"the schema of a CRD cannot say {bare.type!r}")
             return {"type": "object"}
-        # OpenAPI v3.0 has a flag where JSON schema has a second number.
-        for bound, tighter in (("minimum", max), ("maximum", min)):
-            open_end = schema.pop(f"exclusive{bound.capitalize()}", None)
-            if open_end is not None:
-                schema[bound] = tighter(open_end, schema.get(bound, open_end))
-                schema[f"exclusive{bound.capitalize()}"] = schema[bound] == open_end
         for marker in bare.timespans():
             marker.mark(schema)
         return schema
-
-    def _note(self, path: str, problem: str) -> None:
-        self.problems.append(f"{path}: {problem}")
 
 
 _SIZES = ("minProperties", "maxProperties")
 
 
 @dataclass(frozen=True)
-class _Bare:
-    """A type without `Annotated` and `None`, and what was said about it."""
+class BareType:
+    """A type without `Annotated` and `None`, and their metadata."""
 
     type: Any
     metadata: tuple[Any, ...]
     optional: bool
 
     @classmethod
-    def of(cls, annotation: Any, metadata: Iterable[Any]) -> "_Bare":
+    def of(cls, annotation: Any, metadata: Iterable[Any]) -> "BareType":
         said, optional = tuple(metadata), False
         while True:
             origin, args = get_origin(annotation), get_args(annotation)
@@ -209,7 +243,7 @@ class _Bare:
         return [one for one in self.metadata if isinstance(one, Marker)]
 
     @property
-    def says_its_schema(self) -> bool:
+    def has_schema(self) -> bool:
         return any(isinstance(one, WithJsonSchema) for one in self.metadata)
 
     def adapter(self, kind: Any) -> TypeAdapter[Any]:

@@ -2,22 +2,19 @@
 
 import json
 import sys
-import types
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Any, cast, get_args
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from capelin.api import Marker, Model, Schema
+from capelin.api import BareType, Schema, SchemaWalker
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import Go, Required
 
 _REFERENCE = "#/components/schemas/"
-_SIZES = ("minItems", "maxItems", "minProperties", "maxProperties")
-_EXCLUSIVE = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 
 
 def openapi_document(hooks: Iterable[AnyHook], *, title: str, version: str) -> Schema:
@@ -90,23 +87,24 @@ def _json(schema: Schema) -> Schema:
     return {"application/json": {"schema": schema}}
 
 
-class Components:
-    """The schemas of types by name, each with all that it refers to."""
+class Components(SchemaWalker):
+    """The dialect of OpenAPI: models are references to named schemas."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.schemas: dict[str, Schema] = {}
 
-    def reference(self, model: type[Model]) -> Schema:
+    def reference(self, model: type[BaseModel]) -> Schema:
         """A reference to a model, whose schema is then among the components."""
         package = getattr(sys.modules.get(model.__module__), "GO_PACKAGE", model.__module__)
         name = f"{package}.{model.__name__}".replace("/", ".")
         if name not in self.schemas:
-            # A place for it before its fields are looked at: it may refer to itself.
+            # Reserved before its fields are read: it may refer to itself.
             self.schemas[name] = {}
             self.schemas[name] = self._object(model)
         return {"$ref": _REFERENCE + name}
 
-    def _object(self, model: type[Model]) -> Schema:
+    def _object(self, model: type[BaseModel]) -> Schema:
         fields = model.model_fields.values()
         schema: Schema = {
             "type": "object",
@@ -123,10 +121,7 @@ class Components:
         return {**schema, "required": required} if required else schema
 
     def _property(self, field: FieldInfo) -> Schema:
-        declared: Any = field.annotation
-        for said in field.metadata:
-            declared = Annotated[declared, said]
-        schema = self._type(declared)
+        schema = self.of_type(BareType.of(field.annotation, field.metadata), "")
         if "$ref" in schema:
             # Nothing may stand beside a reference in OpenAPI 3.0.
             schema = {"allOf": [schema]}
@@ -134,41 +129,27 @@ class Components:
             schema = {"description": field.description, **schema}
         return schema
 
-    def _type(self, declared: Any) -> Schema:
-        origin, arguments = get_origin(declared), get_args(declared)
-        if origin is Annotated:
-            return self._annotated(declared)
-        if origin in (Union, types.UnionType):
-            options = [self._type(option) for option in arguments if option is not type(None)]
-            return options[0] if len(options) == 1 else {"anyOf": options}
-        if origin is list:
-            return {"type": "array", "items": self._type(arguments[0])}
-        if origin is dict:
-            return {"type": "object", "additionalProperties": self._type(arguments[1])}
-        if isinstance(declared, type) and issubclass(declared, Model):
-            return self.reference(declared)
-        return _plain(declared)
+    def _shape(self, bare: BareType, path: str) -> Schema:
+        for marker in bare.metadata:
+            if isinstance(marker, Go):
+                return self._of_go(marker.type.replace("/", "."))
+        return super()._shape(bare, path)
 
-    def _annotated(self, declared: Any) -> Schema:
-        kind, *said = get_args(declared)
-        for go in said:
-            if isinstance(go, Go):
-                return self._of_go(go.type.replace("/", "."))
-        options = [option for option in _options(kind) if option is not type(None)]
-        if len(options) == 1:
-            # Whether it may be missing is said by what requires it.
-            declared = Annotated[(options[0], *said)]
-        inner = self._type(kind)
-        if "$ref" in inner:
-            schema = inner
-        elif inner.keys() & {"items", "additionalProperties"}:
-            limits = _plain(Annotated[(get_origin(options[0]) or options[0], *said)])
-            schema = inner | {key: limits[key] for key in _SIZES if key in limits}
-        else:
-            schema = _plain(declared)
-        for marker in said:
-            if isinstance(marker, Marker):
-                marker.mark(schema)
+    def _model(self, model: type[BaseModel], path: str) -> Schema:  # noqa: ARG002
+        return self.reference(model)
+
+    def _map(self, bare: BareType, path: str) -> Schema:
+        values = self._item(get_args(bare.type)[1], path)
+        limits = bare.limits(dict[str, Any], "minProperties", "maxProperties")
+        return {"type": "object", "additionalProperties": values, **limits}
+
+    def _union(self, bare: BareType, path: str) -> Schema:
+        return {"anyOf": [self._item(option, path) for option in get_args(bare.type)]}
+
+    def _leaf(self, bare: BareType, path: str) -> Schema:
+        schema = super()._leaf(bare, path)
+        if "enum" in schema:
+            schema["enum"] = sorted((v for v in schema["enum"] if v is not None), key=str)
         return schema
 
     def _of_go(self, name: str) -> Schema:
@@ -177,25 +158,6 @@ class Components:
             for other in _references(self.schemas[name]):
                 self._of_go(other)
         return {"$ref": _REFERENCE + name}
-
-
-def _options(declared: Any) -> tuple[Any, ...]:
-    united = get_origin(declared) in (Union, types.UnionType)
-    return get_args(declared) if united else (declared,)
-
-
-def _plain(declared: Any) -> Schema:
-    """The schema of a type that refers to no other, in the words of OpenAPI 3.0."""
-    schema = TypeAdapter(declared).json_schema()
-    schema.pop("title", None)
-    if "const" in schema:
-        schema["enum"] = [schema.pop("const")]
-    if "enum" in schema:
-        schema["enum"] = sorted((v for v in schema["enum"] if v is not None), key=str)
-    for limit, exclusive in _EXCLUSIVE.items():
-        if exclusive in schema:
-            schema |= {limit: schema[exclusive], exclusive: True}
-    return schema
 
 
 @cache

@@ -1,17 +1,15 @@
-"""The variables of a request, as its author's type, for each template."""
+"""The variables of a ClusterClass: their schemas, and their values in a request."""
 
 import inspect
-import types
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar, get_args
 
 import orjson
-from annotated_types import GroupedMetadata
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
-from capelin.api import Marker, Rule, Schema, Unstructured
+from capelin.api import BareType, Rule, Schema, SchemaWalker, Unstructured
 from capelin.runtime.messages import explain
 from capelin.runtime.results import Failure
 from capelin.runtime.topology.patches import is_object
@@ -96,7 +94,7 @@ _LEAF = frozenset(
 )
 """What the schema of a value can say."""
 
-_SIZES = {list: ("minItems", "maxItems"), dict: ("minProperties", "maxProperties")}
+_ANYTHING: Schema = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 class VariableSchemaError(TypeError):
@@ -130,18 +128,12 @@ def _wire(name: str, field: FieldInfo) -> str:
     return field.serialization_alias or name
 
 
-class _Schemas:
-    """Makes schemas, and notes what they cannot say with the path to it."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self._open: list[type[BaseModel]] = []
+class _Schemas(SchemaWalker):
+    """The dialect of ClusterClass variables."""
 
     def field(self, field: FieldInfo, path: str) -> Schema:
-        declared: Any = field.annotation
-        for said in field.metadata:
-            declared = Annotated[declared, said]
-        schema = self._type(declared, path)
+        bare = BareType.of(field.annotation, field.metadata)
+        schema = self.of_type(bare, path)
         if not schema:
             return schema
         if field.description:
@@ -149,48 +141,17 @@ class _Schemas:
         if field.examples:
             schema["example"] = field.examples[0]
         if not field.is_required():
-            default = TypeAdapter(declared).dump_python(
-                field.get_default(call_default_factory=True),
-                mode="json",
-                by_alias=True,
-                exclude_none=True,
-            )
-            # Cluster API writes defaults into every Cluster; what is empty is not worth that.
+            default = field.get_default(call_default_factory=True)
+            if default is not None:
+                default = bare.on_the_wire(default)
+            # Cluster API writes defaults into every Cluster; an empty one is not worth that.
             if default not in (None, [], {}):
                 schema["default"] = default
         return schema
 
-    def _type(self, declared: Any, path: str) -> Schema:
-        kind, said = _bare(declared)
-        schema = self._shape(kind, said, path)
-        for marker in said:
-            if isinstance(marker, Marker):
-                marker.mark(schema)
-        return schema
-
-    def _shape(self, kind: Any, said: list[Any], path: str) -> Schema:
-        if kind is Any:
-            return {"x-kubernetes-preserve-unknown-fields": True}
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return self._object(kind, path)
-        origin, arguments = get_origin(kind), get_args(kind)
-        if origin is list:
-            items = self._type(arguments[0], f"{path}[]")
-            return {"type": "array", "items": items, **_sizes(list, said)}
-        if origin is dict:
-            return self._map(arguments, said, path)
-        if origin in (Union, types.UnionType):
-            return self._union(arguments, path)
-        return self._leaf(kind, said, path)
-
-    def _union(self, options: tuple[Any, ...], path: str) -> Schema:
-        if {*options} == {int, str}:
-            return {"x-kubernetes-int-or-string": True}
-        return self._note(path, "is of several types; only int | str can be")
-
-    def _object(self, model: type[BaseModel], path: str) -> Schema:
+    def _model(self, model: type[BaseModel], path: str) -> Schema:
         if model in self._open:
-            return self._note(path, f"is a {model.__name__} within itself, without end")
+            return self._problem(path, f"is a {model.__name__} within itself, without end")
         self._open.append(model)
         fields = model.model_fields.items()
         schema: Schema = {
@@ -210,68 +171,35 @@ class _Schemas:
         self._open.pop()
         return schema
 
-    def _map(self, arguments: tuple[Any, ...], said: list[Any], path: str) -> Schema:
-        key, value = arguments
+    def _map(self, bare: BareType, path: str) -> Schema:
+        key, value = get_args(bare.type)
         if key is not str:
-            return self._note(path, "is a map whose keys are not plain strings")
-        values = self._type(value, f"{path}.*")
-        if values == {"x-kubernetes-preserve-unknown-fields": True}:
+            return self._problem(path, "is a map whose keys are not plain strings")
+        values = self._item(value, f"{path}.*")
+        if values == _ANYTHING:
             return {"type": "object", **values}
-        return {"type": "object", "additionalProperties": values, **_sizes(dict, said)}
+        limits = bare.limits(dict[str, Any], "minProperties", "maxProperties")
+        return {"type": "object", "additionalProperties": values, **limits}
 
-    def _leaf(self, kind: Any, said: list[Any], path: str) -> Schema:
+    def _union(self, bare: BareType, path: str) -> Schema:
+        if {*get_args(bare.type)} == {int, str}:
+            return {"x-kubernetes-int-or-string": True}
+        return self._problem(path, "is of several types; only int | str can be")
+
+    def _leaf(self, bare: BareType, path: str) -> Schema:
+        if bare.type is Any:
+            return {**_ANYTHING}
         try:
-            schema: Schema = TypeAdapter(_annotated(kind, said)).json_schema()
+            schema = super()._leaf(bare, path)
         except PydanticInvalidForJsonSchema:
-            return self._note(path, f"is a {kind}, which JSON does not have")
-        schema.pop("title", None)
-        if "const" in schema:
-            schema["enum"] = [schema.pop("const")]
+            return self._problem(path, f"is a {bare.type}, which JSON does not have")
         for bound in ("minimum", "maximum"):
-            exclusive = f"exclusive{bound.capitalize()}"
-            if exclusive in schema:
-                schema |= {bound: schema[exclusive], exclusive: True}
             if schema.get(bound, 0) % 1:
-                return self._note(path, f"has a {bound} that is no whole number")
+                return self._problem(path, f"has a {bound} that is no whole number")
         if unknown := sorted(schema.keys() - _LEAF):
-            return self._note(path, f"says {', '.join(unknown)}, which a variable cannot")
+            return self._problem(path, f"says {', '.join(unknown)}, which a variable cannot")
         return schema
 
-    def _note(self, path: str, problem: str) -> Schema:
+    def _problem(self, path: str, problem: str) -> Schema:
         self.problems.append(f"{path} {problem}")
         return {}
-
-
-def _bare(declared: Any) -> tuple[Any, list[Any]]:
-    """A type without `Annotated` and `None`, and what was said of it."""
-    said: list[Any] = []
-    while True:
-        origin, arguments = get_origin(declared), get_args(declared)
-        if origin is Annotated:
-            declared, said = arguments[0], [*_each(arguments[1:]), *said]
-        elif origin in (Union, types.UnionType) and type(None) in arguments:
-            some = tuple(option for option in arguments if option is not type(None))
-            declared = cast("Any", Union)[some]
-        else:
-            return declared, said
-
-
-def _each(said: Iterable[Any]) -> Iterator[Any]:
-    for one in said:
-        if isinstance(one, FieldInfo):
-            yield from _each(one.metadata)
-        elif isinstance(one, GroupedMetadata):
-            yield from one
-        else:
-            yield one
-
-
-def _annotated(kind: Any, said: list[Any]) -> Any:
-    for one in said:
-        kind = Annotated[kind, one]
-    return kind
-
-
-def _sizes(kind: type, said: list[Any]) -> Schema:
-    schema = TypeAdapter(_annotated(kind, said)).json_schema()
-    return {key: schema[key] for key in _SIZES[kind] if key in schema}
