@@ -7,7 +7,7 @@ from capelin.controller.logs import redact
 from capelin.controller.manager import Manager, main
 from capelin.controller.options import Address, Options, OptionsError, flag, parse
 from capelin.controller.queue import After, Done, ObjectKey, Result, backoff_for
-from capelin.controller.rbac import lease_rules, rbac
+from capelin.controller.rbac import diagnostics_rules, lease_rules, rbac
 from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch, Watches
 from capelin.controller.watching import WatchLostError
 
@@ -33,6 +33,7 @@ __all__ = [
     "WatchLostError",
     "Watches",
     "backoff_for",
+    "diagnostics_rules",
     "flag",
     "lease_rules",
     "main",

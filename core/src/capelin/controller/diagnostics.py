@@ -1,7 +1,16 @@
 """A manager's metrics, under controller-runtime's names, and the pages that serve its state."""
 
+import hashlib
+import logging
+import socket
+import ssl
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
 
 import aiohttp
@@ -13,11 +22,18 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from capelin.api import Unstructured
+from capelin.client import Client, ClientError
 from capelin.controller.options import Address
 from capelin.controller.queue import Queue
+from capelin.pki import issue, new_ca
+
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
+_ANSWER_SECONDS = 60.0
+_ANSWERS = 1000
 _RECONCILE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE = (0.0001, 0.001, 0.01, 0.1, 1, 10, 100, 1000)
 
@@ -171,8 +187,61 @@ class ListenError(Exception):
     """An address to listen on that cannot be had."""
 
 
+class ScrapeAuthorizer:
+    """Asks the API server who a token belongs to, and whether they may read /metrics.
+
+    As CAPI's managers do, by TokenReview and SubjectAccessReview; an answer is kept for a minute.
+    """
+
+    def __init__(self, client: Client, clock: Clock = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._answers: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
+
+    async def status(self, header: str | None) -> int:
+        """200 for whom may read, else 401 or 403."""
+        scheme, _, token = (header or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return 401
+        key = hashlib.sha256(token.encode()).digest()
+        answered, status = self._answers.get(key, (0.0, 0))
+        if not status or self._clock() >= answered + _ANSWER_SECONDS:
+            status = await self._ask(token)
+            self._answers[key] = self._clock(), status
+            if len(self._answers) > _ANSWERS:
+                self._answers.popitem(last=False)
+        return status
+
+    async def _ask(self, token: str) -> int:
+        review = await self._review("authentication", "TokenReview", {"token": token})
+        if not review.get("authenticated"):
+            return 401
+        user = review["user"]
+        access = await self._review(
+            "authorization",
+            "SubjectAccessReview",
+            {
+                "user": user["username"],
+                "uid": user.get("uid", ""),
+                "groups": user.get("groups", []),
+                "extra": user.get("extra", {}),
+                "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+            },
+        )
+        return 200 if access.get("allowed") else 403
+
+    async def _review(self, group: str, kind: str, spec: Unstructured) -> Unstructured:
+        path = f"/apis/{group}.k8s.io/v1/{kind.lower()}s"
+        body = {"apiVersion": f"{group}.k8s.io/v1", "kind": kind, "spec": spec}
+        return (await self._client.request("POST", path, body=body)).get("status") or {}
+
+
 class Probes:
-    """Serves the pages of a manager for as long as the block lasts."""
+    """Serves the pages of a manager for as long as the block lasts.
+
+    /metrics is served to anybody on a loopback address. Elsewhere, unless `insecure`, it takes TLS
+    with a certificate made at the start, and a token whose user may get /metrics.
+    """
 
     def __init__(self, *, health: Check, ready: Check, metrics: CollectorRegistry) -> None:
         self._health = health
@@ -182,19 +251,29 @@ class Probes:
         self.bound: dict[str, Address] = {}
         """Where the pages are, by flag; of use when the port was left to the system."""
 
-    async def listen(self, *, health: Address | None, metrics: Address | None) -> None:
+    async def listen(
+        self,
+        *,
+        health: Address | None,
+        metrics: Address | None,
+        authorizer: ScrapeAuthorizer | None = None,
+        insecure: bool = False,
+    ) -> None:
         """Start to serve; the same address twice is one server with all pages.
 
         Raises:
             ListenError: an address is in use, or not one of this machine.
         """
         pages = {"--health-address": health, "--metrics-address": metrics}
+        is_open = insecure or metrics is None or metrics.is_loopback
+        self._authorizer = None if is_open else authorizer
         if health is not None and health == metrics:
-            await self._serve(health, pages)
+            await self._serve(health, pages, secure=not is_open)
             return
         for flag, address in pages.items():
             if address is not None:
-                await self._serve(address, [flag])
+                secure = not is_open and flag == "--metrics-address"
+                await self._serve(address, [flag], secure=secure)
 
     async def __aenter__(self) -> Self:
         return self
@@ -202,7 +281,7 @@ class Probes:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def _serve(self, address: Address, flags: Iterable[str]) -> None:
+    async def _serve(self, address: Address, flags: Iterable[str], *, secure: bool) -> None:
         app = web.Application()
         for flag in flags:
             if flag == "--health-address":
@@ -213,8 +292,11 @@ class Probes:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
+        context = _own_certificate() if secure else None
         try:
-            await web.TCPSite(runner, address.host or None, address.port).start()
+            await web.TCPSite(
+                runner, address.host or None, address.port, ssl_context=context
+            ).start()
         except OSError as error:
             first = next(iter(flags))
             raise ListenError(
@@ -226,13 +308,37 @@ class Probes:
             self.bound[flag] = Address(host, port)
 
     def _page(self, check: Check) -> Handler:
-        async def answer(_: web.Request) -> web.Response:
+        async def page(_: web.Request) -> web.Response:
             problem = check()
             return web.Response(text=problem or "ok", status=503 if problem else 200)
 
-        return answer
+        return page
 
-    async def _numbers(self, _: web.Request) -> web.Response:
+    async def _numbers(self, request: web.Request) -> web.Response:
+        if self._authorizer is not None:
+            try:
+                status = await self._authorizer.status(request.headers.get("Authorization"))
+            except ClientError as error:
+                log.warning("A token for /metrics cannot be reviewed: %s", error)
+                status = 503
+            if status != 200:
+                return web.Response(status=status)
         return web.Response(
             body=generate_latest(self._metrics), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
         )
+
+
+def _own_certificate() -> ssl.SSLContext:
+    """TLS with a certificate that lasts as long as the process, and that nobody can verify."""
+    now = datetime.now(UTC)
+    name = socket.gethostname()[:64]
+    ca = new_ca(f"{name[:50]}-ca", now=now)
+    pair = issue(ca, common_name=name, usages={"server"}, dns_names=[name], now=now)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    with TemporaryDirectory(prefix="capelin-") as folder:
+        # Python's ssl reads keys from files only.
+        file = Path(folder, "tls.pem")
+        file.touch(0o600)
+        file.write_bytes(pair.certificate_pem + pair.private_key_pem)
+        context.load_cert_chain(file)
+    return context

@@ -29,7 +29,7 @@ from capelin.client import (
 from capelin.contract import WATCH_LABEL
 from capelin.controller import Recorder, logs
 from capelin.controller.context import Context
-from capelin.controller.diagnostics import Check, ListenError, Metrics, Probes
+from capelin.controller.diagnostics import Check, ListenError, Metrics, Probes, ScrapeAuthorizer
 from capelin.controller.guard import LoopGuard
 from capelin.controller.options import Options, OptionsError, OptionsT, parse
 from capelin.controller.queue import Queue, Timing
@@ -107,8 +107,6 @@ class Manager:
         options = self._options
         async with AsyncExitStack() as stack:
             stack.enter_context(self._guard())
-            await stack.enter_async_context(self.probes)
-            await self.probes.listen(health=options.health_address, metrics=options.metrics_address)
             client = await stack.enter_async_context(
                 Client(
                     self._config,
@@ -120,6 +118,13 @@ class Manager:
                         traces=(self.metrics.trace(),),
                     ),
                 )
+            )
+            await stack.enter_async_context(self.probes)
+            await self.probes.listen(
+                health=options.health_address,
+                metrics=options.metrics_address,
+                authorizer=ScrapeAuthorizer(client),
+                insecure=options.insecure_diagnostics,
             )
             work = asyncio.create_task(self._lead(client))
             stop = asyncio.create_task(self._stopping.wait())

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -26,6 +27,14 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -118,8 +127,8 @@ def flag(
     return dataclasses.field(default=default, metadata={"flag": said})
 
 
-_METRICS = Address("", 8080)
-_HEALTH = Address("", 9440)
+_METRICS = Address("127.0.0.1", 8080)
+_HEALTH = Address("127.0.0.1", 9440)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +173,23 @@ class Options:
         36_000.0, seconds, "How often to look at an object that did not change.", shown="10h"
     )
     metrics_address: Address | None = flag(
-        _METRICS, address, "Where /metrics listens; 0 for nowhere.", shown=":8080"
+        _METRICS,
+        address,
+        "Where /metrics listens; 0 for nowhere. On other than loopback addresses it needs TLS, and "
+        "a token of a user who may get /metrics.",
+        shown="127.0.0.1:8080",
+    )
+    insecure_diagnostics: bool = flag(
+        False,  # noqa: FBT003 - the flag's default
+        truth,
+        "Serve /metrics on any address in HTTP and without a token.",
+        shown="false",
     )
     health_address: Address | None = flag(
         _HEALTH,
         address,
         "Where /healthz and /readyz listen; 0 for nowhere.",
-        shown=":9440",
+        shown="127.0.0.1:9440",
     )
     grace_period: float = flag(
         20.0, seconds, "How long running reconciles may take to end on SIGTERM.", shown="20s"

@@ -36,6 +36,16 @@ def lease_rules(name: str) -> list[Unstructured]:
     )
 
 
+def diagnostics_rules() -> list[Unstructured]:
+    """The rules of a ClusterRole for a manager that serves /metrics to users with a token."""
+    return _rules(
+        [
+            Permission("authentication.k8s.io", ("tokenreviews",), ("create",)),
+            Permission("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+        ]
+    )
+
+
 def _implied(watch: Watch) -> Iterable[Permission]:
     resource: Resource = watch.kind.resource
     group, plural = resource.group, resource.plural

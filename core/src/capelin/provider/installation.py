@@ -103,10 +103,20 @@ class Provider:
         """Where its service account lives."""
         return f"{self.label}-system"
 
-    def components(self) -> list[Unstructured]:
-        """What its installation consists of."""
+    def components(self, namespace: str | None = None) -> list[Unstructured]:
+        """What its installation consists of.
+
+        Args:
+            namespace: The only namespace whose objects it may see and change: that of its
+                manager's `--namespace`. By default, and for cluster-scoped kinds, it is the whole
+                cluster.
+        """
+        group = "rbac.authorization.k8s.io"
+        scope = "Cluster" if namespace is None else ""
+        name = f"{self.namespace}-manager"
+        metadata = {"name": name} if namespace is None else {"name": name, "namespace": namespace}
         account = {"kind": "ServiceAccount", "name": self.label, "namespace": self.namespace}
-        role = f"{self.namespace}-manager"
+        role = {"apiGroup": group, "kind": f"{scope}Role", "name": name}
         return [
             *self.crds,
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}},
@@ -116,20 +126,16 @@ class Provider:
                 "metadata": {"name": self.label, "namespace": self.namespace},
             },
             {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRole",
-                "metadata": {"name": role},
+                "apiVersion": f"{group}/v1",
+                "kind": f"{scope}Role",
+                "metadata": metadata,
                 "rules": list(self.rules),
             },
             {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": role},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": "ClusterRole",
-                    "name": role,
-                },
+                "apiVersion": f"{group}/v1",
+                "kind": f"{scope}RoleBinding",
+                "metadata": metadata,
+                "roleRef": role,
                 "subjects": [account],
             },
         ]
