@@ -6,7 +6,8 @@ read -> Cluster -> paused -> deletion -> owner -> waiting -> finalizer -> reconc
 import asyncio
 import inspect
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
@@ -120,6 +121,16 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         return Done()
 
     # What providers may change
+
+    @asynccontextmanager
+    async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
+        """Keeps the clients of workload clusters while the manager works; call `super()`'s."""
+        self._workloads = WorkloadClients(ctx.client)
+        try:
+            yield
+        finally:
+            await self._workloads.close()
+            self._workloads = None
 
     def ignores(self, obj: KindT) -> bool:  # noqa: ARG002
         """Whether the object is somebody else's business."""

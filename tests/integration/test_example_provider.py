@@ -1,0 +1,86 @@
+"""The smallest provider of `examples/`, with the real core: made, scaled and deleted."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capelin.api.capi import Cluster, Machine, MachineDeployment
+from capelin.api.core import Namespace
+from capelin.client import Client, Config
+from capelin.testing.management import ManagementCluster
+from capelin.testing.managers import running
+from capelin.testing.waiting import until
+from capelin.yaml import read_all_yaml
+
+EXAMPLE = Path(__file__).parents[2] / "examples/01-provider"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def paper() -> Any:
+    sys.path.insert(0, str(EXAMPLE))
+    import paper  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
+
+    sys.path.remove(str(EXAMPLE))
+    return paper
+
+
+@pytest.fixture
+async def management(management_cluster: ManagementCluster, paper: Any) -> AsyncGenerator[Client]:
+    """The management cluster with the provider at work in a namespace."""
+    config = Config.from_kubeconfig(management_cluster.kubeconfig)
+    async with Client(config) as client:
+        for manifest in paper.provider().crds:
+            await client.apply(manifest)
+        await client.apply(Namespace.of("paper"))
+        async with running(
+            *(reconciler() for reconciler in paper.RECONCILERS),
+            config=config,
+            name="capelin-paper",
+            namespace="paper",
+        ):
+            yield client
+
+
+async def test_a_deployment_of_paper_machines_is_made_scaled_and_deleted(
+    management: Client, paper: Any
+) -> None:
+    text = await asyncio.to_thread((EXAMPLE / "cluster.yaml").read_bytes)
+    for manifest in read_all_yaml(text):
+        manifest["metadata"]["namespace"] = "paper"
+        await management.apply(manifest)
+
+    def available(count: int) -> Any:
+        async def ready() -> bool:
+            found = await management.get(MachineDeployment, "paper", "paper")
+            status = found.status
+            return (status.replicas, status.available_replicas) == (count, count)
+
+        return ready
+
+    await until(available(2), within=240)
+    machines = [one async for one in management.iterate(paper.PaperMachine, "paper")]
+    assert {one.spec.provider_id for one in machines} == {
+        f"paper:///paper/{one.name}" for one in machines
+    }
+    names = {
+        one.status.node_ref.name
+        async for one in management.iterate(Machine, "paper")
+        if one.status.node_ref
+    }
+    assert names == {one.name for one in machines}
+    for count in (3, 1):
+        scale = {"spec": {"replicas": count}}
+        await management.patch(MachineDeployment, "paper", "paper", scale)
+        await until(available(count), within=120)
+    await management.delete(Cluster, "paper", "paper")
+
+    async def gone() -> bool:
+        return await management.find(Cluster, "paper", "paper") is None
+
+    await until(gone, within=180)
+    assert [one async for one in management.iterate(paper.PaperMachine, "paper")] == []
