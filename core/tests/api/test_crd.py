@@ -167,40 +167,40 @@ spec:
                 type: array
                 maxItems: 32
                 items:
-                  description: One aspect of an object's state, as Kubernetes' `metav1.Condition`.
+                  description: A condition of an object, as Kubernetes' `metav1.Condition`.
                   type: object
                   properties:
                     type:
-                      description: The aspect, such as `Available`.
+                      description: Type of the condition, such as `Available`.
                       type: string
                       maxLength: 316
                       minLength: 1
                       pattern: ^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$
                     status:
-                      description: Whether it is so.
+                      description: Status of the condition, one of True, False, Unknown.
                       type: string
                       enum:
                       - 'True'
                       - 'False'
                       - Unknown
                     reason:
-                      description: Why, in a word for programs.
+                      description: Reason for the status, in one CamelCase word.
                       type: string
                       maxLength: 1024
                       minLength: 1
                       pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
                     message:
-                      description: Why, in a sentence for people.
+                      description: Details about the status, for people.
                       type: string
                       maxLength: 32768
                       default: ''
                     lastTransitionTime:
-                      description: When the status last changed.
+                      description: Time of the last change of the status.
                       type: string
                       format: date-time
                       pattern: ^(0001-01-01T00:00:00Z|[12][0-9]{3}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,9})?([Zz]|[+-](0[0-9]|1[0-9]|2[0-3]):[0-5][0-9]))$
                     observedGeneration:
-                      description: The generation of the spec that this is said about.
+                      description: Generation of the spec that the condition was set for.
                       type: integer
                       maximum: 9007199254740992
                       minimum: 0

@@ -36,19 +36,19 @@ def test_a_template_holds_metadata_and_spec() -> None:
     schema = crd(MachineTemplate)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert schema["properties"]["spec"] == snapshot(
         {
-            "description": "What is made, and how.",
+            "description": "Desired state of the template.",
             "type": "object",
             "properties": {
                 "template": {
-                    "description": "What is made from the template.",
+                    "description": "The objects to create from the template.",
                     "type": "object",
                     "properties": {
                         "metadata": {
-                            "description": "Labels and annotations of what is made.",
+                            "description": "Labels and annotations of the created objects.",
                             "type": "object",
                             "properties": {
                                 "labels": {
-                                    "description": "Labels of what is made.",
+                                    "description": "Labels of the created objects.",
                                     "type": "object",
                                     "maxProperties": 128,
                                     "additionalProperties": {
@@ -58,7 +58,7 @@ def test_a_template_holds_metadata_and_spec() -> None:
                                     },
                                 },
                                 "annotations": {
-                                    "description": "Annotations of what is made.",
+                                    "description": "Annotations of the created objects.",
                                     "type": "object",
                                     "maxProperties": 128,
                                     "additionalProperties": {"type": "string", "maxLength": 262144},

@@ -3,7 +3,7 @@
 `capelin.api.core` and `capelin.api.capi` have the kinds of Kubernetes and of Cluster API.
 """
 
-from capelin.api.crd import SchemaError, crd
+from capelin.api.crds import SchemaError, crd
 from capelin.api.fields import (
     AnyObject,
     AnyValue,

@@ -39,7 +39,7 @@ class TemplateReference(Model):
 
 
 class Metadata(Model):
-    """Labels and annotations of objects to be made."""
+    """Labels and annotations of new objects."""
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -53,7 +53,7 @@ class StatusVersion(Model):
 
 
 class UpgradeStep(Model):
-    """A version on the way of an upgrade."""
+    """One version of an upgrade plan."""
 
     version: str
 
@@ -72,14 +72,14 @@ class MachineTaint(Taint):
 
 
 class ReadinessGate(Model):
-    """A further condition that `Ready` or `Available` depends on."""
+    """An additional condition that `Ready` or `Available` depends on."""
 
     condition_type: str
     polarity: str | None = None
 
 
 class DeletionTimeouts(Model):
-    """How long each step of a Machine's removal may take; none or 0 is without limit."""
+    """Timeouts for each step of a Machine's deletion; 0 or unset means no limit."""
 
     order: str | None = None
     node_drain_timeout_seconds: int | None = None
@@ -88,7 +88,7 @@ class DeletionTimeouts(Model):
 
 
 class Replicas(Model):
-    """How many Machines there are, in which state and version."""
+    """Numbers of Machines by state and version."""
 
     desired_replicas: int | None = None
     replicas: int | None = None
@@ -100,7 +100,7 @@ class Replicas(Model):
 
 
 class Rollout(Model):
-    """When to roll out, and how."""
+    """When and how to roll out."""
 
     after: Time | None = None
     strategy: dict[str, Any] = {}
@@ -110,20 +110,20 @@ class Rollout(Model):
 
 
 class Endpoint(Model):
-    """Where an API server is reached; empty until known."""
+    """The endpoint of an API server; empty until known."""
 
     host: str = ""
     port: int = 0
 
 
 class NetworkRanges(Model):
-    """Blocks of addresses."""
+    """CIDR blocks."""
 
     cidr_blocks: list[str] = []
 
 
 class ClusterNetwork(Model):
-    """A workload cluster's own network."""
+    """Network of a workload cluster."""
 
     api_server_port: int | None = None
     service_domain: str | None = None
@@ -132,20 +132,20 @@ class ClusterNetwork(Model):
 
 
 class ClassReference(Model):
-    """The ClusterClass that a Cluster is made from."""
+    """Reference to a ClusterClass."""
 
     name: str | None = None
     namespace: str | None = None
 
 
 class VariableOverrides(Model):
-    """Variables that differ for a part of the Cluster."""
+    """Values of variables for a part of the Cluster."""
 
     overrides: list[Variable] = []
 
 
 class ControlPlaneTopology(Model):
-    """The control plane that a managed topology asks for."""
+    """The control plane of a managed topology."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     replicas: int | None = None
@@ -157,7 +157,7 @@ class ControlPlaneTopology(Model):
 
 
 class WorkerTopology(Model):
-    """A MachineDeployment or a MachinePool that a managed topology asks for."""
+    """A MachineDeployment or MachinePool of a managed topology."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     class_: str | None = None
@@ -173,14 +173,14 @@ class WorkerTopology(Model):
 
 
 class WorkersTopology(Model):
-    """The workers that a managed topology asks for."""
+    """The workers of a managed topology."""
 
     machine_deployments: list[WorkerTopology] = []
     machine_pools: list[WorkerTopology] = []
 
 
 class Topology(Model):
-    """A Cluster as its ClusterClass is to shape it."""
+    """The managed topology of a Cluster."""
 
     class_ref: ClassReference = Field(default_factory=ClassReference)
     version: str | None = None
@@ -190,7 +190,7 @@ class Topology(Model):
 
 
 class ClusterSpec(Model):
-    """What a Cluster is to be."""
+    """Desired state of the Cluster."""
 
     paused: bool | None = None
     cluster_network: ClusterNetwork = Field(default_factory=ClusterNetwork)
@@ -202,14 +202,14 @@ class ClusterSpec(Model):
 
 
 class ClusterInitialization(Model):
-    """What a Cluster has reached once; never taken back."""
+    """Milestones of a Cluster's creation; never reverted."""
 
     infrastructure_provisioned: bool | None = None
     control_plane_initialized: bool | None = None
 
 
 class FailureDomain(Model):
-    """A place that can fail on its own."""
+    """A failure domain."""
 
     name: str
     control_plane: bool | None = None
@@ -217,7 +217,7 @@ class FailureDomain(Model):
 
 
 class ClusterStatus(Model):
-    """What a Cluster is."""
+    """Observed state of the Cluster."""
 
     conditions: list[Condition] = []
     initialization: ClusterInitialization = Field(default_factory=ClusterInitialization)
@@ -240,14 +240,14 @@ class Cluster(BaseObject):
 
 
 class Bootstrap(Model):
-    """Where a Machine's bootstrap data comes from."""
+    """Source of a Machine's bootstrap data."""
 
     config_ref: ContractReference | None = None
     data_secret_name: str | None = None
 
 
 class MachineSpec(Model):
-    """What a Machine is to be."""
+    """Desired state of the Machine."""
 
     cluster_name: str | None = None
     bootstrap: Bootstrap = Field(default_factory=Bootstrap)
@@ -262,7 +262,7 @@ class MachineSpec(Model):
 
 
 class MachineInitialization(Model):
-    """What a Machine, or a MachinePool, has reached."""
+    """Milestones of a Machine's or MachinePool's creation."""
 
     infrastructure_provisioned: bool | None = None
     bootstrap_data_secret_created: bool | None = None
@@ -275,7 +275,7 @@ class NodeReference(Model):
 
 
 class MachineDeletion(Model):
-    """When each step of a Machine's removal began."""
+    """When each step of a Machine's deletion started."""
 
     node_drain_start_time: Time | None = None
     wait_for_node_volume_detach_start_time: Time | None = None
@@ -284,7 +284,7 @@ class MachineDeletion(Model):
 
 
 class MachineStatus(Model):
-    """What a Machine is."""
+    """Observed state of the Machine."""
 
     conditions: list[Condition] = []
     initialization: MachineInitialization = Field(default_factory=MachineInitialization)
@@ -308,14 +308,14 @@ class Machine(BaseObject):
 
 
 class MachineTemplate(Model):
-    """What Machines to be made look like."""
+    """The template for new Machines."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     spec: MachineSpec = Field(default_factory=MachineSpec)
 
 
 class MachineDeploymentSpec(Model):
-    """How many Machines of which shape, and how they change; also of a MachineSet."""
+    """Desired state of the MachineDeployment."""
 
     cluster_name: str | None = None
     replicas: int | None = None
@@ -327,7 +327,7 @@ class MachineDeploymentSpec(Model):
 
 
 class MachineDeploymentStatus(Replicas):
-    """How many Machines there are; also of a MachineSet."""
+    """Observed state of the MachineDeployment."""
 
     conditions: list[Condition] = []
     selector: str | None = None
@@ -337,7 +337,7 @@ class MachineDeploymentStatus(Replicas):
 
 @kind(group="cluster.x-k8s.io", version="v1beta2")
 class MachineDeployment(BaseObject):
-    """Machines that are alike, replaced step by step when they are to change."""
+    """Machines from one template, with rolling updates."""
 
     spec: MachineDeploymentSpec = Field(default_factory=MachineDeploymentSpec)
     status: MachineDeploymentStatus = Field(default_factory=MachineDeploymentStatus)
@@ -345,14 +345,14 @@ class MachineDeployment(BaseObject):
 
 @kind(group="cluster.x-k8s.io", version="v1beta2")
 class MachineSet(BaseObject):
-    """Machines that are alike."""
+    """A set of Machines from one template."""
 
     spec: MachineDeploymentSpec = Field(default_factory=MachineDeploymentSpec)
     status: MachineDeploymentStatus = Field(default_factory=MachineDeploymentStatus)
 
 
 class MachinePoolSpec(Model):
-    """How many instances of which shape."""
+    """Desired state of the MachinePool."""
 
     cluster_name: str | None = None
     replicas: int | None = None
@@ -362,7 +362,7 @@ class MachinePoolSpec(Model):
 
 
 class MachinePoolStatus(Replicas):
-    """How many instances there are, and their Nodes."""
+    """Observed state of the MachinePool."""
 
     conditions: list[Condition] = []
     initialization: MachineInitialization = Field(default_factory=MachineInitialization)
@@ -373,14 +373,14 @@ class MachinePoolStatus(Replicas):
 
 @kind(group="cluster.x-k8s.io", version="v1beta2")
 class MachinePool(BaseObject):
-    """Machines that their infrastructure scales as one."""
+    """Machines that the infrastructure scales as a group."""
 
     spec: MachinePoolSpec = Field(default_factory=MachinePoolSpec)
     status: MachinePoolStatus = Field(default_factory=MachinePoolStatus)
 
 
 class UnhealthyCondition(Model):
-    """A condition that makes a Machine unhealthy when it lasts."""
+    """A condition that makes a Machine unhealthy after a timeout."""
 
     type: str
     status: str
@@ -396,7 +396,7 @@ class HealthChecks(Model):
 
 
 class MachineHealthCheckSpec(Model):
-    """Which Machines are watched for what."""
+    """Desired state of the MachineHealthCheck."""
 
     cluster_name: str | None = None
     selector: LabelSelector = Field(default_factory=LabelSelector)
@@ -405,7 +405,7 @@ class MachineHealthCheckSpec(Model):
 
 
 class MachineHealthCheckStatus(Model):
-    """How the watched Machines fare."""
+    """Observed state of the MachineHealthCheck."""
 
     conditions: list[Condition] = []
     expected_machines: int | None = None
@@ -417,7 +417,7 @@ class MachineHealthCheckStatus(Model):
 
 @kind(group="cluster.x-k8s.io", version="v1beta2")
 class MachineHealthCheck(BaseObject):
-    """Has unhealthy Machines replaced."""
+    """Replaces unhealthy Machines."""
 
     spec: MachineHealthCheckSpec = Field(default_factory=MachineHealthCheckSpec)
     status: MachineHealthCheckStatus = Field(default_factory=MachineHealthCheckStatus)
@@ -427,7 +427,7 @@ class MachineHealthCheck(BaseObject):
 
 
 class ClassTemplate(Model):
-    """A template that a class is made from."""
+    """Reference to a template of a ClusterClass."""
 
     template_ref: TemplateReference | None = None
 
@@ -456,7 +456,7 @@ class WorkersClass(Model):
 
 
 class VariableSchema(Model):
-    """What values a variable takes, as a schema of OpenAPI v3."""
+    """The OpenAPI v3 schema of a variable."""
 
     openapi_schema: dict[str, Any] = Field(
         default={}, validation_alias="openAPIV3Schema", serialization_alias="openAPIV3Schema"
@@ -472,7 +472,7 @@ class ClassVariable(Model):
 
 
 class ExternalPatch(Model):
-    """The hooks that patch and check what is made from the class."""
+    """External patches of a ClusterClass."""
 
     generate_patches_extension: str | None = None
     validate_topology_extension: str | None = None
@@ -481,7 +481,7 @@ class ExternalPatch(Model):
 
 
 class ClassPatch(Model):
-    """A change of the templates for a Cluster."""
+    """A patch of the templates for a Cluster."""
 
     name: str
     description: str | None = None
@@ -491,7 +491,7 @@ class ClassPatch(Model):
 
 
 class ExternalUpgrade(Model):
-    """The hook that plans upgrades."""
+    """The hook that makes upgrade plans."""
 
     generate_upgrade_plan_extension: str | None = None
 
@@ -503,7 +503,7 @@ class ClassUpgrade(Model):
 
 
 class ClusterClassSpec(Model):
-    """Templates, variables and patches."""
+    """Desired state of the ClusterClass."""
 
     infrastructure: ClassTemplate | None = None
     control_plane: ControlPlaneClass | None = None
@@ -515,7 +515,7 @@ class ClusterClassSpec(Model):
 
 
 class VariableDefinition(Model):
-    """Who defines a variable, and how."""
+    """One definition of a variable."""
 
     from_: str | None = None
     required: bool | None = None
@@ -531,7 +531,7 @@ class StatusVariable(Model):
 
 
 class ClusterClassStatus(Model):
-    """Which variables the class has, and whether all is well."""
+    """Observed state of the ClusterClass."""
 
     conditions: list[Condition] = []
     variables: list[StatusVariable] = []
@@ -540,7 +540,7 @@ class ClusterClassStatus(Model):
 
 @kind(group="cluster.x-k8s.io", version="v1beta2")
 class ClusterClass(BaseObject):
-    """A shape that Clusters are made in."""
+    """A blueprint for Clusters."""
 
     spec: ClusterClassSpec = Field(default_factory=ClusterClassSpec)
     status: ClusterClassStatus = Field(default_factory=ClusterClassStatus)
@@ -550,7 +550,7 @@ class ClusterClass(BaseObject):
 
 
 class ServiceReference(Model):
-    """The service that leads to an extension."""
+    """The Service of an extension."""
 
     namespace: str | None = None
     name: str | None = None
@@ -559,7 +559,7 @@ class ServiceReference(Model):
 
 
 class ExtensionClientConfig(Model):
-    """How an extension is reached: by URL or by service."""
+    """How to reach an extension: by URL or Service."""
 
     url: str | None = None
     service: ServiceReference | None = None
@@ -567,7 +567,7 @@ class ExtensionClientConfig(Model):
 
 
 class ExtensionConfigSpec(Model):
-    """Where an extension is, and for whom it is called."""
+    """Desired state of the ExtensionConfig."""
 
     client_config: ExtensionClientConfig = Field(default_factory=ExtensionClientConfig)
     namespace_selector: LabelSelector | None = None
@@ -582,7 +582,7 @@ class GroupVersionHook(Model):
 
 
 class ExtensionHandler(Model):
-    """A hook that an extension answers."""
+    """A handler of an extension."""
 
     name: str
     request_hook: GroupVersionHook
@@ -591,7 +591,7 @@ class ExtensionHandler(Model):
 
 
 class ExtensionConfigStatus(Model):
-    """What an extension has said that it answers."""
+    """Observed state of the ExtensionConfig."""
 
     conditions: list[Condition] = []
     handlers: list[ExtensionHandler] = []
@@ -609,13 +609,13 @@ class ExtensionConfig(BaseObject):
 
 
 class BootstrapInitialization(Model):
-    """Whether the bootstrap data is there."""
+    """Whether the bootstrap data exists."""
 
     data_secret_created: bool | None = None
 
 
 class KubeadmConfigStatus(Model):
-    """Where the bootstrap data is."""
+    """Observed state of the KubeadmConfig."""
 
     conditions: list[Condition] = []
     initialization: BootstrapInitialization = Field(default_factory=BootstrapInitialization)
@@ -625,21 +625,21 @@ class KubeadmConfigStatus(Model):
 
 @kind(group="bootstrap.cluster.x-k8s.io", version="v1beta2")
 class KubeadmConfig(BaseObject):
-    """How a machine joins by kubeadm."""
+    """Bootstrap configuration for kubeadm."""
 
     spec: dict[str, Any] = {}
     status: KubeadmConfigStatus = Field(default_factory=KubeadmConfigStatus)
 
 
 class KubeadmControlPlaneTemplateSpec(Model):
-    """Machines of the control plane to be made."""
+    """Desired state of the KubeadmControlPlaneTemplate."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     spec: dict[str, Any] = {}
 
 
 class KubeadmControlPlaneSpec(Model):
-    """How many machines of which version."""
+    """Desired state of the KubeadmControlPlane."""
 
     replicas: int | None = None
     version: str | None = None
@@ -650,13 +650,13 @@ class KubeadmControlPlaneSpec(Model):
 
 
 class ControlPlaneInitialization(Model):
-    """Whether the API server has answered once."""
+    """Whether the control plane is initialized."""
 
     control_plane_initialized: bool | None = None
 
 
 class KubeadmControlPlaneStatus(Replicas):
-    """How the control plane fares."""
+    """Observed state of the KubeadmControlPlane."""
 
     conditions: list[Condition] = []
     initialization: ControlPlaneInitialization = Field(default_factory=ControlPlaneInitialization)
@@ -667,7 +667,7 @@ class KubeadmControlPlaneStatus(Replicas):
 
 @kind(group="controlplane.cluster.x-k8s.io", version="v1beta2")
 class KubeadmControlPlane(BaseObject):
-    """A control plane on Machines, made by kubeadm."""
+    """A control plane on Machines, created by kubeadm."""
 
     spec: KubeadmControlPlaneSpec = Field(default_factory=KubeadmControlPlaneSpec)
     status: KubeadmControlPlaneStatus = Field(default_factory=KubeadmControlPlaneStatus)

@@ -28,14 +28,14 @@ def _empty_for_null(value: object) -> object:
 
 
 NULL_IS_EMPTY = BeforeValidator(_empty_for_null)
-"""For lists that Go writes as `null` when they are empty."""
+"""For lists that Go writes as `null` if they are empty."""
 
 Bytes = Annotated[bytes, BeforeValidator(_decoded), PlainSerializer(_encoded)]
 """Bytes in Python, base64 on the wire."""
 
 
 class ObjectReference(Model):
-    """Another object, by whatever is known of it."""
+    """A reference to an object of any kind."""
 
     api_version: str | None = None
     kind: str | None = None
@@ -47,10 +47,10 @@ class ObjectReference(Model):
 
 
 class LabelSelector(Model):
-    """Which objects, by their labels."""
+    """Selects objects by their labels."""
 
     class Requirement(Model):
-        """One condition on one label."""
+        """One requirement of a selector."""
 
         key: str
         operator: str
@@ -61,7 +61,7 @@ class LabelSelector(Model):
 
 
 class StateCondition(Model):
-    """One aspect of a core object's state: older and looser than `Condition`."""
+    """A condition of a core kind; older than `Condition`, with fewer required fields."""
 
     type: str
     status: str
@@ -76,7 +76,7 @@ class StateCondition(Model):
 
 @kind(group="", version="v1", name="Secret")
 class Secret(BaseObject):
-    """Data that must stay secret: neither `repr` nor a validation error shows it."""
+    """Secret data. Neither `repr` nor a validation error shows it."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(hide_input_in_errors=True)
 
@@ -87,7 +87,7 @@ class Secret(BaseObject):
 
 @kind(group="", version="v1")
 class ConfigMap(BaseObject):
-    """Data that everybody may read."""
+    """Configuration data."""
 
     data: dict[str, str] = {}
     binary_data: dict[str, Bytes] = {}
@@ -96,19 +96,19 @@ class ConfigMap(BaseObject):
 
 @kind(group="", version="v1")
 class ServiceAccount(BaseObject):
-    """Who a process is to the API server."""
+    """The identity of a process towards the API server."""
 
     automount_service_account_token: bool | None = None
 
 
 class NamespaceSpec(Model):
-    """What keeps a namespace from going."""
+    """Desired state of the Namespace."""
 
     finalizers: list[str] = []
 
 
 class NamespaceStatus(Model):
-    """Whether a namespace is there or going."""
+    """Observed state of the Namespace."""
 
     phase: str | None = None
     conditions: list[StateCondition] = []
@@ -116,7 +116,7 @@ class NamespaceStatus(Model):
 
 @kind(group="", version="v1", namespaced=False)
 class Namespace(BaseObject):
-    """A room for names."""
+    """A scope for names."""
 
     spec: NamespaceSpec = Field(default_factory=NamespaceSpec)
     status: NamespaceStatus = Field(default_factory=NamespaceStatus)
@@ -126,7 +126,7 @@ class Namespace(BaseObject):
 
 
 class LeaseSpec(Model):
-    """Who holds a lease, and until when."""
+    """Desired state of the Lease."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -137,13 +137,13 @@ class LeaseSpec(Model):
 
 @kind(group="coordination.k8s.io", version="v1")
 class Lease(BaseObject):
-    """Something that one holder at a time has."""
+    """A lock with an expiry, held by one process at a time."""
 
     spec: LeaseSpec = Field(default_factory=LeaseSpec)
 
 
 class EventSeries(Model):
-    """How often an event has come again."""
+    """How often an event happened again."""
 
     count: int
     last_observed_time: MicroTime
@@ -151,7 +151,7 @@ class EventSeries(Model):
 
 @kind(group="events.k8s.io", version="v1")
 class Event(BaseObject):
-    """Something that happened to an object, told to people."""
+    """Something that happened to an object (events.k8s.io/v1)."""
 
     event_time: MicroTime | None = None
     series: EventSeries | None = None
@@ -169,7 +169,7 @@ class Event(BaseObject):
 
 
 class EventSource(Model):
-    """Who told of an event, in the older form."""
+    """The reporter of a core event."""
 
     component: str | None = None
     host: str | None = None
@@ -177,7 +177,7 @@ class EventSource(Model):
 
 @kind(group="", version="v1", name="Event")
 class CoreEvent(BaseObject):
-    """The same events in their older form."""
+    """Something that happened to an object (v1)."""
 
     involved_object: ObjectReference | None = None
     related: ObjectReference | None = None
@@ -199,7 +199,7 @@ class CoreEvent(BaseObject):
 
 
 class Taint(Model):
-    """What keeps pods away from a node."""
+    """A taint that keeps pods away from a node."""
 
     key: str
     value: str | None = None
@@ -208,7 +208,7 @@ class Taint(Model):
 
 
 class NodeSpec(Model):
-    """What was said about a node."""
+    """Desired state of the Node."""
 
     provider_id: str | None = None
     pod_cidr: str | None = None
@@ -225,7 +225,7 @@ class NodeAddress(Model):
 
 
 class NodeSystemInfo(Model):
-    """What the kubelet says about the machine it runs on."""
+    """The kubelet's report about its machine."""
 
     architecture: str | None = None
     operating_system: str | None = None
@@ -240,7 +240,7 @@ class NodeSystemInfo(Model):
 
 
 class NodeStatus(Model):
-    """What the kubelet reports."""
+    """Observed state of the Node."""
 
     addresses: list[NodeAddress] = []
     allocatable: dict[str, str] = {}
@@ -252,7 +252,7 @@ class NodeStatus(Model):
 
 @kind(group="", version="v1", namespaced=False)
 class Node(BaseObject):
-    """A machine of the workload cluster."""
+    """A machine that runs pods."""
 
     spec: NodeSpec = Field(default_factory=NodeSpec)
     status: NodeStatus = Field(default_factory=NodeStatus)
@@ -262,7 +262,7 @@ class Node(BaseObject):
 
 
 class Container(Model):
-    """A process of a pod, as far as one looks at it from outside."""
+    """A container of a pod."""
 
     name: str
     image: str | None = None
@@ -271,7 +271,7 @@ class Container(Model):
 
 
 class Toleration(Model):
-    """A taint that a pod puts up with."""
+    """A taint that a pod tolerates."""
 
     key: str | None = None
     operator: str | None = None
@@ -281,7 +281,7 @@ class Toleration(Model):
 
 
 class PodSpec(Model):
-    """Where a pod runs and what runs in it."""
+    """Desired state of the Pod."""
 
     containers: list[Container] = []
     init_containers: list[Container] = []
@@ -294,7 +294,7 @@ class PodSpec(Model):
 
 
 class ContainerStatus(Model):
-    """How a process of a pod fares."""
+    """Observed state of the Container."""
 
     name: str
     ready: bool | None = None
@@ -303,7 +303,7 @@ class ContainerStatus(Model):
 
 
 class PodStatus(Model):
-    """How a pod fares."""
+    """Observed state of the Pod."""
 
     phase: str | None = None
     reason: str | None = None
@@ -317,28 +317,28 @@ class PodStatus(Model):
 
 @kind(group="", version="v1")
 class Pod(BaseObject):
-    """Processes that run together."""
+    """Containers that run together on one node."""
 
     spec: PodSpec = Field(default_factory=PodSpec)
     status: PodStatus = Field(default_factory=PodStatus)
 
 
 class PodTemplateMeta(Model):
-    """Labels and annotations of pods to be made."""
+    """Labels and annotations of new pods."""
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
 
 class PodTemplate(Model):
-    """What pods to be made look like."""
+    """The template for new pods."""
 
     metadata: PodTemplateMeta = Field(default_factory=PodTemplateMeta)
     spec: PodSpec = Field(default_factory=PodSpec)
 
 
 class WorkloadSpec(Model):
-    """How many pods of which shape."""
+    """Desired state of the Workload."""
 
     replicas: int | None = None
     selector: LabelSelector | None = None
@@ -346,7 +346,7 @@ class WorkloadSpec(Model):
 
 
 class WorkloadStatus(Model):
-    """How many pods there are, and how many serve."""
+    """Observed state of the Workload."""
 
     observed_generation: int | None = None
     replicas: int | None = None
@@ -359,7 +359,7 @@ class WorkloadStatus(Model):
 
 @kind(group="apps", version="v1")
 class Deployment(BaseObject):
-    """Pods that are alike."""
+    """Interchangeable pods."""
 
     spec: WorkloadSpec = Field(default_factory=WorkloadSpec)
     status: WorkloadStatus = Field(default_factory=WorkloadStatus)
@@ -367,7 +367,7 @@ class Deployment(BaseObject):
 
 @kind(group="apps", version="v1")
 class StatefulSet(BaseObject):
-    """Pods that keep a name and a disk."""
+    """Pods with a stable name and storage."""
 
     spec: WorkloadSpec = Field(default_factory=WorkloadSpec)
     status: WorkloadStatus = Field(default_factory=WorkloadStatus)
@@ -384,7 +384,7 @@ class ServicePort(Model):
 
 
 class ServiceSpec(Model):
-    """What a service listens on and whom it leads to."""
+    """Desired state of the Service."""
 
     type: str | None = None
     cluster_ip: str | None = None
@@ -403,13 +403,13 @@ class LoadBalancerIngress(Model):
 
 
 class LoadBalancerStatus(Model):
-    """Where a load balancer can be reached."""
+    """Observed state of the LoadBalancer."""
 
     ingress: list[LoadBalancerIngress] = []
 
 
 class ServiceStatus(Model):
-    """Where a service can be reached from outside."""
+    """Observed state of the Service."""
 
     load_balancer: LoadBalancerStatus = Field(default_factory=LoadBalancerStatus)
     conditions: list[StateCondition] = []
@@ -417,7 +417,7 @@ class ServiceStatus(Model):
 
 @kind(group="", version="v1")
 class Service(BaseObject):
-    """A steady address for pods that come and go."""
+    """A stable address for a set of pods."""
 
     spec: ServiceSpec = Field(default_factory=ServiceSpec)
     status: ServiceStatus = Field(default_factory=ServiceStatus)
@@ -437,7 +437,7 @@ class PolicyRule(Model):
 
 
 class Subject(Model):
-    """Somebody to whom a role is given."""
+    """A user, group or service account that has a role."""
 
     kind: str
     name: str
@@ -446,7 +446,7 @@ class Subject(Model):
 
 
 class RoleRef(Model):
-    """The role that is given."""
+    """The role of a binding."""
 
     api_group: str
     kind: str
@@ -454,21 +454,21 @@ class RoleRef(Model):
 
 
 class AggregationRule(Model):
-    """Cluster roles whose rules are gathered into another."""
+    """Selects cluster roles whose rules are aggregated."""
 
     cluster_role_selectors: list[LabelSelector] = []
 
 
 @kind(group="rbac.authorization.k8s.io", version="v1")
 class Role(BaseObject):
-    """What may be done in a namespace."""
+    """Permissions in a namespace."""
 
     rules_: Annotated[list[PolicyRule], NULL_IS_EMPTY] = []
 
 
 @kind(group="rbac.authorization.k8s.io", version="v1", namespaced=False)
 class ClusterRole(BaseObject):
-    """What may be done everywhere."""
+    """Permissions in the whole cluster."""
 
     rules_: Annotated[list[PolicyRule], NULL_IS_EMPTY] = []
     aggregation_rule: AggregationRule | None = None
@@ -476,7 +476,7 @@ class ClusterRole(BaseObject):
 
 @kind(group="rbac.authorization.k8s.io", version="v1")
 class RoleBinding(BaseObject):
-    """Who may do it in a namespace."""
+    """Grants a role in a namespace."""
 
     subjects: list[Subject] = []
     role_ref: RoleRef | None = None
@@ -484,7 +484,7 @@ class RoleBinding(BaseObject):
 
 @kind(group="rbac.authorization.k8s.io", version="v1", namespaced=False)
 class ClusterRoleBinding(BaseObject):
-    """Who may do it everywhere."""
+    """Grants a role in the whole cluster."""
 
     subjects: list[Subject] = []
     role_ref: RoleRef | None = None
@@ -494,7 +494,7 @@ class ClusterRoleBinding(BaseObject):
 
 
 class Names(Model):
-    """What a kind is called."""
+    """Names of a kind."""
 
     kind: str | None = None
     list_kind: str | None = None
@@ -515,7 +515,7 @@ class DefinedVersion(Model):
 
 
 class CustomResourceDefinitionSpec(Model):
-    """A kind's names, scope and versions."""
+    """Desired state of the CustomResourceDefinition."""
 
     group: str | None = None
     scope: str | None = None
@@ -525,7 +525,7 @@ class CustomResourceDefinitionSpec(Model):
 
 
 class CustomResourceDefinitionStatus(Model):
-    """Whether the API server serves a kind."""
+    """Observed state of the CustomResourceDefinition."""
 
     conditions: Annotated[list[StateCondition], NULL_IS_EMPTY] = []
     accepted_names: Names = Field(default_factory=Names)
@@ -534,7 +534,7 @@ class CustomResourceDefinitionStatus(Model):
 
 @kind(group="apiextensions.k8s.io", version="v1", namespaced=False)
 class CustomResourceDefinition(BaseObject):
-    """A kind that is not Kubernetes' own."""
+    """The definition of a custom kind."""
 
     spec: CustomResourceDefinitionSpec = Field(default_factory=CustomResourceDefinitionSpec)
     status: CustomResourceDefinitionStatus = Field(default_factory=CustomResourceDefinitionStatus)

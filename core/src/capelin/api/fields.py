@@ -1,4 +1,4 @@
-"""Types for the fields of a kind: bounded, so that the API server can weigh rules about them."""
+"""Types of fields. All have bounds, from which the API server computes the cost of rules."""
 
 import re
 from collections.abc import Hashable
@@ -36,18 +36,18 @@ Int32 = Annotated[int, Ge(-(2**31)), Le(2**31 - 1), _Format("int32")]
 """A number that fits Go's `int32`."""
 
 Int64 = Annotated[int, Ge(-(2**53)), Le(2**53), _Format("int64")]
-"""A number that fits Go's `int64`, and that JSON says exactly everywhere."""
+"""A number that fits Go's `int64` and is exact in every JSON parser."""
 
 Replicas = Annotated[Int32, Ge(0)]
-"""How many there are, or should be."""
+"""A number of replicas."""
 
 Port = Annotated[int, Ge(1), Le(65535)]
-"""A port of TCP or UDP."""
+"""A TCP or UDP port."""
 
 # Names
 
 DNSLabel = Annotated[str, MinLen(1), MaxLen(63), Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-"""A name without dots, as of namespaces and services."""
+"""A name without dots, such as that of a namespace or Service."""
 
 DNSSubdomain = Annotated[
     str,
@@ -55,7 +55,7 @@ DNSSubdomain = Annotated[
     MaxLen(253),
     Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
 ]
-"""A name that may have dots, as of most objects."""
+"""A name that may have dots, such as that of most objects."""
 
 Host = Annotated[str, MinLen(1), MaxLen(512)]
 """A DNS name or an IP address."""
@@ -76,7 +76,7 @@ KubernetesVersion = Annotated[
     Field(pattern=r"^v?[0-9]{1,3}\.[0-9]{1,4}\.[0-9]{1,4}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$"),
     AfterValidator(_with_v),
 ]
-"""A version of Kubernetes, `v1.34.4`; the contract also takes it without the `v`, and adds it."""
+"""A Kubernetes version, `v1.34.4`. A missing `v` is added, as the contract requires."""
 
 # Numbers or strings
 
@@ -84,7 +84,7 @@ IntOrPercent = (
     Annotated[int, Ge(0), Le(2**31 - 1)]
     | Annotated[str, MaxLen(4), Field(pattern=r"^[0-9]{1,3}%$")]
 )
-"""A number, or a share such as `25%`."""
+"""A number or a percentage such as `25%`."""
 
 Quantity = (
     Annotated[int, Ge(0), Le(2**53)]
@@ -107,7 +107,7 @@ _DECIMAL = {
 
 
 def amount(quantity: int | str) -> Decimal:
-    """The number that a quantity says: `amount("1.5Ki") == 1536`."""
+    """The value of a quantity: `amount("1.5Ki") == 1536`."""
     text = str(quantity)
     for suffix, factor in (_BINARY | _DECIMAL).items():
         if text.endswith(suffix):
@@ -138,7 +138,7 @@ _LONGEST = timedelta(hours=999_999, minutes=59, seconds=59, milliseconds=999)
 
 
 def parse_duration(text: str) -> timedelta:
-    """The span of time that `1h30m`, `1.5s` or `200ms` says."""
+    """Parse a duration such as `1h30m`, `1.5s` or `200ms`."""
     if not _SHAPE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration; write it as 1h30m, 90s, 1.5s or 200ms")
     found: list[tuple[str, str]] = _PARTS.findall(text)
@@ -146,7 +146,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(span: timedelta) -> str:
-    """A span of time as Go writes it: `1h30m0s`."""
+    """Format a duration as Go does: `1h30m0s`."""
     seconds, milliseconds = divmod(span // _FINEST, 1000)
     if not seconds and milliseconds:
         return f"{milliseconds}ms"
@@ -194,7 +194,7 @@ class ListKind(Marker):
     keys: tuple[str, ...] = ()
 
     def mark(self, schema: Schema) -> None:
-        """Say it, having seen that the items have the keys."""
+        """Set the list type; the items must have the keys."""
         items: Schema = schema["items"]
         for key in self.keys:
             if "default" not in items.get("properties", {}).get(key, {}) and key not in items.get(
@@ -208,7 +208,7 @@ class ListKind(Marker):
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Refuse in Python too what stands in the list twice."""
+        """Refuse duplicates in Python too."""
         return core_schema.no_info_after_validator_function(self._each_once, handler(source))
 
     def _each_once(self, items: list[Any]) -> list[Any]:
@@ -230,27 +230,27 @@ def _named(item: BaseModel, key: str) -> object:
 
 
 def map_list(*keys: str) -> ListKind:
-    """A list of objects, each known by its keys: `map_list("providerID")`."""
+    """A list of objects with unique keys, merged by key: `map_list("providerID")`."""
     return ListKind("map", keys)
 
 
 def set_list() -> ListKind:
-    """A list of values, each in it once."""
+    """A list of unique values, merged by value."""
     return ListKind("set")
 
 
 @dataclass(frozen=True, slots=True)
 class Atomic(Marker):
-    """A list, map or object that has one owner in server-side apply."""
+    """A list, map or object with one owner in server-side apply."""
 
     def mark(self, schema: Schema) -> None:
-        """Say it."""
+        """Change the schema of the field."""
         kind = "list" if schema["type"] == "array" else "map"
         schema[f"x-kubernetes-{kind}-type"] = "atomic"
 
 
 def atomic() -> Atomic:
-    """A list, map or object that has one owner: whoever applies it replaces all of it."""
+    """A list, map or object that server-side apply replaces as a whole."""
     return Atomic()
 
 
@@ -259,12 +259,12 @@ def atomic() -> Atomic:
 
 @dataclass(frozen=True, slots=True)
 class FreeForm(Marker):
-    """JSON that the API server keeps without knowing it."""
+    """JSON that the API server stores without validation."""
 
     embedded: bool = False
 
     def mark(self, schema: Schema) -> None:
-        """Say it."""
+        """Change the schema of the field."""
         schema.pop("additionalProperties", None)
         schema["x-kubernetes-preserve-unknown-fields"] = True
         if self.embedded:
@@ -277,17 +277,17 @@ _KIND = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 def _whole_object(value: dict[str, Any]) -> dict[str, Any]:
     for key, shape in (("apiVersion", _API_VERSION), ("kind", _KIND)):
-        said = value.get(key)
-        if not isinstance(said, str) or not shape.fullmatch(said):
-            raise ValueError(f"a Kubernetes object has to say its {key}, and not {said!r}")
+        text = value.get(key)
+        if not isinstance(text, str) or not shape.fullmatch(text):
+            raise ValueError(f"a Kubernetes object needs a valid {key}, not {text!r}")
     return value
 
 
 AnyValue = Annotated[Any, FreeForm()]
-"""Any JSON value, kept as it is."""
+"""Any JSON value, stored as it is."""
 
 AnyObject = Annotated[dict[str, Any], FreeForm()]
-"""A JSON object of any shape, kept as it is."""
+"""Any JSON object, stored as it is."""
 
 EmbeddedObject = Annotated[dict[str, Any], AfterValidator(_whole_object), FreeForm(embedded=True)]
 """A Kubernetes object of any kind inside another; the API server checks its metadata too."""

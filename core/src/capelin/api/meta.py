@@ -1,4 +1,4 @@
-"""The types that every Kubernetes object shares: metadata, owners, conditions, times."""
+"""Types that all Kubernetes objects share: metadata, owners, conditions, times."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -35,7 +35,7 @@ def _to_the_second(moment: datetime) -> datetime:
 
 
 class _Moment:
-    """Takes what the API server takes for a time, and not all that pydantic would."""
+    """Accepts exactly the times that the API server accepts."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -58,14 +58,14 @@ _Any = Annotated[
 ]
 
 Time = Annotated[_Any, AfterValidator(_to_the_second), PlainSerializer(_seconds)]
-"""A moment to the second, as Kubernetes' `metav1.Time`."""
+"""A time with seconds, as `metav1.Time`."""
 
 MicroTime = Annotated[_Any, PlainSerializer(_microseconds)]
-"""A moment to the microsecond, as Kubernetes' `metav1.MicroTime`."""
+"""A time with microseconds, as `metav1.MicroTime`."""
 
 
 class OwnerReference(Model):
-    """Who an object belongs to: when the owner goes, so does it."""
+    """The owner of an object; when the owner is deleted, so is the object."""
 
     api_version: str
     kind: str
@@ -76,7 +76,7 @@ class OwnerReference(Model):
 
 
 class ObjectMeta(Model):
-    """An object's name, place, labels, owners and history."""
+    """Metadata of an object."""
 
     name: str = ""
     generate_name: str | None = None
@@ -98,7 +98,7 @@ _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 
 class Condition(Model):
-    """One aspect of an object's state, as Kubernetes' `metav1.Condition`."""
+    """A condition of an object, as Kubernetes' `metav1.Condition`."""
 
     type: Annotated[
         str,
@@ -106,10 +106,10 @@ class Condition(Model):
         MaxLen(316),
         Field(pattern=rf"^({_LABEL}(\.{_LABEL})*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"),
     ]
-    """The aspect, such as `Available`."""
+    """Type of the condition, such as `Available`."""
 
     status: Literal["True", "False", "Unknown"]
-    """Whether it is so."""
+    """Status of the condition, one of True, False, Unknown."""
 
     reason: Annotated[
         str,
@@ -117,17 +117,17 @@ class Condition(Model):
         MaxLen(1024),
         Field(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
     ]
-    """Why, in a word for programs."""
+    """Reason for the status, in one CamelCase word."""
 
     message: Annotated[str, MaxLen(32768)] = ""
-    """Why, in a sentence for people."""
+    """Details about the status, for people."""
 
     last_transition_time: Time
-    """When the status last changed."""
+    """Time of the last change of the status."""
 
     observed_generation: Annotated[Int64, Ge(0)] | None = None
-    """The generation of the spec that this is said about."""
+    """Generation of the spec that the condition was set for."""
 
 
 Conditions = Annotated[list[Condition], map_list("type"), MaxLen(32)]
-"""The aspects of an object's state, each once."""
+"""Conditions of an object, one of each type."""

@@ -1,4 +1,4 @@
-"""The base of every type that travels to or from Kubernetes."""
+"""The base class of all types of Kubernetes objects and their parts."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ _ACRONYMS = re.compile(
 
 
 def wire_name(name: str) -> str:
-    """The name of a field on the wire: `provider_id_list` is `providerIDList`.
+    """The name of a field in JSON: `provider_id_list` is `providerIDList`.
 
     Kubernetes writes acronyms in capitals, except where they open a name: `caBundle`, `podCIDRs`.
     """
@@ -25,7 +25,7 @@ def wire_name(name: str) -> str:
 
 
 class Model(BaseModel):
-    """A piece of a Kubernetes object: snake_case in Python, camelCase on the wire.
+    """A part of a Kubernetes object: snake_case in Python, camelCase in JSON.
 
     Building one in code is strict: a name that does not exist is an error, and so is "3" for 3.
     Reading one is tolerant: fields that a newer API server, or another provider, adds are passed
@@ -43,41 +43,41 @@ class Model(BaseModel):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """What the API server checks of the fields together."""
+    """CEL rules about several fields."""
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """Read what an API server sent, passing over what this model does not know."""
+        """Read an object from an API server. Unknown fields are ignored."""
         return cls.model_validate(data, extra="ignore")
 
     @classmethod
     def read_json(cls, data: bytes | str) -> Self:
-        """Read JSON, passing over what this model does not know."""
+        """Read JSON from an API server. Unknown fields are ignored."""
         return cls.model_validate_json(data, extra="ignore")
 
     def dump(self) -> dict[str, Any]:
-        """What was said, as JSON-ready values: neither unset fields nor `None`."""
-        _say_what_changed(self)
+        """The fields that were set, as JSON values, without `None`."""
+        _mark_changed_defaults(self)
         return self.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
-def _say_what_changed(part: object) -> None:
-    """Count as said what was changed inside a default: `secret.metadata.labels["a"] = "b"`."""
+def _mark_changed_defaults(part: object) -> None:
+    """Mark defaults that were changed in place as set: `secret.metadata.labels["a"] = "b"`."""
     if isinstance(part, Model):
-        said, fields = part.__pydantic_fields_set__, part.__pydantic_fields__
+        fields_set, fields = part.__pydantic_fields_set__, part.__pydantic_fields__
         for name, value in vars(part).items():
-            if name not in said:
+            if name not in fields_set:
                 if value is None or value == _default(fields[name]):
                     continue
-                said.add(name)
+                fields_set.add(name)
             if isinstance(value, _CONTAINERS):
-                _say_what_changed(cast("object", value))
+                _mark_changed_defaults(cast("object", value))
     elif isinstance(part, list):
         for item in cast("list[object]", part):
-            _say_what_changed(item)
+            _mark_changed_defaults(item)
     elif isinstance(part, dict):
         for item in cast("dict[str, object]", part).values():
-            _say_what_changed(item)
+            _mark_changed_defaults(item)
 
 
 _CONTAINERS = (Model, list, dict)

@@ -1,4 +1,4 @@
-"""What a schema says beyond its types: rules in CEL that the API server checks on every write.
+"""Validation rules in CEL, which the API server checks on every write.
 
 A rule stands on a field, or on a class for what concerns several fields:
 
@@ -25,20 +25,20 @@ Schema = dict[str, Any]
 Reason = Literal[
     "FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"
 ]
-"""What kind of mistake breaking a rule is."""
+"""The reason in the API server's error."""
 
 
 class Marker(ABC):
-    """Something in `Annotated` that a field's schema says beyond what its type does."""
+    """Metadata in `Annotated` that changes the schema of a field."""
 
     @abstractmethod
     def mark(self, schema: Schema) -> None:
-        """Say it."""
+        """Change the schema of the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Marker):
-    """A rule in CEL and what to tell those who break it."""
+    """A CEL rule and the message for those who violate it."""
 
     cel: str
     message: str
@@ -51,8 +51,8 @@ class Rule(Marker):
             raise ValueError(f"the rule {self.cel!r} needs a message of one line")
 
     def mark(self, schema: Schema) -> None:
-        """Add the rule to what the API server validates."""
-        said = {
+        """Add the rule to the schema."""
+        entry = {
             "rule": self.cel,
             "message": self.message,
             "reason": self.reason,
@@ -60,7 +60,7 @@ class Rule(Marker):
             "messageExpression": self.message_expression,
         }
         validations: list[Schema] = schema.setdefault("x-kubernetes-validations", [])
-        validations.append({key: value for key, value in said.items() if value is not None})
+        validations.append({key: value for key, value in entry.items() if value is not None})
 
 
 def rule(
@@ -71,31 +71,31 @@ def rule(
     field_path: str | None = None,
     message_expression: str | None = None,
 ) -> Rule:
-    """A rule: a CEL expression over `self`, and `oldSelf` on updates, that has to be true.
+    """A rule: a CEL expression over `self`, and `oldSelf` on updates, that must be true.
 
     Args:
         cel: The expression.
-        message: What to tell those who break it, in one line.
-        reason: What kind of mistake it is; `FieldValueInvalid` unless said.
+        message: The message for those who violate it, in one line.
+        reason: The reason in the error; `FieldValueInvalid` by default.
         field_path: The field to blame, relative to where the rule stands: `.spec.version`.
         message_expression: A CEL expression that makes a message with values in it; `message` is
-            told when it fails.
+            used if it fails.
     """
     return Rule(cel, message, reason, field_path, message_expression)
 
 
 @dataclass(frozen=True, slots=True)
 class Immutable(Rule):
-    """The rule that a value, once there, neither changes nor goes."""
+    """The rule that a value can be neither changed nor removed once it is set."""
 
 
 def immutable(message: str = "cannot be changed once it is set") -> Immutable:
-    """A value that, once there, neither changes nor goes. Its parents must not go either."""
+    """A value that can be neither changed nor removed once it is set. Guard its parents too."""
     return Immutable("self == oldSelf", message)
 
 
 def kept(field: str, message: str) -> Rule:
-    """The rule on an object that an optional field, once there, does not go."""
+    """The rule of an object that an optional field cannot be removed once it is set."""
     return Rule(f"!has(oldSelf.{field}) || has(self.{field})", message, field_path=f".{field}")
 
 

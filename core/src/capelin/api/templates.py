@@ -1,4 +1,4 @@
-"""Template kinds: what ClusterClasses and Machine owners make objects from.
+"""Template kinds, from which ClusterClasses and owners of Machines create objects.
 
 `FooTemplate` holds the metadata and the spec of a `Foo` under `spec.template`:
 
@@ -22,40 +22,40 @@ SpecT = TypeVar("SpecT", bound=Model)
 
 
 class TemplateMetadata(Model):
-    """Labels and annotations of what is made."""
+    """Labels and annotations of the created objects."""
 
     labels: Annotated[dict[str, LabelValue], MaxLen(128)] = {}
-    """Labels of what is made."""
+    """Labels of the created objects."""
 
     annotations: Annotated[dict[str, Annotated[str, MaxLen(262144)]], MaxLen(128)] = {}
-    """Annotations of what is made."""
+    """Annotations of the created objects."""
 
 
 class TemplateResource(Model, Generic[SpecT]):
-    """What is made from the template."""
+    """The objects to create from the template."""
 
     metadata: TemplateMetadata = TemplateMetadata()
-    """Labels and annotations of what is made."""
+    """Labels and annotations of the created objects."""
 
     spec: SpecT
 
 
 class TemplateSpec(Model, Generic[SpecT]):
-    """The spec of a template."""
+    """Desired state of the template."""
 
     template: TemplateResource[SpecT]
-    """What is made from the template."""
+    """The objects to create from the template."""
 
 
 class Template(BaseObject, Generic[SpecT]):
-    """Objects to be made."""
+    """A template for objects."""
 
     spec: TemplateSpec[SpecT]
-    """What is made, and how."""
+    """Desired state of the template."""
 
 
 def immutable_templates(name: str, *kinds: type[Template[Any]]) -> list[Unstructured]:
-    """The policy, and its binding, that the specs of these templates do not change."""
+    """The admission policy, and its binding, that keeps the specs of templates immutable."""
     allowed = (
         "object.spec.template.spec == oldObject.spec.template.spec"
         " || request.dryRun && has(object.metadata.annotations)"
