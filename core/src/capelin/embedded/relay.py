@@ -9,6 +9,7 @@ target, so that the caller can wait until a removed target has none.
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -16,12 +17,16 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 _CHUNK = 64 * 1024
 _BACKLOG = 1024
+_PAUSE_SECONDS = 0.2
+_IDLE_SECONDS = 120.0
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 Target = tuple[str, int]
 Handler = Callable[[int], None]
@@ -98,6 +103,8 @@ class _Connection:
         self.target: Target | None = None
         self.server: socket.socket | None = None
         self.flows: tuple[_Flow, _Flow] | None = None
+        self.used_at = time.monotonic()
+        relay.connections.add(self)
         self.try_next()
 
     def try_next(self) -> None:
@@ -108,7 +115,12 @@ class _Connection:
             return
         self.target = self.untried.pop(0)
         family = socket.AF_INET6 if ":" in self.target[0] else socket.AF_INET
-        self.server = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self.server = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            self.close()
+            self.relay.pause(error)
+            return
         self.server.settimeout(0)
         self.relay.open[self.target] += 1
         if self.server.connect_ex(self.target) == 0:
@@ -140,6 +152,7 @@ class _Connection:
         self._transfer(events, down, up)
 
     def _transfer(self, events: int, incoming: _Flow, outgoing: _Flow) -> None:
+        self.used_at = time.monotonic()
         try:
             if events & selectors.EVENT_READ:
                 incoming.receive()
@@ -169,6 +182,7 @@ class _Connection:
 
     def close(self) -> None:
         """Close both sides."""
+        self.relay.connections.discard(self)
         self._drop_server()
         self.relay.watch(self.client, 0, None)
         self.client.close()
@@ -179,6 +193,8 @@ class Relay:
 
     def __init__(self, listen: Target, targets: Path, control: Path) -> None:
         self.open: Counter[Target] = Counter()
+        self.connections: set[_Connection] = set()
+        self._paused_until: float | None = None
         self._selector = selectors.DefaultSelector()
         self._file = targets
         self._targets = read_targets(targets)
@@ -191,9 +207,9 @@ class Relay:
             self._control.bind(address)
         control.chmod(0o600)
         self._control.listen()
-        for server, handler in ((self._listener, self._accept), (self._control, self._answer)):
+        for server in (self._listener, self._control):
             server.settimeout(0)
-            self.watch(server, selectors.EVENT_READ, handler)
+        self._watch_servers()
 
     def watch(self, sock: socket.socket, events: int, handler: Handler | None) -> None:
         """Call `handler` when `sock` is ready for `events`; 0 stops watching."""
@@ -209,14 +225,47 @@ class Relay:
     def run(self) -> None:
         """Relay until the process is stopped."""
         while True:
-            for key, events in self._selector.select():
+            self._resume()
+            for key, events in self._selector.select(self._timeout()):
                 # An earlier handler of this round may have closed this socket.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data(events)
 
+    def pause(self, error: OSError) -> None:
+        """Stop accepting for a moment when descriptors or memory are exhausted."""
+        if error.errno not in _EXHAUSTED:
+            return
+        # Room for new clients comes from the connection that nobody has used for the longest time.
+        oldest = min(self.connections, key=lambda connection: connection.used_at, default=None)
+        if oldest is not None and time.monotonic() - oldest.used_at > _IDLE_SECONDS:
+            oldest.close()
+        self._paused_until = time.monotonic() + _PAUSE_SECONDS
+        for server in (self._listener, self._control):
+            self.watch(server, 0, None)
+
+    def _resume(self) -> None:
+        if self._paused_until is not None and time.monotonic() >= self._paused_until:
+            self._paused_until = None
+            self._watch_servers()
+
+    def _timeout(self) -> float | None:
+        return (
+            None if self._paused_until is None else max(0.0, self._paused_until - time.monotonic())
+        )
+
+    def _watch_servers(self) -> None:
+        for server, handler in ((self._listener, self._accept), (self._control, self._answer)):
+            self.watch(server, selectors.EVENT_READ, handler)
+
     def _accept(self, _events: int) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            client, _ = self._listener.accept()
+            try:
+                client, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self.pause(error)
+                return
             client.settimeout(0)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._turn += 1
@@ -225,7 +274,11 @@ class Relay:
 
     def _answer(self, _events: int) -> None:
         with contextlib.suppress(OSError):
-            caller, _ = self._control.accept()
+            try:
+                caller, _ = self._control.accept()
+            except OSError as error:
+                self.pause(error)
+                return
             with caller:
                 caller.settimeout(1)
                 caller.recv(_CHUNK)

@@ -8,6 +8,7 @@ from capelin.embedded.processes.proc import Identity, MarkedProcess
 from capelin.embedded.processes.reconcile import (
     Observed,
     Steps,
+    is_hung,
     next_steps,
     phase,
     poll_pause,
@@ -126,6 +127,22 @@ class TestBackoff:
     @given(before=st.integers(0, 1000), ran_for=st.floats(60.0, 1e9))
     def test_a_long_run_starts_the_count_anew(self, before: int, ran_for: float) -> None:
         assert Backoff(steady_after=60.0).failures(before, ran_for) == 1
+
+    @given(before=st.integers(0, 1000), ready_for=st.floats(1.0, 1e9))
+    def test_a_run_that_was_ready_starts_the_count_anew(
+        self, before: int, ready_for: float
+    ) -> None:
+        assert Backoff().failures(before, ready_for + 1, ready_for) == 1
+
+
+@pytest.mark.parametrize(
+    ("failed", "stalled", "expected"),
+    [(0, True, False), (1, True, False), (2, True, True), (2, False, False), (9, False, True)],
+)
+def test_a_process_hangs_that_never_ran_or_failed_every_check(
+    failed: int, stalled: bool, expected: bool
+) -> None:
+    assert is_hung(failed, 9, stalled=stalled) is expected
 
 
 def test_polls_are_fine_at_first_and_sparse_later() -> None:

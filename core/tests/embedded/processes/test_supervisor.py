@@ -202,6 +202,58 @@ async def test_what_hangs_is_found_and_started_again(folder: Path) -> None:
         assert pid_of(supervisor, "a") != pid
 
 
+async def test_a_stopped_process_is_found_long_before_a_slow_one(folder: Path) -> None:
+    """No thread of it runs: it hangs for certain, however patient the threshold is."""
+    spec = server(403)
+    assert spec.liveness is not None
+    patient = replace(spec, liveness=replace(spec.liveness, failure_threshold=10_000))
+    async with Supervisor(folder, backoff=QUICK) as supervisor, asyncio.timeout(20):
+        supervisor.declare(patient)
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: supervisor.states["a"].pid not in {None, pid})
+
+
+async def test_a_busy_process_that_does_not_answer_is_no_hung_one(folder: Path) -> None:
+    checks = asyncio.Semaphore(0)
+
+    async def never_answers() -> AsyncGenerator[str, None]:
+        while True:
+            checks.release()
+            yield "it did not answer"
+
+    busy = ProcessSpec(
+        name="a",
+        command=Command(("/bin/sh", "-c", "while :; do :; done")),
+        liveness=Liveness(
+            probe=never_answers, period=0.01, retry_period=0.02, failure_threshold=1000
+        ),
+    )
+    async with Supervisor(folder, backoff=QUICK) as supervisor, asyncio.timeout(20):
+        supervisor.declare(busy)
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        for _ in range(20):
+            await checks.acquire()
+        assert pid_of(supervisor, "a") == pid
+
+
+async def test_what_had_been_ready_restarts_at_once_however_often_it_is_killed(
+    folder: Path,
+) -> None:
+    spec = server(200)
+    backoff = Backoff(first=0.01, factor=1e6, longest=3600, settled_after=0.05)
+    async with Supervisor(folder, backoff=backoff) as supervisor, asyncio.timeout(30):
+        supervisor.declare(replace(spec, liveness=None))
+        for _ in range(4):
+            await supervisor.ready()
+            pid, settled = pid_of(supervisor, "a"), asyncio.Event()
+            asyncio.get_running_loop().call_later(0.1, settled.set)
+            await settled.wait()
+            await replaced(supervisor, pid)
+
+
 async def test_what_is_being_stopped_is_not_taken_for_hung(folder: Path) -> None:
     journal = folder / "journal"
     drain = f"trap 'sleep 0.5; echo drained a >> {journal}; exit 0' TERM"

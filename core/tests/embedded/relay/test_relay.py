@@ -1,6 +1,7 @@
 """The relay as a process of its own, between real sockets."""
 
 import json
+import resource
 import socket
 import subprocess
 import sys
@@ -206,3 +207,31 @@ def test_targets_are_read_with_either_kind_of_address(text: str, target: tuple[s
 
 def test_no_file_means_no_targets(tmp_path: Path) -> None:
     assert read_targets(tmp_path / "none") == []
+
+
+def test_a_relay_without_descriptors_goes_on_when_it_has_some_again(relay: RunningRelay) -> None:
+    """It must not end, and not spin, while a client holds more connections than it may open."""
+    server = Upper("a")
+    with closing(server):
+        relay.point_at(server)
+        held = len([*Path(f"/proc/{relay.process.pid}/fd").iterdir()])
+        resource.prlimit(relay.process.pid, resource.RLIMIT_NOFILE, (held + 7, held + 7))
+        clients = [relay.connect() for _ in range(8)]
+        with clients[0] as first:
+            first.sendall(b"hello")
+            assert first.recv(100).startswith(b"a:")
+        before = _cpu_ticks(relay.process.pid)
+        with suppress(TimeoutError):
+            clients[-1].settimeout(1)
+            clients[-1].recv(1)
+        assert relay.process.poll() is None
+        assert _cpu_ticks(relay.process.pid) - before < 30, "it spins"
+        for client in clients:
+            client.close()
+        with relay.connect() as after:
+            assert after.recv(2) == b"a:"
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

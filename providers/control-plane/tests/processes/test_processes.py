@@ -143,6 +143,22 @@ async def test_whatever_hangs_is_found_and_replaced(
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
+async def test_clients_of_a_stopped_api_server_are_cut_off_within_five_seconds(rig: Rig) -> None:
+    wanted = control_plane(NEW)
+    await rig.until(wanted, settled)
+    assert rig.endpoint is not None
+    reader, writer = await asyncio.open_connection(rig.endpoint.host, rig.endpoint.port)
+    os.kill(rig.pids()["kube-apiserver-0"], signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    assert await reader.read() == b""
+    writer.close()
+    # 4.25 s, and what a busy machine adds. Without the fast check it is 18 s at least.
+    assert time.monotonic() - stopped_at < 7
+    await rig.until(wanted, settled)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
 async def test_all_certificates_are_renewed_at_a_word_and_requests_go_on(rig: Rig) -> None:
     wanted = control_plane(NEW)
     await rig.until(wanted, settled)

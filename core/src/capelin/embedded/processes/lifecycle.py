@@ -9,8 +9,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from capelin.embedded.processes.proc import Activity, activity
 from capelin.embedded.processes.process import Process
-from capelin.embedded.processes.reconcile import Backoff, Observed, poll_pause
+from capelin.embedded.processes.reconcile import Backoff, Observed, is_hung, poll_pause
 from capelin.embedded.processes.spec import Liveness, Probe, ProcessSpec
 
 _LOGGER = logging.getLogger("capelin.embedded.processes")
@@ -32,6 +33,7 @@ class Lifecycle:
     retry_at: float = 0.0
     reason: str = ""
     _started_at: float = 0.0
+    _ready_at: float | None = None
     _probing: asyncio.Task[None] | None = None
     _kill_reason: str = ""
     """Why the supervisor killed the process, if it did."""
@@ -140,9 +142,11 @@ class Lifecycle:
         if self.process is not process:
             return
         self.ready, self.reason = True, ""
+        # Without a readiness probe nothing says that the start has succeeded.
+        self._ready_at = None if spec.readiness is None else time.monotonic()
         self.notify()
         if spec.liveness is not None:
-            self._kill_reason = f"hung: {await _until_hung(spec.liveness)}"
+            self._kill_reason = f"hung: {await _until_hung(spec.liveness, process.pid)}"
             process.signal(signal.SIGKILL)
 
     def _ended(self) -> None:
@@ -154,7 +158,9 @@ class Lifecycle:
 
     def _failed(self, reason: str) -> None:
         now = time.monotonic()
-        self.failures = self.backoff.failures(self.failures, now - self._started_at)
+        ready_for = 0.0 if self._ready_at is None else now - self._ready_at
+        self._ready_at = None
+        self.failures = self.backoff.failures(self.failures, now - self._started_at, ready_for)
         self.retry_at = now + self.backoff.delay(self.failures)
         self.reason = reason
         self.notify()
@@ -171,15 +177,19 @@ async def _until_success(probe: Probe, report: Callable[[str], None]) -> None:
             await asyncio.sleep(poll_pause(time.monotonic() - began))
 
 
-async def _until_hung(liveness: Liveness) -> str:
-    """Probe until enough checks in a row have failed; returns what the last one missed."""
+async def _until_hung(liveness: Liveness, pid: int) -> str:
+    """Probe until the process hangs; returns what the last check missed."""
     failed = 0
+    before: Activity | None = None
     await asyncio.sleep(liveness.period)
     async with aclosing(liveness.probe()) as answers:
         async for missing in answers:
             failed = failed + 1 if missing else 0
-            if failed >= liveness.failure_threshold:
+            now = activity(pid) if missing else None
+            stalled = now is not None and before is not None and now.stalled_since(before)
+            if is_hung(failed, liveness.failure_threshold, stalled=stalled):
                 return missing
+            before = now
             await asyncio.sleep(liveness.retry_period if failed else liveness.period)
     raise RuntimeError("a probe must yield for as long as it is asked")
 

@@ -142,6 +142,29 @@ class Handle:
         return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How often the threads of a process have run, and whether one runs or wants to run now."""
+
+    timeslices: int
+    runnable: bool
+
+    def stalled_since(self, before: "Activity") -> bool:
+        """Whether no thread has run since, although none had to wait for a CPU or a disk."""
+        return not self.runnable and self.timeslices == before.timeslices
+
+
+def activity(pid: int) -> Activity:
+    """The activity of all threads of a process."""
+    timeslices, runnable = 0, False
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError, ValueError, IndexError):
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            runnable = runnable or state in {"R", "D"}
+            timeslices += int((task / "schedstat").read_text().split()[2])
+    return Activity(timeslices, runnable)
+
+
 def close_inherited_on_exec() -> None:
     """Keep the descriptors that this process inherited from its own children."""
     for entry in Path("/proc/self/fd").iterdir():

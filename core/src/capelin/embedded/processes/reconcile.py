@@ -14,6 +14,7 @@ _MAX_DOUBLINGS = 64
 _SHORTEST_PAUSE = 0.015
 _LONGEST_PAUSE = 0.5
 _POLLS = 100
+_STALLED_CHECKS = 2
 
 
 class Phase(StrEnum):
@@ -36,15 +37,18 @@ class Backoff:
     longest: float = 30.0
     steady_after: float = 60.0
     """A run of this many seconds resets the count of failures."""
+    settled_after: float = 1.0
+    """So does a run that was ready for this many seconds: back off only what fails to start."""
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after this many ends in a row."""
         # More doublings overflow a float.
         return min(self.longest, self.first * self.factor ** min(failures - 1, _MAX_DOUBLINGS))
 
-    def failures(self, before: int, ran_for: float) -> int:
+    def failures(self, before: int, ran_for: float, ready_for: float = 0.0) -> int:
         """The number of ends in a row, with one more after a run of `ran_for` seconds."""
-        return 1 if ran_for >= self.steady_after else before + 1
+        settled = ran_for >= self.steady_after or ready_for >= self.settled_after
+        return 1 if settled else before + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,16 @@ def phase(spec: ProcessSpec | None, observed: Observed | None) -> Phase:
     if observed is not None and observed.failures:
         return Phase.FAILED if observed.failures >= FAILED_AFTER else Phase.BACKING_OFF
     return Phase.WAITING
+
+
+def is_hung(failed: int, threshold: int, *, stalled: bool) -> bool:
+    """Whether a process hangs after so many failed checks in a row.
+
+    A process none of whose threads ran between two failed checks, and none of which waits for a
+    CPU, hangs for certain, for example after SIGSTOP. One that runs, or would run if the machine
+    were less busy, gets all checks up to the threshold.
+    """
+    return failed >= threshold or (stalled and failed >= _STALLED_CHECKS)
 
 
 def poll_pause(waited: float) -> float:

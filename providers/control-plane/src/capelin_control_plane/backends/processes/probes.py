@@ -23,6 +23,14 @@ from capelin_control_plane.instances import Instance
 PERIOD_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0
 
+# Clients wait for these components, so a hang must be found and cut off within 5 seconds.
+_SERVING = {"etcd", "kube-apiserver", "relay"}
+SERVING_PERIOD_SECONDS = 2.0
+SERVING_TIMEOUT_SECONDS = 1.0
+_SERVING_RETRY_SECONDS = 0.25
+# A stopped process is found after two checks. A busy one gets as long as before, half a minute.
+_SERVING_FAILURES = 20
+
 
 def reachability(state_dir: StateDir, instance: Instance) -> Probe | None:
     """Whether the instances that depend on this one may start, if it need not be ready.
@@ -56,7 +64,14 @@ def readiness(state_dir: StateDir, instance: Instance) -> Probe:
 
 def liveness(state_dir: StateDir, instance: Instance) -> Liveness:
     """Whether an instance hangs."""
-    return Liveness(probe=_alive(state_dir, instance), period=PERIOD_SECONDS)
+    if instance.component in _SERVING:
+        return Liveness(
+            probe=_alive(state_dir, instance, SERVING_TIMEOUT_SECONDS),
+            period=SERVING_PERIOD_SECONDS,
+            retry_period=_SERVING_RETRY_SECONDS,
+            failure_threshold=_SERVING_FAILURES,
+        )
+    return Liveness(probe=_alive(state_dir, instance, TIMEOUT_SECONDS), period=PERIOD_SECONDS)
 
 
 async def notify_relay(control: Path) -> bytes:
@@ -70,13 +85,13 @@ async def notify_relay(control: Path) -> bytes:
         writer.close()
 
 
-def _alive(state_dir: StateDir, instance: Instance) -> Probe:
-    get = partial(liveness_probe, ca=state_dir.ca("ca"), within=TIMEOUT_SECONDS)
+def _alive(state_dir: StateDir, instance: Instance, within: float) -> Probe:
+    get = partial(liveness_probe, ca=state_dir.ca("ca"), within=within)
     match instance.component:
         case "etcd":
             port = etcd_metrics_port(instance.index)
             return partial(
-                liveness_probe, f"http://{state_dir.address}:{port}/livez", within=TIMEOUT_SECONDS
+                liveness_probe, f"http://{state_dir.address}:{port}/livez", within=within
             )
         case "kube-apiserver":
             # Without etcd no API server is healthy, and a restart would not help.
@@ -87,7 +102,7 @@ def _alive(state_dir: StateDir, instance: Instance) -> Probe:
         case "kube-scheduler":
             return partial(get, f"https://{state_dir.address}:{SCHEDULER_PORT}/healthz")
         case "relay":
-            return partial(_relay_alive, state_dir.relay_control)
+            return partial(_relay_alive, state_dir.relay_control, within)
 
 
 async def _api_server_ready(state_dir: StateDir, url: str) -> AsyncGenerator[str, None]:
@@ -106,13 +121,13 @@ async def _api_server_ready(state_dir: StateDir, url: str) -> AsyncGenerator[str
             yield f"{error.filename or certificate} cannot be read: {error.strerror}"
 
 
-async def _relay_alive(control: Path) -> AsyncGenerator[str, None]:
+async def _relay_alive(control: Path, within: float) -> AsyncGenerator[str, None]:
     while True:
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            async with asyncio.timeout(within):
                 answer = await notify_relay(control)
         except TimeoutError:
-            yield f"it did not answer for {TIMEOUT_SECONDS:g} s"
+            yield f"it did not answer for {within:g} s"
         except OSError:
             yield "it does not answer"
         else:
