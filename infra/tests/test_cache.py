@@ -1,5 +1,6 @@
 """The programs that are kept on this machine, as the command shows and removes them."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,21 @@ def test_prune_removes_what_nobody_would_ask_for(kept: Cache, tmp_path: Path) ->
 def test_prune_all_leaves_nothing(kept: Cache, tmp_path: Path) -> None:
     assert capelin("cache", "prune", "--all", home=tmp_path).stdout.startswith("4 MB freed")
     assert versions(kept) == set()
+
+
+def test_a_table_is_whole_where_no_terminal_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    source = "a source " * 30
+
+    async def fill() -> None:
+        cache = Cache(tmp_path / "caches" / "capelin")
+        component = parse_component("etcd")
+        async with cache.building(str(component)) as place:
+            made = place.folder / "made"
+            made.write_bytes(b"n")
+            cache.add(made, component, Platform("linux", "amd64"), source.strip())
+
+    asyncio.run(fill())
+    assert source.strip() in capelin("cache", "ls", home=tmp_path).stdout

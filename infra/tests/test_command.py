@@ -1,5 +1,6 @@
 """The command line: what it refuses, what it says, and its exit codes."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -150,6 +151,9 @@ def test_without_environments_status_says_how_to_start_one(tmp_path: Path) -> No
         (NotObtainableError("etcd", [("cache", "not there")], "advice"), 3),
         (Unreachable("no answer"), 1),
         (KeyError("x"), 1),
+        (PermissionError(errno.EACCES, "Permission denied", "/home"), 3),
+        (OSError(errno.EROFS, "Read-only file system", "/home"), 3),
+        (OSError(errno.ENOSPC, "No space left on device"), 3),
     ],
 )
 def test_each_kind_of_trouble_has_its_exit_code(error: Exception, code: int) -> None:
@@ -161,3 +165,23 @@ def test_each_kind_of_trouble_has_its_exit_code(error: Exception, code: int) -> 
 def test_a_problem_is_told_as_what_why_and_what_to_do() -> None:
     message, _ = explained(NotReadyError("It is not up.", reason="It crashed.", hint="Look at it."))
     assert message.splitlines() == ["Error: It is not up.", "  It crashed.", "  Look at it."]
+
+
+def test_a_folder_that_cannot_be_written_is_no_defect_of_capelin() -> None:
+    message, _ = explained(OSError(errno.EROFS, "Read-only file system", "/home/me"))
+    assert message.splitlines() == [
+        "Error: Read-only file system: /home/me.",
+        "  Run capelin doctor to see what this machine lacks.",
+    ]
+
+
+def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "capelin_infra", "doctor"],
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONIOENCODING": "ascii:strict"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Linux" in ended.stdout
+    assert "UnicodeEncodeError" not in ended.stderr

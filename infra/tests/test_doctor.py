@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from capelin_infra.doctor import Machine, judge, this_machine
+from capelin_infra.doctor import MachineFacts, judge, this_machine
 
-FIT = Machine(
+FIT = MachineFacts(
     system="linux",
     memory_bytes=8_000_000_000,
     free_bytes=50_000_000_000,
@@ -21,11 +21,11 @@ FIT = Machine(
 def test_a_fit_machine_lacks_nothing() -> None:
     findings = judge(FIT)
     assert {each.verdict for each in findings} == {"good"}
-    assert {each.remedy for each in findings} == {""}
+    assert {each.hint for each in findings} == {""}
 
 
 @pytest.mark.parametrize(
-    ("machine", "verdict", "remedy"),
+    ("machine", "verdict", "hint"),
     [
         (replace(FIT, system="darwin"), "bad", "virtual machine"),
         (replace(FIT, writable=False), "bad", "XDG_STATE_HOME"),
@@ -38,11 +38,11 @@ def test_a_fit_machine_lacks_nothing() -> None:
     ],
 )
 def test_what_a_machine_lacks_comes_with_how_to_get_it(
-    machine: Machine, verdict: str, remedy: str
+    machine: MachineFacts, verdict: str, hint: str
 ) -> None:
     (found,) = [each for each in judge(machine) if each.verdict != "good"]
     assert found.verdict == verdict
-    assert remedy in found.remedy
+    assert hint in found.hint
 
 
 def test_go_builds_what_is_missing() -> None:

@@ -6,7 +6,7 @@ from capelin.embedded.binaries import COMPONENTS, Binaries, Entry
 from rich.console import Console
 from rich.table import Table
 
-from capelin_infra.progress import Checklist
+from capelin_infra.progress import Checklist, listing_console
 from capelin_infra.up import show_progress_on
 
 
@@ -19,7 +19,7 @@ def show() -> None:
         table.add_column(title, justify="right" if title == "SIZE" else "left")
     for each in entries:
         table.add_row(each.component, each.version, _megabytes(each.size), each.source)
-    console = Console()
+    console = listing_console()
     console.print(table)
     total = _megabytes(sum(each.size for each in entries))
     said = f"{len(entries)} programs, {total}, in {cache.root}"

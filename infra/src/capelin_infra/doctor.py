@@ -33,11 +33,11 @@ class Finding:
 
     verdict: Verdict
     what: str
-    remedy: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineFacts:
     """What is looked at."""
 
     system: str
@@ -51,25 +51,23 @@ class Machine:
     go: str | None
 
 
-async def examine(console: Console | None = None) -> bool:
+async def check_machine(console: Console | None = None) -> bool:
     """Print what is found; tells whether `capelin up` can work here."""
     console = console or Console()
     findings = judge(await asyncio.to_thread(this_machine))
     for each in findings:
         mark, style = _MARKS[each.verdict]
         console.print(Text.assemble((mark, style), f" {each.what}"))
-        if each.remedy:
-            console.print(Text(f"  {each.remedy}", "dim"))
+        if each.hint:
+            console.print(Text(f"  {each.hint}", "dim"))
     return all(each.verdict != "bad" for each in findings)
 
 
-def judge(machine: Machine) -> list[Finding]:
+def judge(machine: MachineFacts) -> list[Finding]:
     """What to think of a machine."""
     if machine.system != "linux":
-        remedy = "Use a Linux machine, or Linux in a virtual machine."
-        return [
-            Finding("bad", f"Environments run on Linux only, this is {machine.system}.", remedy)
-        ]
+        hint = "Use a Linux machine, or Linux in a virtual machine."
+        return [Finding("bad", f"Environments run on Linux only, this is {machine.system}.", hint)]
     return [
         Finding("good", "Linux"),
         _programs(machine),
@@ -95,27 +93,31 @@ def judge(machine: Machine) -> list[Finding]:
         ),
         _needed(
             machine.writable,
-            "the folder for environments can be written",
+            f"the folder for environments {_can(machine.writable)} be written",
             "Set XDG_STATE_HOME to a folder that can be written.",
         ),
         _needed(
             machine.loopback,
-            "loopback addresses can be listened on",
+            f"loopback addresses {_can(machine.loopback)} be listened on",
             "Bring up the loopback interface: ip link set lo up.",
         ),
     ]
 
 
-def this_machine() -> Machine:
+def this_machine() -> MachineFacts:
     """The machine that this runs on."""
     entries = {f"{each.component}@{each.version}" for each in Binaries().cache.entries()}
     asked = [parse_component(name) for name in required_programs(KNOWN_KUBERNETES[-1], [])]
     missing = [each for each in asked if f"{each.component.name}@{each.version}" not in entries]
     folder = _existing(state_folder())
-    return Machine(
+    return MachineFacts(
         system=sys.platform,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        free_bytes=shutil.disk_usage(_existing(Binaries().cache.root)).free,
+        # Programs and environments may be on different file systems.
+        free_bytes=min(
+            shutil.disk_usage(_existing(path)).free
+            for path in (Binaries().cache.root, state_folder())
+        ),
         writable=os.access(folder, os.W_OK),
         loopback=_can_listen(),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
@@ -125,25 +127,29 @@ def this_machine() -> Machine:
     )
 
 
-def _programs(machine: Machine) -> Finding:
+def _programs(machine: MachineFacts) -> Finding:
     if not machine.missing_programs:
         return Finding("good", "all programs are in the cache")
     count = f"{machine.missing_programs} programs are not in the cache"
     if machine.go:
         return Finding("good", f"{count}; Go is here to build them")
-    remedy = (
+    hint = (
         "They are pulled from their registries where those can be reached; else install Go "
         "(https://go.dev/dl), or name a folder that has them in CAPELIN_BINARIES."
     )
-    return Finding("poor", f"{count}, and there is no Go to build them", remedy)
+    return Finding("poor", f"{count}, and there is no Go to build them", hint)
 
 
-def _enough(enough: bool, what: str, remedy: str) -> Finding:  # noqa: FBT001
-    return Finding("good", what) if enough else Finding("poor", f"only {what}", remedy)
+def _enough(enough: bool, what: str, hint: str) -> Finding:  # noqa: FBT001
+    return Finding("good", what) if enough else Finding("poor", f"only {what}", hint)
 
 
-def _needed(there: bool, what: str, remedy: str) -> Finding:  # noqa: FBT001
-    return Finding("good", what) if there else Finding("bad", f"not so: {what}", remedy)
+def _needed(there: bool, what: str, hint: str) -> Finding:  # noqa: FBT001
+    return Finding("good", what) if there else Finding("bad", what, hint)
+
+
+def _can(possible: bool) -> str:  # noqa: FBT001
+    return "can" if possible else "cannot"
 
 
 def _can_listen() -> bool:

@@ -1,6 +1,8 @@
 """Running a verb: what people see when it fails, and the exit code that scripts see."""
 
 import asyncio
+import errno
+import io
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
@@ -16,6 +18,9 @@ EXIT_CODES: Final = (
     "did not happen in time; 7 a hook blocks its caller; 130 interrupted."
 )
 INTERRUPTED: Final = 130
+
+# A disk or a folder that cannot be written is no defect of Capelin.
+_MACHINE_ERRORS: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 _state = {"traces": False}
 
@@ -37,6 +42,10 @@ def run(work: Coroutine[Any, Any, ResultT], *, interrupted: str = "") -> ResultT
 
 def guard(app: Callable[[], object]) -> NoReturn:
     """Run the command line, and end with a message and a code whatever happens."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without our marks shows others in their place.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except Exception as error:  # noqa: BLE001 - the last one to ask
@@ -63,6 +72,10 @@ def explained(error: Exception) -> tuple[str, int]:
             return _text(str(error), "Run capelin doctor to see what this machine lacks."), 3
         case ClientError():
             return _text("Request failed.", str(error), "See capelin status."), 1
+        case OSError(errno=code) if code in _MACHINE_ERRORS:
+            where = f": {error.filename}" if error.filename else ""
+            hint = "Run capelin doctor to see what this machine lacks."
+            return _text(f"{error.strerror}{where}.", hint), 3
         case _:
             text = f"{type(error).__name__}: {error}"
             hint = "Please report it, with what capelin -v shows."

@@ -26,9 +26,9 @@ def doctor() -> None:
 
     And how to get it. The exit code says whether `up` can work.
     """
-    from capelin_infra.doctor import examine
+    from capelin_infra.doctor import check_machine
 
-    if not run(examine()):
+    if not run(check_machine()):
         raise typer.Exit(3)
 
 
