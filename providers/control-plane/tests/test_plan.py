@@ -389,3 +389,16 @@ def test_a_server_that_never_served_gets_no_connections() -> None:
     plan = settled(components(replicas=1))
     observed = with_targets(plan, ready=set(), alive={"kube-apiserver-0"}, serving=set())
     assert next_step(components(replicas=1), observed).serving == ()
+
+
+@pytest.mark.parametrize(
+    ("members", "ready", "set_aside"),
+    [(3, {"etcd-0", "etcd-2"}, 1), (3, {"etcd-0"}, None), (1, set[str](), None)],
+)
+def test_a_corrupt_member_is_set_aside_while_the_others_have_a_quorum(
+    members: int, ready: set[str], set_aside: int | None
+) -> None:
+    desired = components(etcd=members)
+    corrupt = frozenset({1} if members > 1 else {0})
+    observed = replace(with_lost(desired, ready=ready), corrupt_members=corrupt)
+    assert next_step(desired, observed).set_aside == set_aside

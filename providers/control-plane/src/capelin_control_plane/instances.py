@@ -104,6 +104,8 @@ class Observed:
     """The etcd members that were ready before and may become so again without a change."""
     lost_members: frozenset[int] = frozenset()
     """The indexes of etcd members that lost their data."""
+    corrupt_members: frozenset[int] = frozenset()
+    """The indexes of etcd members that cannot read their data."""
     serving: frozenset[str] = frozenset()
     """The API servers that get connections now."""
     alive: frozenset[str] = frozenset()

@@ -29,6 +29,8 @@ class Step:
     serving: tuple[Instance, ...]
     """The API servers that get new connections."""
     replacement: MemberReplacement | None = None
+    set_aside: int | None = None
+    """The etcd member whose data is corrupt and moved away. It is replaced as a lost one then."""
 
 
 def next_step(desired: DesiredComponents, observed: Observed) -> Step:
@@ -57,7 +59,17 @@ def next_step(desired: DesiredComponents, observed: Observed) -> Step:
         if following == plan:
             break
         plan = following
-    return Step(plan=plan, serving=_serving(plan, observed), replacement=replacement)
+    return Step(
+        plan=plan,
+        serving=_serving(plan, observed),
+        replacement=replacement,
+        set_aside=None if lost is not None else _spare_member(desired, observed),
+    )
+
+
+def _spare_member(desired: DesiredComponents, observed: Observed) -> int | None:
+    """The corrupt etcd member without which the others have a quorum."""
+    return _without_quorum_loss(observed.corrupt_members, desired, observed)
 
 
 def _serving(plan: Plan, observed: Observed) -> tuple[Instance, ...]:
@@ -73,8 +85,14 @@ def _serving(plan: Plan, observed: Observed) -> tuple[Instance, ...]:
 
 def lost_member_to_replace(desired: DesiredComponents, observed: Observed) -> int | None:
     """The etcd member to replace now: it lost its data, and the others have a quorum without it."""
+    return _without_quorum_loss(observed.lost_members, desired, observed)
+
+
+def _without_quorum_loss(
+    members: Collection[int], desired: DesiredComponents, observed: Observed
+) -> int | None:
     ready = {member.index for member in observed.plan.of("etcd") if member.name in observed.ready}
-    for index in sorted(observed.lost_members):
+    for index in sorted(members):
         if len(ready - {index}) > len(desired.etcd) // 2:
             return index
     return None

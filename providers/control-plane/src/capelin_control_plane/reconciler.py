@@ -202,7 +202,7 @@ async def reconcile_instances(
         await backend.apply(key, step)
     except Blocked as blocked:
         return replace(observed, blocked=blocked)
-    if step.plan == observed.plan and step.replacement is None:
+    if step.plan == observed.plan and step.replacement is None and step.set_aside is None:
         return observed
     return await backend.observe(key, endpoint, desired)
 

@@ -93,3 +93,23 @@ async def test_the_only_member_is_not_made_anew(rig: Rig) -> None:
     assert not data.exists()
     (rig.folder / "away").rename(data)
     await rig.until(wanted, settled)
+
+
+async def test_a_corrupt_member_is_set_aside_and_replaced_from_the_others(rig: Rig) -> None:
+    wanted = three_members()
+    await rig.until(wanted, settled)
+    process = Process.adopt(rig.folder / "run", "etcd-1")
+    assert process is not None
+    process.signal(signal.SIGSTOP)
+    log = next((rig.folder / "etcd-1").glob("member/wal/*.wal"))
+    content = bytearray(log.read_bytes())
+    content[2000:40000] = b"\xff" * 38000
+    log.write_bytes(content)
+    process.signal(signal.SIGKILL)
+    await process.wait()
+    async with rig.client() as client:
+        await client.apply(ConfigMap.of("kept", "default"))
+    await rig.until(wanted, lambda _: any(rig.folder.glob("etcd-1.corrupt-*")))
+    await rig.until(wanted, settled)
+    (aside,) = rig.folder.glob("etcd-1.corrupt-*")
+    assert (aside / "member" / "wal").is_dir(), "the data is kept"

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -149,6 +149,13 @@ class ProcessesBackend:
             ),
             desired=components,
             complete=components is not None and is_complete(plan, components),
+            corrupt_members=frozenset(
+                member.index
+                for member in plan.of("etcd")
+                if member.name in states
+                and states[member.name].phase is Phase.FAILED
+                and etcd.is_corruption(states[member.name].reason)
+            ),
             serving=_serving(supervised),
             alive=frozenset(name for name, state in states.items() if state.pid is not None),
             recovering=_recovering(supervised),
@@ -177,6 +184,11 @@ class ProcessesBackend:
                     await notify_relay(state_dir.relay_control)
             if step.plan != supervised.plan:
                 _set_plan(supervised, step.plan)
+            if step.set_aside is not None:
+                aside = etcd.set_aside(state_dir, step.set_aside, datetime.now(UTC))
+                _log.warning(
+                    "the data of etcd-%s is corrupt, and set aside as %s", step.set_aside, aside
+                )
             if step.replacement is not None:
                 await _replace_member(supervised, step.replacement)
 

@@ -4,9 +4,11 @@ A member is removed from its cluster and added as a new one, which copies the da
 The cluster's own list of members tells how far a replacement came, also after a crash.
 """
 
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,12 @@ from capelin_control_plane.backends.processes.pki_files import read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
 
 _TIMEOUT_SECONDS = 5.0
+_CORRUPTION = re.compile(
+    r"crc mismatch|cannot be repaired|corrupt|checksum error|invalid database|freelist"
+    r"|page expected to be|failed to recover|failed to (read|load|open|find) .*(wal|snapshot)"
+    r"|max entry size limit exceeded",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,18 @@ def has_data(state_dir: StateDir, index: int) -> bool:
 def is_lost(state_dir: StateDir, index: int) -> bool:
     """Whether a member had data that is gone."""
     return has_joined(state_dir, index) and not has_data(state_dir, index)
+
+
+def is_corruption(failure: str) -> bool:
+    """Whether a member ended because it cannot read its data."""
+    return _CORRUPTION.search(failure) is not None
+
+
+def set_aside(state_dir: StateDir, index: int, now: datetime) -> Path:
+    """Move a member's data away. It is never deleted: more may be saved from it."""
+    data = state_dir.etcd_data(index)
+    aside = data.with_name(f"{data.name}.corrupt-{now:%Y%m%dT%H%M%SZ}")
+    return data.rename(aside)
 
 
 def start_refusal(state_dir: StateDir, index: int) -> str:
