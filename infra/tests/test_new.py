@@ -1,4 +1,4 @@
-"""`capelin new extension` writes an extension that works."""
+"""`capelin new` writes an extension, or a provider, that works."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from capelin.api.core import Namespace
 from capelin.client import Client, Config
 from capelin.errors import InvalidInputError
 from capelin.runtime.client import endpoint_of
-from capelin_infra.scaffold.writing import write_extension
+from capelin_infra.scaffold.writing import write_project
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_extension("storage-guard", tmp_path / "storage-guard")
+    write_project("extension", "storage-guard", tmp_path / "storage-guard")
     return tmp_path / "storage-guard"
 
 
@@ -133,7 +133,7 @@ def test_nothing_is_left_to_fill_in(folder: Path) -> None:
 
 def test_nothing_is_written_over_what_exists(folder: Path) -> None:
     with pytest.raises(InvalidInputError, match="is there already"):
-        write_extension("storage-guard", folder)
+        write_project("extension", "storage-guard", folder)
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,42 @@ def test_nothing_is_written_over_what_exists(folder: Path) -> None:
 )
 def test_a_name_has_to_do_for_a_package_and_a_service(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the name"):
-        write_extension(name, tmp_path / "other")
+        write_project("extension", name, tmp_path / "other")
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Path:
+    write_project("provider", "my-cloud", tmp_path / "my-cloud")
+    return tmp_path / "my-cloud"
+
+
+def test_the_tests_of_a_new_provider_pass(provider: Path) -> None:
+    done = run(provider, "pytest", "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_a_new_provider_is_a_program_with_clean_lines(provider: Path) -> None:
+    said = run(provider, "my_cloud", "--help")
+    assert said.returncode == 0, said.stderr
+    for check in (("check",), ("format", "--check")):
+        found = run(provider, "ruff", *check, "--no-cache", ".")
+        assert found.returncode == 0, found.stdout
+
+
+def test_a_new_provider_is_found_by_its_entry_point(provider: Path) -> None:
+    package = tomllib.loads((provider / "pyproject.toml").read_text())
+    assert package["project"]["entry-points"]["capelin.providers"] == {
+        "my-cloud": "my_cloud.provider:provider"
+    }
+    code = "from my_cloud.provider import provider; print(provider().label, len(provider().crds))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=provider / "src",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["infrastructure-my-cloud", "4"]
+    for path in provider.rglob("*"):
+        assert not path.is_file() or "{{" not in path.read_text(), path

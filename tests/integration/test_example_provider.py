@@ -10,10 +10,11 @@ import pytest
 from capelin.api.capi import Cluster, Machine, MachineDeployment
 from capelin.api.core import Namespace
 from capelin.client import Client, Config
-from capelin.testing.management import ManagementCluster
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
+
+from .homes import Home
 
 EXAMPLE = Path(__file__).parents[2] / "examples/01-provider"
 
@@ -30,9 +31,11 @@ def paper() -> Any:
 
 
 @pytest.fixture
-async def management(management_cluster: ManagementCluster, paper: Any) -> AsyncGenerator[Client]:
-    """The management cluster with the provider at work in a namespace."""
-    config = Config.from_kubeconfig(management_cluster.kubeconfig)
+async def management(home: Home, paper: Any) -> AsyncGenerator[Client]:
+    """An environment with the provider at work in a namespace."""
+    up = await home.capelin("up", "--management-only", "--with", "kubeadm-bootstrap")
+    assert up.code == 0, up.err
+    config = Config.from_kubeconfig(home.environment().kubeconfig)
     async with Client(config) as client:
         for manifest in paper.provider().crds:
             await client.apply(manifest)

@@ -1,7 +1,7 @@
-"""The verbs that begin something: new extension."""
+"""The verbs that begin something: new extension, new provider."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,13 +12,14 @@ def register(app: typer.Typer) -> None:
         help="Begin something of your own.", no_args_is_help=True, rich_markup_mode=None
     )
     group.command()(extension)
-    # A lone command would otherwise take the group's place.
-    group.callback()(_nothing)
+    group.command()(provider)
     app.add_typer(group, name="new")
 
 
-def _nothing() -> None:
-    pass
+_Folder = Annotated[
+    Path | None,
+    typer.Option(help="Where to write it; else a folder of its name.", show_default=False),
+]
 
 
 def extension(
@@ -26,15 +27,29 @@ def extension(
         str, typer.Argument(help="What it is called, as my-extension.", show_default=False)
     ],
     *,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Where to write it; else a folder of its name.", show_default=False),
-    ] = None,
+    folder: _Folder = None,
 ) -> None:
     """Write a Runtime Extension that works: handlers, tests, an image, manifests."""
-    from capelin_infra.scaffold.writing import write_extension
+    where = _write("extension", name, folder)
+    typer.echo(f"Go on with: cd {where} && pip install -e '.[test]' && pytest --record")
+
+
+def provider(
+    name: Annotated[
+        str, typer.Argument(help="What it is called, as my-cloud.", show_default=False)
+    ],
+    *,
+    folder: _Folder = None,
+) -> None:
+    """Write an infrastructure provider that works: kinds, reconcilers, a package, tests."""
+    where = _write("provider", name, folder)
+    typer.echo(f"Go on with: cd {where} && pip install -e '.[test]' && pytest")
+
+
+def _write(template: Literal["extension", "provider"], name: str, folder: Path | None) -> Path:
+    from capelin_infra.scaffold.writing import write_project
 
     where = folder or Path(name)
-    for path in write_extension(name, where):
+    for path in write_project(template, name, where):
         typer.echo(path)
-    typer.echo(f"Go on with: cd {where} && pip install -e '.[test]' && pytest --record")
+    return where

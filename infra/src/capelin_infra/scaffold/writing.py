@@ -8,6 +8,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from keyword import iskeyword
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from capelin.errors import InvalidInputError
@@ -16,8 +17,13 @@ _TAKEN = sys.stdlib_module_names | {"capelin", "tests"}
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
-def write_extension(name: str, folder: Path) -> list[Path]:
-    """Write an extension of this name into a new folder; the files that are written.
+Template = Literal["extension", "provider"]
+
+_ARTICLES: dict[Template, str] = {"extension": "an extension", "provider": "a provider"}
+
+
+def write_project(template: Template, name: str, folder: Path) -> list[Path]:
+    """Write an extension or provider of this name into a new folder; the files that are written.
 
     Raises:
         InvalidInputError: the name will not do, or the folder is there already.
@@ -25,13 +31,13 @@ def write_extension(name: str, folder: Path) -> list[Path]:
     package = name.replace("-", "_")
     if not _NAME.fullmatch(name) or iskeyword(package):
         raise InvalidInputError(
-            f"{name} cannot be the name of an extension.",
+            f"{name} cannot be the name of {_ARTICLES[template]}.",
             reason="It names a Python package, a Service and an ExtensionConfig.",
             hint="Use lower-case letters, digits and dashes, beginning with a letter, at most 50.",
         )
     if package in _TAKEN or yaml.safe_load(name) != name:
         raise InvalidInputError(
-            f"{name} cannot be the name of an extension.",
+            f"{name} cannot be the name of {_ARTICLES[template]}.",
             reason="It means something else to Python or in YAML.",
             hint="Choose another, as my-extension.",
         )
@@ -41,9 +47,14 @@ def write_extension(name: str, folder: Path) -> list[Path]:
             reason="Nothing is written over what exists.",
             hint="Choose another folder with --folder, or remove it.",
         )
-    names = {"name": name, "package": package, "capelin": version("capelin")}
+    names = {
+        "name": name,
+        "package": package,
+        "kind": "".join(word.capitalize() for word in name.split("-")),
+        "capelin": version("capelin"),
+    }
     written: list[Path] = []
-    for path, text in _files(files("capelin_infra.scaffold") / "extension"):
+    for path, text in _files(files("capelin_infra.scaffold") / template):
         target = folder / path.replace("PACKAGE", package).removesuffix(".txt")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(_filled(text, names))
