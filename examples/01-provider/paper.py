@@ -21,6 +21,7 @@ from capelin.provider import (
 )
 
 GROUP, VERSION = "infrastructure.cluster.x-k8s.io", "v1alpha1"
+PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 @kind(group=GROUP, version=VERSION, definition=INFRA_CLUSTER)
@@ -42,14 +43,15 @@ class PaperClusters(InfraClusterReconciler[PaperCluster]):
 class PaperMachines(InfraMachineReconciler[PaperMachine]):
     async def reconcile_normal(self, ctx: InfraMachineContext, machine: PaperMachine) -> Result:
         provider_id = f"paper:///{machine.namespace}/{machine.name}"
-        ready = {"type": "Ready", "status": "True", "reason": "OnPaper", "message": ""}
-        heartbeat = {**ready, "lastHeartbeatTime": f"{ctx.now():%Y-%m-%dT%H:%M:%SZ}"}
+        common = {"reason": "OnPaper", "lastHeartbeatTime": f"{ctx.now():%Y-%m-%dT%H:%M:%SZ}"}
+        healthy = {"Ready": "True", **dict.fromkeys(PRESSURES, "False")}
+        conditions = [{"type": key, "status": value, **common} for key, value in healthy.items()]
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": machine.name}}
         async with ctx.workload() as workload:
             await workload.apply(
                 {**node, "spec": {"providerID": provider_id}}, resource=Node.resource
             )
-            status = {**node, "status": {"conditions": [heartbeat]}}
+            status = {**node, "status": {"conditions": conditions}}
             await workload.apply_status(status, resource=Node.resource)
         address = MachineAddress(type="Hostname", address=machine.name)
         ctx.set_provisioned(provider_id, addresses=[address])
