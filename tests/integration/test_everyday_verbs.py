@@ -35,9 +35,17 @@ async def clusters(home: Home) -> list[str]:
 async def test_a_cluster_goes_all_its_way_by_the_command(
     home: Home, run_program: RunProgram
 ) -> None:
-    assert "capelin kubeconfig demo" in await said(home, "up", "--workers", "1")
+    # A file, not $(...): KUBECONFIG is never left empty.
+    assert "kubeconfigs/default.demo" in await said(home, "up", "--workers", "1")
     status = json.loads(await said(home, "status", "-o", "json"))
     assert [each["state"] for each in status] == ["up"]
+
+    unknown = await home.capelin("create", "cluster", "two", "--kubernetes-version", "v9.9.9")
+    assert unknown.code == 2
+    assert f"Known: {', '.join(KNOWN_KUBERNETES)}." in unknown.err
+    late = await home.capelin("upgrade", "cluster", "demo", "v1.99.0")
+    assert late.code == 2
+    assert f"Known: {', '.join(KNOWN_KUBERNETES)}." in late.err
 
     shape = ("--kubernetes-version", OLD, "--workers", "1")
     shown = cast(
@@ -53,6 +61,7 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
 
     kubeconfig = Path((await said(home, "kubeconfig", "two")).strip())
     raw = yaml.safe_load(await said(home, "kubeconfig", "two", "--raw"))
+    assert raw["current-context"] == "capelin-default-two"
     assert raw["clusters"][0]["cluster"]["server"].startswith("https://127.")
     versions = ("get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
     assert await run_program(kubeconfig, "kubectl", *versions) == OLD
@@ -72,3 +81,17 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
     await said(home, "down", "--all", "--yes")
     assert mentioned(home.folder) == []
     assert list((home.folder / "capelin").iterdir()) == []
+
+
+async def test_a_cluster_is_created_where_there_was_no_class_for_it(home: Home) -> None:
+    await said(home, "up", "--management-only")
+    config = yaml.safe_load(await said(home, "kubeconfig", "--raw"))
+    assert config["current-context"] == "capelin-default"
+    await said(home, "create", "cluster", "one", "--workers", "1")
+    assert await clusters(home) == ["one"]
+    await said(home, "status", "--exit-code")
+    await said(home, "scale", "one", "--control-plane-replicas", "2")
+    status = json.loads(await said(home, "status", "-o", "json"))
+    children = status[0]["clusters"][0]["children"]
+    replicas = {each["object"].partition("/")[0]: each.get("replicas") for each in children}
+    assert replicas["CapelinControlPlane"] == "2/2"

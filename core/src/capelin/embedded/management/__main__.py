@@ -11,14 +11,14 @@ from capelin.embedded.management.supervisor import supervise
 
 
 async def main(folder: Path) -> None:
-    """Supervise the environment in a folder until told to leave it."""
+    """Supervise the environment in a folder until it is stopped."""
     task = asyncio.ensure_future(supervise(Environment(folder)))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         await task
     except asyncio.CancelledError:
-        logging.getLogger("capelin").info("told to leave; what runs runs on")
+        logging.getLogger("capelin").info("stopped; the processes keep running")
 
 
 if __name__ == "__main__":
