@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from capelin_control_plane.backends.processes.etcd import (
     AddMember,
     Member,
     RemoveMember,
+    is_corruption,
     is_lost,
     mark_joined,
     next_membership_change,
@@ -40,3 +42,17 @@ def test_a_member_is_lost_when_it_had_data_and_has_none(tmp_path: Path) -> None:
     assert str(state_dir.etcd_data(0)) in start_refusal(state_dir, 0)
     unmark_joined(state_dir, 0)
     assert start_refusal(state_dir, 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        ("exited with code 2: wal: crc mismatch", True),
+        ("exited with code 1: failed to recover v3 backend from snapshot", True),
+        ("exited with code 2: flag provided but not defined: -corrupt-check", False),
+        ("exited with code 1: write: no space left on device", False),
+        ("was killed by SIGKILL", False),
+    ],
+)
+def test_a_failure_tells_whether_the_data_is_corrupt(failure: str, expected: bool) -> None:
+    assert is_corruption(failure) == expected
