@@ -13,20 +13,15 @@ nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
 
-PACKAGES = {
-    "core": "core",
-    "control-plane": "providers/control-plane",
-    "machine-pool": "providers/machine-pool",
-    "lifecycle": "extensions/lifecycle",
-    "infra": "infra",
+ROOT = Path(__file__).parent
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+MEMBERS = {
+    folder.name: folder.relative_to(ROOT)
+    for pattern in PYPROJECT["tool"]["uv"]["workspace"]["members"]
+    for folder in sorted(ROOT.glob(pattern))
+    if (folder / "pyproject.toml").exists()
 }
-IMPORTS = {
-    "core": "capelin",
-    "control-plane": "capelin_control_plane",
-    "machine-pool": "capelin_machine_pool",
-    "lifecycle": "capelin_lifecycle",
-    "infra": "capelin_infra",
-}
+"""The packages of the workspace, by the names of their folders."""
 CODE = (
     "core",
     "providers",
@@ -62,6 +57,11 @@ def has_tests(folder: str) -> bool:
     return any(Path(folder).rglob("test_*.py"))
 
 
+def imports(folder: Path) -> list[str]:
+    """What a package is imported as."""
+    return [found.name for found in (ROOT / folder / "src").iterdir() if found.is_dir()]
+
+
 def pytest(session: nox.Session, *arguments: str) -> None:
     """Run pytest with what was typed after `--` on the command line."""
     session.run("pytest", *arguments, *session.posargs)
@@ -84,10 +84,21 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
+@nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def tests(session: nox.Session, package: str) -> None:
-    """One package's own tests, on a real API server where they need one, with branch coverage."""
-    folder = f"{PACKAGES[package]}/tests"
+    """One package's own tests, on a real API server where they need one; always the same."""
+    folder = f"{MEMBERS[package]}/tests"
+    if not has_tests(folder):
+        session.skip(f"{package} has no tests yet")
+    install(session)
+    pytest(session, "-n3", "--dist=worksteal", "-m", "not integration", folder)
+
+
+@nox.session(default=False)
+@nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
+def coverage(session: nox.Session, package: str) -> None:
+    """The branch coverage of one package's own tests; takes about twice their time."""
+    folder = f"{MEMBERS[package]}/tests"
     if not has_tests(folder):
         session.skip(f"{package} has no tests yet")
     install(session)
@@ -95,11 +106,20 @@ def tests(session: nox.Session, package: str) -> None:
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
     session.env["COVERAGE_FILE"] = str(data / "data")
-    measured = f"--source={IMPORTS[package]}"
-    chosen = ("-n3", "--dist=worksteal", "-m", "not integration", folder)
-    session.run("coverage", "run", measured, "-m", "pytest", *chosen, *session.posargs)
+    source = f"--source={','.join(imports(MEMBERS[package]))}"
+    chosen = ("-n3", "--dist=worksteal", "-m", "not integration and not repetitive", folder)
+    session.run("coverage", "run", source, "-m", "pytest", *chosen, *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
+
+
+@nox.session(default=False)
+def seeds(session: nox.Session) -> None:
+    """Property tests with many fresh examples; a failure prints what to store as `@example`."""
+    install(session)
+    session.env["CAPELIN_HYPOTHESIS"] = "seeds"
+    folders = [f"{folder}/tests" for folder in MEMBERS.values() if has_tests(f"{folder}/tests")]
+    pytest(session, "-n3", "-m", "hypothesis and not integration", "--timeout=1200", *folders)
 
 
 @nox.session(default=False)
@@ -111,7 +131,7 @@ def integration(session: nox.Session) -> None:
     pytest(session, "tests/integration")
     if not session.posargs:
         # What takes long of the packages' own tests. One by one: each has the machine to itself.
-        session.run("pytest", "-m", "integration", *PACKAGES.values())
+        session.run("pytest", "-m", "integration", *map(str, MEMBERS.values()))
 
 
 @nox.session(default=False)
