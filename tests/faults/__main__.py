@@ -90,7 +90,7 @@ async def campaign(console: Console, folder: Path, faults: Sequence[Fault], repo
         lost = await made.lost_writes(await made.kubeconfig(), loads)
         report.problems += [f"lost an acknowledged write: {name}" for name in sorted(lost)]
         await _remove_clusters(made, report)
-    report.problems += [f"orphan: {command}" for command in mentioning(folder)]
+    report.problems += [f"orphan: {command}" for command in mentioning(folder, "environ")]
 
 
 async def inject_all(
@@ -206,7 +206,7 @@ async def _remove_clusters(made: World, report: Report) -> None:
         report.problems.append("the clusters cannot be deleted")
     workloads = made.environment.workloads
     report.problems += [f"orphan: {path}" for path in workloads.glob("*/*") if path.is_dir()]
-    report.problems += [f"orphan: {command}" for command in mentioning(workloads / "")]
+    report.problems += [f"orphan: {command}" for command in mentioning(workloads)]
 
 
 def chosen(count: int, seed: int, *, root: bool) -> list[Fault]:

@@ -231,14 +231,14 @@ async def world(folder: Path, version: str) -> AsyncGenerator[World]:
             await remove_environment(environment)
 
 
-def mentioning(folder: Path) -> list[str]:
-    """The command lines of processes that have anything to do with a folder."""
+def mentioning(folder: Path, *files: str) -> list[str]:
+    """The command lines of processes that mention a folder in it, or in these other files."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):
-            texts = [(entry / file).read_bytes() for file in ("cmdline", "environ")]
+            texts = [(entry / file).read_bytes() for file in ("cmdline", *files)]
             if any(str(folder).encode() in text for text in texts):
                 found.append(texts[0].decode().replace("\0", " "))
     return found
