@@ -101,7 +101,7 @@ class Management(FakeClient):
         if config is not None:
             self.objects["KubeadmConfig", "boot"] = {"spec": config}
 
-    async def find_condition(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+    async def find(self, kind: Any, name: str, namespace: str | None = None) -> Any:
         if name == "boot" and not self._is_allowed:
             raise Forbidden(403, "Forbidden")
         return await super().find(kind, name, namespace)
