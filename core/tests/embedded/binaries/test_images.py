@@ -1,8 +1,12 @@
 import asyncio
 import gzip
+import io
 import json
+import lzma
 import re
+import tarfile
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -437,3 +441,56 @@ def plain_manifest(registry: "Registry", config: dict[str, str]) -> dict[str, An
         json.loads(content) for content in registry.documents.values() if b'"layers"' in content
     ]
     return {**image, "config": registry.add(NAME, json.dumps(config).encode())}
+
+
+def offer_layer(registry: "Registry", content: bytes) -> None:
+    image = registry.add_manifest(NAME, {"layers": [registry.add(NAME, content)]})
+    here = Platform.current()
+    image["platform"] = {"os": here.system, "architecture": here.architecture}
+    registry.add_manifest(NAME, {"manifests": [image]}, TAG)
+
+
+async def test_a_broken_layer_of_another_compression_is_refused(
+    binaries: "Making", registry: "Registry"
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in ("usr/first", "usr/second"):
+            member = tarfile.TarInfo(name)
+            noise = b"".join(sha256(f"{name}{n}".encode()).digest() for n in range(12_500))
+            member.size = len(noise)
+            archive.addfile(member, io.BytesIO(noise))
+    content = bytearray(lzma.compress(packed.getvalue()))
+    content[400_000:400_100] = b"y" * 100
+    offer_layer(registry, bytes(content))
+    assert (await failure_of(binaries())).startswith("one of its layers cannot be unpacked (")
+
+
+async def test_a_small_layer_that_unpacks_to_far_too_much_is_refused(
+    binaries: "Making", registry: "Registry", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "capelin.embedded.binaries.images._MAX_UNPACKED_BYTES", 10_000, raising=False
+    )
+    registry.add_image(NAME, TAG, {"filler": b"\0" * 20_000, **PROGRAM})
+    assert await failure_of(binaries()) == "one of its layers unpacks to more than 10000 bytes"
+
+
+async def test_a_layer_that_is_far_too_large_is_not_downloaded(
+    binaries: "Making", registry: "Registry"
+) -> None:
+    layer = {**registry.add(NAME, b"layer"), "size": 2**40}
+    image = registry.add_manifest(NAME, {"layers": [layer]})
+    here = Platform.current()
+    image["platform"] = {"os": here.system, "architecture": here.architecture}
+    registry.add_manifest(NAME, {"manifests": [image]}, TAG)
+    assert (await failure_of(binaries())).startswith("one of its layers has 1099511627776 bytes")
+    assert registry.blob_requests() == []
+
+
+async def test_a_configuration_that_cannot_be_read_is_refused(
+    binaries: "Making", registry: "Registry"
+) -> None:
+    config, layer = registry.add(NAME, b"[]"), registry.add(NAME, b"layer")
+    registry.add_manifest(NAME, {"config": config, "layers": [layer]}, TAG)
+    assert (await failure_of(binaries())).startswith("its configuration cannot be read: ")

@@ -184,3 +184,24 @@ def test_the_hash_of_a_folder_is_that_of_its_module(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").write_text("c")
     module = Module("m", "v1.0.0", tmp_path / "a")
     assert folder_hash(tmp_path / "a", module) == hash_of({"m@v1.0.0/b": b"c"})
+
+
+async def test_a_module_that_unpacks_to_far_too_much_is_not_unpacked(
+    binaries: "Making", proxied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "capelin.embedded.binaries.module_source._MAX_UNPACKED_BYTES", 10, raising=False
+    )
+    tried = await failure_of(binaries(GOPROXY=proxied))
+    assert tried["module proxy"] == f"{KWOK} unpacks to more than 10 bytes"
+
+
+async def test_files_outside_the_module_are_refused(
+    binaries: "Making", registry: "Registry", tmp_path: Path
+) -> None:
+    foreign = {**FILES, "../../evil": b"x"}
+    offer(registry, foreign)
+    folder = tmp_path / "modules" / "kwok" / "v0.7.0"
+    (folder / "go.sum").write_text(f"sigs.k8s.io/kwok v0.7.0 {hash_of(foreign)}\n")
+    tried = await failure_of(binaries(GOPROXY=registry.url))
+    assert tried["module proxy"] == f"{KWOK} has files outside of its folder"

@@ -1,6 +1,7 @@
 """Programs from official images: the registry's protocol, manifests, layers, the files in them."""
 
 import hashlib
+import lzma
 import re
 import shutil
 import tarfile
@@ -30,6 +31,8 @@ _MANIFESTS = (
     ", application/vnd.docker.distribution.manifest.v2+json"
 )
 _LARGEST_DOCUMENT = 4 * 2**20
+_MAX_LAYER_BYTES = 2**30
+_MAX_UNPACKED_BYTES = 4 * 2**30
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 _DIGEST = r"^sha256:[0-9a-f]{64}$"
 
@@ -137,7 +140,10 @@ class Repository:
         body = await self._document(f"/blobs/{config.digest}", {})
         if hashlib.sha256(body).hexdigest() != config.sha256:
             raise SourceFailedError(f"its configuration does not have the digest {config.digest}")
-        system = System.read_json(body)
+        try:
+            system = System.read_json(body)
+        except ValidationError as error:
+            raise SourceFailedError(f"its configuration cannot be read: {_first(error)}") from error
         if (system.os, system.architecture) != (platform.system, platform.architecture):
             raise SourceFailedError(
                 f"it has nothing for {platform}, only {system.os}/{system.architecture}"
@@ -206,6 +212,10 @@ async def pull(
     pulled: dict[str, Path] = {}
     # Images add their programs last, on base layers that need not be pulled.
     for layer in reversed(manifest.layers):
+        if layer.size > _MAX_LAYER_BYTES:
+            raise SourceFailedError(
+                f"one of its layers has {layer.size} bytes, more than any official image"
+            )
         archive = build_dir.partial / layer.sha256
         await repository.blob(layer, archive, lambda done, total=layer.size: report(done, total))
         try:
@@ -226,7 +236,14 @@ def extract(archive: Path, files: Iterable[str], folder: Path) -> dict[str, Path
     extracted: dict[str, Path] = {}
     try:
         with tarfile.open(archive) as layer:
+            unpacked = 0
             for member in layer:
+                # What is skipped is decompressed too.
+                unpacked += member.size
+                if unpacked > _MAX_UNPACKED_BYTES:
+                    raise SourceFailedError(
+                        f"one of its layers unpacks to more than {_MAX_UNPACKED_BYTES} bytes"
+                    )
                 name = str(PurePosixPath("/", member.name)).lstrip("/")
                 if name not in names:
                     continue
@@ -237,7 +254,7 @@ def extract(archive: Path, files: Iterable[str], folder: Path) -> dict[str, Path
                 with content, into.open("wb") as file:
                     shutil.copyfileobj(content, file)
                 extracted[name] = into
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise SourceFailedError(f"one of its layers cannot be unpacked ({error})") from error
     return extracted
 

@@ -7,8 +7,10 @@ proxy. In both cases it is verified by the pinned go.sum.
 import base64
 import hashlib
 import json
+import lzma
 import shutil
 import zipfile
+import zlib
 from asyncio import to_thread
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from capelin.embedded.binaries.sources import Attempts
 GO = "go mod download"
 PROXY = "module proxy"
 _MAX_ARCHIVE_BYTES = 2**28
+_MAX_UNPACKED_BYTES = 500 * 2**20  # As Go itself allows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +147,16 @@ def unpack(archive: Path, module: Module, folder: Path) -> Path:
     """Unpack a module's zip file, if its hash is the one in go.sum."""
     try:
         with zipfile.ZipFile(archive) as content:
-            module.verify(tree_hash((name, content.read(name)) for name in content.namelist()))
+            if sum(entry.file_size for entry in content.infolist()) > _MAX_UNPACKED_BYTES:
+                raise SourceFailedError(
+                    f"{module} unpacks to more than {_MAX_UNPACKED_BYTES} bytes"
+                )
+            names = content.namelist()
+            if any(not name.startswith(f"{module}/") or ".." in name.split("/") for name in names):
+                raise SourceFailedError(f"{module} has files outside of its folder")
+            module.verify(tree_hash((name, content.read(name)) for name in names))
             content.extractall(folder)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError) as error:
         raise SourceFailedError(f"{module} is damaged: the download is no zip file") from error
     return folder / str(module)
 
