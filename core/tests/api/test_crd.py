@@ -2,7 +2,7 @@
 
 # ruff: noqa: E501 - patterns are as long as they are
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
@@ -282,3 +282,47 @@ def test_a_scale_of_what_may_be_negative_is_refused() -> None:
 
     with pytest.raises(SchemaError, match=r"scale: \.spec\.replicas has to be Replicas"):
         crd(Scaled)
+
+
+class Wider(Model):
+    version: KubernetesVersion
+    size: Int32 = 1
+    renamed: Replicas = 0
+
+
+def test_versions_with_other_schemas_are_refused_since_nothing_converts_them() -> None:
+    @kind(group=GROUP, version="v1", name="ControlPlane")
+    class Changed(Object[Wider, Status]):
+        """A control plane."""
+
+    with pytest.raises(SchemaError) as caught:
+        crd(ControlPlane, Changed)
+    message = str(caught.value)
+    assert "ControlPlane v1alpha1 and v1 differ, and nothing converts between them" in message
+    assert "spec.size" in message
+    assert "spec.renamed" in message
+    assert "or serve one version only" in message
+
+
+def test_versions_may_differ_in_their_descriptions() -> None:
+    @kind(group=GROUP, version="v1", name="ControlPlane")
+    class Described(Object[Spec, Status]):
+        """Something else about it."""
+
+    assert len(crd(ControlPlane, Described)["spec"]["versions"]) == 2
+
+
+def test_a_class_that_is_no_kind_says_what_it_needs() -> None:
+    class NoKind(Object[Spec, Status]):
+        """Not decorated."""
+
+    with pytest.raises(TypeError, match=r"NoKind is no kind: decorate it with @kind\(group="):
+        crd(NoKind)
+    with pytest.raises(TypeError, match="NoKind is no kind"):
+        NoKind.of("a", spec=Spec(version="v1.34.4")).dump()
+
+
+@pytest.mark.parametrize("contracts", ["v1beta2", ("v1beta3",)])
+def test_contracts_that_there_are_not_are_refused(contracts: Any) -> None:
+    with pytest.raises(ValueError, match="must be a tuple of v1beta1 and v1beta2"):
+        Definition(contracts=contracts)

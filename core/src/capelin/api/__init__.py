@@ -30,6 +30,7 @@ from capelin.api.fields import (
 from capelin.api.meta import Condition, Conditions, MicroTime, ObjectMeta, OwnerReference, Time
 from capelin.api.model import Model, wire_name
 from capelin.api.objects import (
+    CONTRACTS,
     BaseObject,
     Column,
     Definition,
@@ -46,6 +47,7 @@ from capelin.api.schema import BareType, SchemaWalker
 from capelin.api.templates import Template, TemplateMetadata, immutable_templates
 
 __all__ = [
+    "CONTRACTS",
     "AnyObject",
     "AnyValue",
     "BareType",

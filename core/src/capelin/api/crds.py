@@ -1,4 +1,7 @@
-"""Custom resource definitions from our kinds."""
+"""Custom resource definitions from kinds."""
+
+from collections.abc import Iterator
+from typing import cast
 
 from capelin.api.objects import BaseObject, Column, Definition, Resource, Scale, Unstructured
 from capelin.api.rules import Schema
@@ -6,19 +9,21 @@ from capelin.api.schema import Structure
 
 
 class SchemaError(TypeError):
-    """A kind says something that a CRD cannot; tells of every such place."""
+    """A CRD cannot express a kind. The message names every field with the reason."""
 
 
 def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructured:
-    """The CRD of a kind, from one class a version, the oldest first; the last is what is stored.
+    """The CRD of a kind, from one class per version, oldest first; the last one is stored.
 
     Args:
-        versions: The classes. All have the same group, names and scope.
+        versions: The classes. All have the same group, names, scope and schema: the API server
+            converts between versions by changing `apiVersion` alone, so that fields that only
+            one of them has would be lost.
         provider: The provider that the kind is part of, as clusterctl calls it
             (`control-plane-capelin`), for the label `cluster.x-k8s.io/provider`.
 
     Raises:
-        SchemaError: The classes say something that a CRD cannot, or leave something unbounded.
+        SchemaError: A CRD cannot express the classes, something has no bounds, or versions differ.
     """
     newest = versions[-1]
     resource = newest.resource
@@ -26,6 +31,8 @@ def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructure
     if len(names) > 1:
         raise SchemaError(f"the versions of {resource.kind} differ in group or names: {names}")
     definition = newest.definition
+    described = [_version(version, stored=version is newest) for version in versions]
+    _check_same_schema(resource, described)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -37,9 +44,43 @@ def crd(*versions: type[BaseObject], provider: str | None = None) -> Unstructure
             "group": resource.group,
             "names": _names(resource, definition),
             "scope": "Namespaced" if resource.namespaced else "Cluster",
-            "versions": [_version(one, stored=one is newest) for one in versions],
+            "versions": described,
         },
     }
+
+
+def _check_same_schema(resource: Resource, versions: list[Unstructured]) -> None:
+    *others, stored = versions
+    for other in others:
+        differences = sorted(
+            _differences(other["schema"]["openAPIV3Schema"], stored["schema"]["openAPIV3Schema"])
+        )
+        if differences:
+            raise SchemaError(
+                f"the schemas of {resource.kind} {other['name']} and {stored['name']} differ, and "
+                f"nothing converts between them, so that data would be lost: "
+                f"{', '.join(differences)}. Give both versions the same fields (new fields are "
+                f"optional), or serve one version only."
+            )
+
+
+def _differences(old: Schema, new: Schema, path: str = "") -> Iterator[str]:
+    """The paths at which two schemas differ in more than descriptions."""
+    for key in old.keys() | new.keys():
+        before, after = old.get(key), new.get(key)
+        if key == "description" or before == after:
+            continue
+        if key == "properties":
+            fields = cast("dict[str, Schema]", before or {})
+            others = cast("dict[str, Schema]", after or {})
+            for name in fields.keys() | others.keys():
+                yield from _differences(
+                    fields.get(name, {}), others.get(name, {}), f"{path}.{name}".lstrip(".")
+                )
+        elif isinstance(before, dict) and isinstance(after, dict):
+            yield from _differences(cast("Schema", before), cast("Schema", after), f"{path}[{key}]")
+        else:
+            yield f"{path}: {key}".removeprefix(": ")
 
 
 def _labels(versions: tuple[type[BaseObject], ...], provider: str | None) -> dict[str, str]:
@@ -85,7 +126,7 @@ def _version(version: type[BaseObject], *, stored: bool) -> Unstructured:
     if structure.problems:
         what = f"{version.resource.api_version} {version.resource.kind}"
         raise SchemaError("\n  ".join([f"{what} cannot become a CRD:", *structure.problems]))
-    told: Unstructured = {
+    version_entry: Unstructured = {
         "name": version.resource.version,
         "served": True,
         "storage": stored,
@@ -93,16 +134,16 @@ def _version(version: type[BaseObject], *, stored: bool) -> Unstructured:
         "subresources": subresources,
         "additionalPrinterColumns": [_column(column) for column in definition.columns],
     }
-    return {key: value for key, value in told.items() if value not in ({}, [])}
+    return {key: value for key, value in version_entry.items() if value not in ({}, [])}
 
 
 def _column(column: Column) -> Unstructured:
-    said: Unstructured = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    entry: Unstructured = {"name": column.name, "type": column.type, "jsonPath": column.path}
     if column.description:
-        said["description"] = column.description
+        entry["description"] = column.description
     if column.priority:
-        said["priority"] = column.priority
-    return said
+        entry["priority"] = column.priority
+    return entry
 
 
 def _scale(scale: Scale) -> dict[str, str]:

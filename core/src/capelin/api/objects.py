@@ -68,15 +68,27 @@ def plural_of(kind: str) -> str:
     return f"{word}s"
 
 
+CONTRACTS = ("v1beta1", "v1beta2")
+"""Versions of Cluster API's contracts."""
+
 Unstructured = dict[str, Any]
 """An object of a kind that is only known at run time, as JSON."""
 
 
-class BaseObject(Model):
-    """Anything with a kind and metadata. `@kind` says which kind."""
+class _NoKind:
+    """Stands for what `@kind` sets, so that a class without it says so."""
 
-    resource: ClassVar[Resource]
-    definition: ClassVar["Definition"]
+    def __get__(self, obj: object, owner: type) -> Any:
+        raise TypeError(
+            f"{owner.__name__} is no kind: decorate it with @kind(group=..., version=...)"
+        )
+
+
+class BaseObject(Model):
+    """The base of all kinds. `@kind` makes a class a kind."""
+
+    resource: ClassVar[Resource] = cast("Resource", _NoKind())
+    definition: ClassVar["Definition"] = cast("Definition", _NoKind())
 
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
 
@@ -87,7 +99,7 @@ class BaseObject(Model):
 
     @property
     def namespace(self) -> str | None:
-        """`metadata.namespace`; none for what belongs to the whole cluster."""
+        """`metadata.namespace`; `None` for cluster-scoped objects."""
         return self.metadata.namespace
 
     @property
@@ -120,6 +132,19 @@ class Object(BaseObject, Generic[SpecT, StatusT]):
     spec: SpecT
     status: StatusT | None = None
 
+    @classmethod
+    def of(  # pyright: ignore[reportIncompatibleMethodOverride] - takes fewer fields, with types
+        cls,
+        name: str,
+        namespace: str | None = None,
+        *,
+        spec: SpecT,
+        status: StatusT | None = None,
+    ) -> Self:
+        """A new object by name: `School.of("a", "default", spec=SchoolSpec(size=3))`."""
+        fields = {"spec": spec} if status is None else {"spec": spec, "status": status}
+        return super().of(name, namespace, **fields)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -143,14 +168,25 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a CRD says about a kind besides its schema."""
+    """Properties of a kind's CRD besides its schema."""
 
     contracts: tuple[str, ...] = ()
+    """Versions of Cluster API's contracts that the kind fulfils: `v1beta1`, `v1beta2`."""
     scale: Scale | None = None
+    """The scale subresource, if the kind has one."""
     columns: tuple[Column, ...] = ()
+    """Columns of `kubectl get`."""
     short_names: tuple[str, ...] = ()
+    """Short names for kubectl."""
     categories: tuple[str, ...] = ()
+    """Groups of kinds for kubectl, such as `cluster-api`."""
     labels: Mapping[str, str] | None = None
+    """Further labels of the CRD."""
+
+    def __post_init__(self) -> None:
+        if not set(self.contracts) <= set(CONTRACTS):
+            known = " and ".join(CONTRACTS)
+            raise ValueError(f"contracts={self.contracts!r}: must be a tuple of {known}")
 
 
 def kind(
