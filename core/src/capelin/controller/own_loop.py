@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 _CLOSING = 0.25
+_AGAIN = 0.5
 
 Step = Callable[[], Coroutine[Any, Any, None]]
 
@@ -20,10 +21,7 @@ async def in_own_loop(name: str, main: Step, cleanup: Step) -> None:
     async def contained() -> None:
         tasks = asyncio.create_task(main()), asyncio.create_task(stop.wait())
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await _end_all_others()
         await cleanup()
         # aiohttp leaves the ends of TLS connections to the loop, and says to give it this long.
         await asyncio.sleep(_CLOSING)
@@ -50,3 +48,11 @@ async def in_own_loop(name: str, main: Step, cleanup: Step) -> None:
         thread.join()
     if (error := ended.result()) is not None:
         raise error
+
+
+async def _end_all_others() -> None:
+    """Cancel the tasks of this loop until none is left: a task can lose a cancellation."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=_AGAIN)
