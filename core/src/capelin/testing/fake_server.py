@@ -1,0 +1,553 @@
+"""The API server behind a `FakeClient`."""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, cast
+from urllib.parse import unquote
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from capelin.api import (
+    BaseObject,
+    Resource,
+    SchemaError,
+    Unstructured,
+    capi,
+    core,
+    crd,
+)
+from capelin.client import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Invalid,
+    NotFound,
+    NotServed,
+    Request,
+    Response,
+)
+from capelin.testing.patches import (
+    Owner,
+    Path,
+    Paths,
+    Schema,
+    compare,
+    default,
+    json_patched,
+    merge,
+    merge_patched,
+    object_schema,
+    paths_of,
+    prune,
+)
+
+Key = tuple[str, str, str, str]
+"""Group, plural, namespace and name."""
+
+_CONDITIONS: Schema = {
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+}
+# The kinds of these groups have no metadata.generation, or only some of them have.
+_WITHOUT_GENERATION = {"", "coordination.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io"}
+_SYSTEM_METADATA = (
+    *("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    resource: Resource
+    schema: Schema
+    model: type[BaseObject] | None
+    closed: bool
+    """The class has all fields that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    manifest: Unstructured
+    """Without `managedFields`."""
+    owners: tuple[Owner, ...]
+
+    def dump(self) -> Unstructured:
+        manifest = deepcopy(self.manifest)
+        if self.owners:
+            manifest["metadata"]["managedFields"] = [owner.dump() for owner in self.owners]
+        return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a request is about."""
+
+    kind: _Kind
+    namespace: str
+    name: str
+    subresource: str
+    parameters: Mapping[str, str]
+
+    @property
+    def key(self) -> Key:
+        resource = self.kind.resource
+        return resource.group, resource.plural, self.namespace, self.name
+
+    def error(
+        self, of: type[ApiError], status: int, message: str, causes: Iterable[Any] = ()
+    ) -> ApiError:
+        resource = self.kind.resource
+        full_name = ".".join(part for part in (resource.plural, resource.group) if part)
+        details = {
+            "name": self.name,
+            "group": resource.group,
+            "kind": resource.plural,
+            "causes": list(causes),
+        }
+        return of(status, of.__name__, f'{full_name} "{self.name}" {message}', details)
+
+
+class FakeServer:
+    """An in-memory API server. It takes the place of a client's `Transport`."""
+
+    closed = False
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self.requests: list[Request] = []
+        self._now = now
+        self._kinds: dict[tuple[str, str, str], _Kind] = {}
+        self._objects: dict[Key, _Stored] = {}
+        self._version = 0
+        for kind in (*vars(core).values(), *vars(capi).values()):
+            if isinstance(kind, type) and issubclass(kind, BaseObject) and kind is not BaseObject:
+                self.install(kind)
+
+    def install(self, kind: type[BaseObject] | Resource) -> None:
+        resource = kind if isinstance(kind, Resource) else kind.resource
+        schema, closed = _schema_of(kind)
+        model = None if isinstance(kind, Resource) else kind
+        entry = _Kind(resource, object_schema(schema), model, closed)
+        self._kinds[resource.group, resource.version, resource.plural] = entry
+
+    def serves(self, resource: Resource) -> bool:
+        return (resource.group, resource.version, resource.plural) in self._kinds
+
+    def add(self, resource: Resource, manifest: Unstructured) -> Unstructured:
+        kind = self._kinds[resource.group, resource.version, resource.plural]
+        metadata = manifest["metadata"]
+        names = metadata.get("namespace", ""), metadata["name"]
+        target = _Target(kind, *names, "", {"fieldManager": "test"})
+        added = self._update(target, None, manifest)
+        if "status" in manifest:
+            status = {**added.manifest, "status": manifest["status"]}
+            added = self._update(replace(target, subresource="status"), added, status)
+        return added.dump()
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def send(self, request: Request) -> Response:
+        if self.closed:
+            raise RuntimeError("the client is closed")
+        self.requests.append(request)
+        return Response(200, "application/json", json.dumps(self._answer(request)).encode())
+
+    def stream(self, request: Request) -> Any:
+        raise NotImplementedError(f"a FakeClient has no watches: {request.path}")
+
+    def _answer(self, request: Request) -> Any:
+        parts = [unquote(part) for part in request.path.strip("/").split("/")]
+        start = 2 if parts[0] == "api" else 3
+        (group, version), rest = (["", *parts[:start]][-2:], parts[start:])
+        group = "" if parts[0] == "api" else group
+        if not rest:
+            return self._discovery(group, version)
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
+            namespace, rest = rest[1], rest[2:]
+        kind = self._kinds.get((group, version, rest[0]))
+        if kind is None or len(rest) > 3 or rest[2:] not in ([], ["status"]):
+            raise _not_served()
+        name, subresource = [*rest[1:], "", ""][:2]
+        target = _Target(kind, namespace, name, subresource, request.parameters)
+        body: Any = json.loads(request.body or b"{}")
+        if not name:
+            return self._list(target) if request.method == "GET" else self._create(target, body)
+        match request.method:
+            case "GET":
+                return self._stored(target).dump()
+            case "DELETE":
+                return self._delete(target, body)
+            case "PUT":
+                return self._update(target, self._stored(target), body).dump()
+            case _:
+                return self._patch(target, request.content_type, body)
+
+    def _discovery(self, group: str, version: str) -> Unstructured:
+        found = [
+            {"name": r.plural, "kind": r.kind, "namespaced": r.namespaced}
+            for r in (kind.resource for kind in self._kinds.values())
+            if (r.group, r.version) == (group, version)
+        ]
+        if not found and version:
+            raise _not_served()
+        return {"kind": "APIResourceList", "resources": found}
+
+    def _stored(self, target: _Target) -> _Stored:
+        stored = self._objects.get(target.key)
+        if stored is None:
+            raise target.error(NotFound, 404, "not found")
+        return stored
+
+    def _list(self, target: _Target) -> Unstructured:
+        labels = target.parameters.get("labelSelector", "")
+        fields = target.parameters.get("fieldSelector", "")
+        items = [
+            stored.dump()
+            for key, stored in sorted(self._objects.items())
+            if key[:2] == target.key[:2]
+            and target.namespace in {"", key[2]}
+            and _selects(labels, stored.manifest["metadata"].get("labels", {}).get)
+            and _selects(fields, lambda path, stored=stored: _at(stored.manifest, path))
+        ]
+        return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+
+    # Writes
+
+    def _create(self, target: _Target, manifest: Unstructured) -> Unstructured:
+        metadata = manifest["metadata"]
+        if not metadata.get("name") and metadata.get("generateName"):
+            suffix = "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))  # noqa: S311
+            metadata["name"] = f"{metadata['generateName']}{suffix}"
+        target = replace(target, name=metadata["name"])
+        if target.key in self._objects:
+            raise target.error(AlreadyExists, 409, "already exists")
+        metadata.pop("uid", None)
+        return self._update(target, None, manifest).dump()
+
+    def _delete(self, target: _Target, options: Unstructured) -> Unstructured:
+        old = self._stored(target)
+        metadata = old.manifest["metadata"]
+        preconditions: Mapping[str, str] = options.get("preconditions") or {}
+        for name, value in preconditions.items():
+            if metadata[name] != value:
+                raise target.error(Conflict, 409, f"precondition failed: {name} in precondition")
+        if not metadata.get("finalizers"):
+            del self._objects[target.key]
+        elif "deletionTimestamp" not in metadata:
+            marks = {"deletionTimestamp": self._timestamp(), "deletionGracePeriodSeconds": 0}
+            if "generation" in metadata:
+                marks["generation"] = metadata["generation"] + 1
+            marked = {**old.manifest, "metadata": {**metadata, **marks}}
+            return self._store(target, replace(old, manifest=marked)).dump()
+        return old.dump()
+
+    def _patch(self, target: _Target, content_type: str, patch: Any) -> Unstructured:
+        if content_type == "application/apply-patch+yaml":
+            return self._apply(target, patch).dump()
+        old = self._stored(target)
+        if content_type == "application/json-patch+json":
+            try:
+                new = json_patched(old.manifest, patch)
+            except (KeyError, IndexError, ValueError, TypeError) as error:
+                raise target.error(Invalid, 422, f"cannot be patched: {error}") from None
+        else:
+            new = merge_patched(old.manifest, patch)
+        return self._update(target, old, new).dump()
+
+    def _update(self, target: _Target, old: _Stored | None, new: Unstructured) -> _Stored:
+        new = self._prepared(target, old, new)
+        schema = target.kind.schema
+        before: Unstructured = old.manifest if old else {"metadata": {}}
+        difference = compare(before, new, schema)
+        manager = target.parameters.get("fieldManager", "unknown")
+        mine = _Mine(manager, "Update", target)
+        last = mine.find(old)
+        owned = last.paths if last else frozenset[Path]()
+        paths = (owned - difference.removed) | difference.changed
+        others = _without(mine.others(old), difference.changed | difference.removed)
+        return self._finish(target, old, new, [*others, mine.entry(old, paths, self._timestamp())])
+
+    def _apply(self, target: _Target, configuration: Unstructured) -> _Stored:
+        old = self._objects.get(target.key)
+        schema = target.kind.schema
+        if old is None and (target.subresource or configuration["metadata"].get("uid")):
+            error = Conflict if not target.subresource else NotFound
+            raise target.error(error, 409 if error is Conflict else 404, "not found")
+        parts = {"apiVersion", "kind", "metadata"}
+        if target.subresource:
+            applied = {k: v for k, v in configuration.items() if k in {*parts, "status"}}
+        else:
+            applied = {k: v for k, v in configuration.items() if k != "status"}
+        mine = _Mine(target.parameters["fieldManager"], "Apply", target)
+        paths = paths_of(applied, schema)
+        before: Unstructured = old.manifest if old else {"metadata": {}}
+        new = merge(before, applied, schema)
+        last = mine.find(old)
+        others = mine.others(old)
+        if last:
+            managed = [paths, *(owner.paths for owner in others)]
+            new = prune(new, schema, last.paths, managed)
+        new = self._prepared(target, old, new)
+        # Defaults are nobody's: they neither conflict nor have an owner.
+        difference = compare(before, new, schema)
+        conflicts = {
+            (owner.manager, path) for owner in others for path in owner.paths & difference.changed
+        }
+        if conflicts and target.parameters.get("force") != "true":
+            causes = [
+                {
+                    "reason": "FieldManagerConflict",
+                    "message": f'conflict with "{manager}"',
+                    "field": _field_name(path),
+                }
+                for manager, path in sorted(conflicts)
+            ]
+            message = f"apply failed with {len(causes)} conflicts: {causes[0]['message']}"
+            raise target.error(Conflict, 409, message, causes)
+        others = _without(others, difference.changed | difference.removed)
+        entry = mine.entry(old, paths - difference.removed, self._timestamp())
+        return self._finish(target, old, new, [entry, *others])
+
+    def _prepared(self, target: _Target, old: _Stored | None, new: Unstructured) -> Unstructured:
+        """What is to be stored: checked, with defaults and the server's own metadata."""
+        given: Unstructured = new.get("metadata") or {}
+        before: Unstructured = old.manifest["metadata"] if old else {}
+        if old and given.get("uid", before["uid"]) != before["uid"]:
+            cause = {"field": "metadata.uid", "reason": "FieldValueInvalid"}
+            raise target.error(Invalid, 422, "is invalid: metadata.uid is immutable", [cause])
+        version = given.get("resourceVersion")
+        if old and version and version != before["resourceVersion"]:
+            raise target.error(Conflict, 409, "has been modified: resourceVersion does not match")
+        resource = target.kind.resource
+        status = new if target.subresource or old is None else old.manifest
+        spec = old.manifest if old and target.subresource else new
+        prepared = {key: value for key, value in spec.items() if key != "status"}
+        if "status" in status and (old or target.subresource):
+            prepared["status"] = status["status"]
+        metadata: Unstructured = {
+            key: value
+            for key, value in (before if old and target.subresource else given).items()
+            if value and key not in {*_SYSTEM_METADATA, "managedFields"}
+        }
+        metadata |= {key: before[key] for key in _SYSTEM_METADATA if key in before}
+        metadata["name"] = target.name
+        if target.namespace:
+            metadata["namespace"] = target.namespace
+        if old is None:
+            metadata["uid"] = given.get("uid") or str(uuid4())
+            metadata["creationTimestamp"] = self._timestamp()
+        finalizers: list[str] = metadata.get("finalizers", [])
+        new_finalizers = set(finalizers) - set(cast("list[str]", before.get("finalizers", [])))
+        if new_finalizers and "deletionTimestamp" in before:
+            cause = {"field": "metadata.finalizers", "reason": "FieldValueForbidden"}
+            message = "is being deleted: no new finalizers can be added"
+            raise target.error(Invalid, 422, message, [cause])
+        whole = {**prepared, "apiVersion": resource.api_version, "kind": resource.kind}
+        whole = default(_without_nulls({**whole, "metadata": metadata}), target.kind.schema)
+        _validate(target, whole)
+        return whole
+
+    def _finish(
+        self, target: _Target, old: _Stored | None, new: Unstructured, owners: Iterable[Owner]
+    ) -> _Stored:
+        metadata = new["metadata"]
+        if target.kind.resource.group not in _WITHOUT_GENERATION:
+            generation = old.manifest["metadata"]["generation"] if old else 1
+            changed = old is not None and _content(old.manifest) != _content(new)
+            metadata["generation"] = generation + changed
+        kept = tuple(sorted((one for one in owners if one.paths), key=lambda one: one.key))
+        stored = _Stored(new, kept)
+        if stored == old or target.parameters.get("dryRun"):
+            return stored
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            self._objects.pop(target.key, None)
+            return stored
+        return self._store(target, stored)
+
+    def _store(self, target: _Target, stored: _Stored) -> _Stored:
+        self._version += 1
+        stored.manifest["metadata"]["resourceVersion"] = str(self._version)
+        self._objects[target.key] = stored
+        return stored
+
+    def _timestamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Mine:
+    """The entry of one manager in an object's `managedFields`."""
+
+    manager: str
+    operation: str
+    target: _Target
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.manager, self.operation, self.target.subresource
+
+    def find(self, stored: _Stored | None) -> Owner | None:
+        owners = stored.owners if stored else ()
+        return next((owner for owner in owners if owner.key == self.key), None)
+
+    def others(self, stored: _Stored | None) -> list[Owner]:
+        return [owner for owner in (stored.owners if stored else ()) if owner.key != self.key]
+
+    def entry(self, stored: _Stored | None, paths: Paths, time: str) -> Owner:
+        last = self.find(stored)
+        version = self.target.kind.resource.api_version
+        # The time is that of the last change of what is owned.
+        time = last.time if last and last.paths == paths else time
+        return Owner(self.manager, self.operation, version, self.target.subresource, time, paths)
+
+
+def _without(owners: Iterable[Owner], paths: Paths) -> list[Owner]:
+    return [replace(owner, paths=owner.paths - paths) for owner in owners]
+
+
+def _content(manifest: Mapping[str, Any]) -> Unstructured:
+    return {key: value for key, value in manifest.items() if key not in {"metadata", "status"}}
+
+
+def _field_name(path: Path) -> str:
+    names: list[str] = []
+    for part in path:
+        form, _, text = part.partition(":")
+        if form == "f":
+            names.append(f".{text}")
+        elif form == "v":
+            names.append(f"[={text}]")
+        else:
+            keys = (f"{key}={json.dumps(value)}" for key, value in json.loads(text).items())
+            names.append(f"[{','.join(keys)}]")
+    return "".join(names)
+
+
+def _not_served() -> NotServed:
+    return NotServed(404, "NotFound", "the fake API server has no such kind: give it to FakeClient")
+
+
+# Schemas and validation
+
+
+def _schema_of(kind: type[BaseObject] | Resource) -> tuple[Schema, bool]:
+    """The schema of a kind, and whether it has all fields that there are."""
+    if isinstance(kind, Resource):
+        status = {"properties": {"conditions": _CONDITIONS}}
+        return {"properties": {"spec": {}, "status": status}}, False
+    if kind.resource.group and kind.__module__ not in {core.__name__, capi.__name__}:
+        try:
+            return crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], True
+        except SchemaError:
+            pass
+    document: Unstructured = kind.model_json_schema()
+    structure = _structure(document, document.get("$defs", {}))
+    if issubclass(kind, core.Secret):
+        structure = {"properties": {**structure["properties"], "type": {"default": "Opaque"}}}
+    return structure, False
+
+
+def _structure(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Names of fields and maps from pydantic's schema; conditions are merged by type."""
+    if "anyOf" in schema:
+        options: list[Schema] = [one for one in schema["anyOf"] if one.get("type") != "null"]
+        return _structure(options[0], definitions)
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        # A recursive definition ends here.
+        rest = {key: value for key, value in definitions.items() if key != name}
+        return _structure(definitions.get(name, {}), rest)
+    fields = {
+        name: {**_CONDITIONS, "items": _structure(part.get("items", {}), definitions)}
+        if name == "conditions" and "items" in part
+        else _structure(part, definitions)
+        for name, part in schema.get("properties", {}).items()
+    }
+    values = schema.get("additionalProperties")
+    maps: Unstructured = {"additionalProperties": values} if isinstance(values, dict) else {}
+    return {**({"properties": fields} if fields else {}), **maps}
+
+
+def _validate(target: _Target, manifest: Unstructured) -> None:
+    model = target.kind.model
+    if model is None:
+        return
+    fields = {key: value for key, value in manifest.items() if key not in {"apiVersion", "kind"}}
+    try:
+        if target.kind.closed:
+            model.model_validate_json(json.dumps(fields))
+        else:
+            model.read_json(json.dumps(fields))
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        causes = [
+            {
+                "reason": "FieldValueInvalid",
+                "message": problem["msg"],
+                "field": ".".join(str(part) for part in problem["loc"]),
+            }
+            for problem in problems
+        ]
+        unknown = [
+            c["field"] for c, p in zip(causes, problems, strict=True) if "extra" in p["type"]
+        ]
+        if unknown:
+            message = f'strict decoding error: unknown field "{unknown[0]}"'
+            raise target.error(BadRequest, 400, message) from None
+        message = f"is invalid: {causes[0]['field']}: {causes[0]['message']}"
+        raise target.error(Invalid, 422, message, causes) from None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {key: _without_nulls(child) for key, child in fields.items() if child is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in cast("list[Any]", value)]
+    return value
+
+
+# Selectors
+
+
+def _selects(selector: str, value_of: Callable[[str], Any]) -> bool:
+    """Whether a label or field selector fits; `in` and `notin` as well."""
+    # Commas in parentheses separate values, others separate requirements.
+    requirements: list[str] = [""]
+    depth = 0
+    for letter in selector:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            requirements.append("")
+        else:
+            requirements[-1] += letter
+    return all(_fits(text.strip(), value_of) for text in requirements if text.strip())
+
+
+def _fits(requirement: str, value_of: Callable[[str], Any]) -> bool:
+    for operator, wanted in ((" notin ", False), (" in ", True)):
+        if operator in requirement:
+            name, _, values = requirement.partition(operator)
+            options = {value.strip() for value in values.strip().strip("()").split(",")}
+            return (value_of(name.strip()) in options) is wanted
+    for operator, wanted in (("!=", False), ("==", True), ("=", True)):
+        if operator in requirement:
+            name, _, value = requirement.partition(operator)
+            return (value_of(name.strip()) == value.strip()) is wanted
+    if requirement.startswith("!"):
+        return value_of(requirement[1:]) is None
+    return value_of(requirement) is not None
+
+
+def _at(manifest: Unstructured, path: str) -> Any:
+    value: Any = manifest
+    for name in path.split("."):
+        value = value.get(name, {})
+    return value
