@@ -94,6 +94,13 @@ def tests(session: nox.Session, package: str) -> None:
     pytest(session, "-n3", "--dist=worksteal", "-m", "not integration", folder)
 
 
+@nox.session
+def shared(session: nox.Session) -> None:
+    """The examples, and that the documents' links and index are right."""
+    install(session)
+    pytest(session, "-n2", "-m", "not integration", "examples", "tests/docs")
+
+
 @nox.session(default=False)
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def coverage(session: nox.Session, package: str) -> None:
@@ -132,6 +139,13 @@ def integration(session: nox.Session) -> None:
     if not session.posargs:
         # What takes long of the packages' own tests. One by one: each has the machine to itself.
         session.run("pytest", "-m", "integration", *map(str, MEMBERS.values()))
+
+
+@nox.session(default=False)
+def faults(session: nox.Session) -> None:
+    """A seeded campaign of faults under load; takes minutes (`-- --faults 300 --seed 7`)."""
+    install(session)
+    session.run("python", "-m", "tests.faults", *session.posargs)
 
 
 @nox.session(default=False)
