@@ -36,9 +36,9 @@ from tests.faults.world import (
     RECOVERY_LIMIT,
     STEADY,
     World,
-    mentioning,
     world,
 )
+from tests.leftovers import mentioning
 
 LIE_SECONDS = 15.0
 DISK = "3g"

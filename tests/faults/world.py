@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -229,16 +228,3 @@ async def world(folder: Path, version: str) -> AsyncGenerator[World]:
     finally:
         with suppress(FileNotFoundError):
             await remove_environment(environment)
-
-
-def mentioning(folder: Path, *files: str) -> list[str]:
-    """The command lines of processes that mention a folder in it, or in these other files."""
-    found: list[str] = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-            continue
-        with suppress(OSError):
-            texts = [(entry / file).read_bytes() for file in ("cmdline", *files)]
-            if any(str(folder).encode() in text for text in texts):
-                found.append(texts[0].decode().replace("\0", " "))
-    return found

@@ -64,17 +64,3 @@ def processes(environment: Environment) -> dict[str, int]:
     names = [path.stem for folder in folders for path in folder.glob("*.process")]
     found = [Process.adopt(folder, name) for name in names for folder in folders]
     return {each.name: each.pid for each in found if each is not None}
-
-
-def mentioned(folder: Path) -> list[str]:
-    """The command lines of all processes that have anything to do with a folder."""
-    found: list[str] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            try:
-                texts = [(entry / file).read_bytes() for file in ("cmdline", "environ")]
-            except OSError:
-                continue
-            if any(str(folder).encode() in text for text in texts):
-                found.append(texts[0].decode().replace("\0", " "))
-    return found

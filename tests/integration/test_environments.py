@@ -15,7 +15,9 @@ from capelin.client import Client, Config
 from capelin.embedded.management import Environment, current_status
 from capelin.testing.waiting import until
 
-from .homes import Home, mentioned, processes
+from tests.leftovers import mentioning
+
+from .homes import Home, processes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -61,13 +63,13 @@ async def up_and_down(home: Home) -> tuple[float, float]:
     up = time.monotonic() - began
     listening_now = listening(home.environment())
     assert listening_now()
-    assert mentioned(home.folder)
+    assert mentioning(home.folder, "environ")
 
     began = time.monotonic()
     ended = await home.capelin("down", "--yes")
     down = time.monotonic() - began
     assert ended.code == 0, ended.err
-    assert mentioned(home.folder) == []
+    assert mentioning(home.folder, "environ") == []
     assert listening_now() == set()
     assert list((home.folder / "capelin").iterdir()) == []
     return up, down
@@ -157,7 +159,7 @@ async def test_ctrl_c_at_any_time_leaves_what_up_continues_and_down_cleans(home:
     async def nothing_is_left() -> None:
         ended = await home.capelin("down", "--yes")
         assert ended.code in {0, 4}, ended.err
-        assert mentioned(home.folder) == []
+        assert mentioning(home.folder, "environ") == []
         assert not home.environment().folder.exists()
 
     for moment in (

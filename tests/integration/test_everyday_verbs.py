@@ -11,7 +11,9 @@ from capelin.api.capi import Cluster
 from capelin.client import Client, Config
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 
-from .homes import Home, mentioned
+from tests.leftovers import mentioning
+
+from .homes import Home
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -79,7 +81,7 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
     assert await clusters(home) == ["demo"]
 
     await said(home, "down", "--all", "--yes")
-    assert mentioned(home.folder) == []
+    assert mentioning(home.folder, "environ") == []
     assert list((home.folder / "capelin").iterdir()) == []
 
 

@@ -11,7 +11,9 @@ from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management import WEBHOOKS, Environment
 from capelin.testing.waiting import until
 
-from .homes import Home, mentioned, processes
+from tests.leftovers import mentioning
+
+from .homes import Home, processes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -72,7 +74,7 @@ async def test_an_environment_lives_in_an_api_server_that_was_there_before(
         assert hesitant.code == 1
         ended = await home.capelin("down", "--yes")
         assert ended.code == 0, ended.err
-        assert mentioned(home.folder) == []
+        assert mentioning(home.folder, "environ") == []
         assert list((home.folder / "capelin").iterdir()) == []
         assert await left_of_it(client) == []
         assert await client.find(ConfigMap, "theirs", "default") is not None
@@ -104,4 +106,4 @@ async def test_an_environment_outlives_its_api_server_and_can_still_be_removed(
     await own_api_server.stop()
     ended = await home.capelin("down", "--yes")
     assert ended.code == 0, ended.err
-    assert mentioned(home.folder) == []
+    assert mentioning(home.folder, "environ") == []

@@ -18,7 +18,7 @@ from capelin_control_plane.api import (
     ComponentSpec,
     Spec,
 )
-from capelin_control_plane.policy import Policy, problem_of_host, problem_of_port
+from capelin_control_plane.policy import DEFAULT_POLICY, Policy, problem_of_host, problem_of_port
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
@@ -46,7 +46,6 @@ FIELDS: Final[Mapping[Component, str]] = {
 _SHORTEST_REMAINING_VALIDITY = timedelta(days=1)
 """Components read a renewed certificate minutes later, and the provider may be down for longer."""
 
-_NOTHING_MORE = Policy()
 
 _FEWEST_SERVICE_ADDRESSES = 16
 """The cluster's DNS has the tenth, and API servers require eight."""
@@ -110,7 +109,7 @@ def desired_state(
     control_plane: CapelinControlPlane,
     cluster: Cluster,
     now: datetime,
-    policy: Policy = _NOTHING_MORE,
+    policy: Policy = DEFAULT_POLICY,
 ) -> ControlPlane:
     """The desired state of a control plane now.
 

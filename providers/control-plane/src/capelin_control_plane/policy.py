@@ -240,6 +240,10 @@ class Policy:
         return any(address in network for network in self.endpoint_networks)
 
 
+DEFAULT_POLICY = Policy()
+"""Nothing beyond what every provider allows."""
+
+
 def problem_of_host(host: str) -> str | None:
     """Why a text cannot be the host of an endpoint, if it cannot."""
     if (address := address_of(host)) is not None:

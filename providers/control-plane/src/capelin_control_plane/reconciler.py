@@ -34,7 +34,7 @@ from capelin_control_plane.desired import (
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.plan import next_step
-from capelin_control_plane.policy import Policy
+from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
@@ -43,7 +43,6 @@ ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
 """The address that the backend allocated. It outlives a move to another management cluster."""
 MANAGER = "capelin-control-plane"
 
-_NOTHING_MORE = Policy()
 _RETRY_SECONDS = 5.0
 
 
@@ -57,7 +56,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     def __init__(
         self,
         backend: Backend,
-        policy: Policy = _NOTHING_MORE,
+        policy: Policy = DEFAULT_POLICY,
         orphan_grace: timedelta | None = None,
     ) -> None:
         self._backend = backend

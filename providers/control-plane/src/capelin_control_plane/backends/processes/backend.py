@@ -62,12 +62,11 @@ from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Endpoint, Instance, Observed, Plan
 from capelin_control_plane.plan import MemberReplacement, Step, check_no_downgrade, is_complete
-from capelin_control_plane.policy import Policy
+from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
 _DELETED = ".deleted"
-_NOTHING_MORE = Policy()
 _log = logging.getLogger(__name__)
 
 
@@ -94,7 +93,7 @@ class ProcessesBackend:
     """Runs control planes as processes of this machine. They outlive the provider."""
 
     def __init__(
-        self, state: Path, binaries: Binaries, wake: Wake, policy: Policy = _NOTHING_MORE
+        self, state: Path, binaries: Binaries, wake: Wake, policy: Policy = DEFAULT_POLICY
     ) -> None:
         self._state = state
         self._binaries = binaries

@@ -1,0 +1,18 @@
+"""What still runs that has to do with a folder: nothing, after a test has cleaned up."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def mentioning(folder: Path, *files: str) -> list[str]:
+    """Command lines that mention a folder, or whose process does in these files of /proc."""
+    found: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        with suppress(OSError):
+            texts = [(entry / file).read_bytes() for file in ("cmdline", *files)]
+            if any(str(folder).encode() in text for text in texts):
+                found.append(texts[0].decode().replace("\0", " "))
+    return found
