@@ -43,17 +43,20 @@ class Certificate(Leaf):
 
 
 def desired_certificates(
-    desired: ControlPlane, host: str, internal: Iterable[str]
+    desired: ControlPlane, host: str, *, internal: Iterable[str], etcd: Iterable[str]
 ) -> tuple[Certificate, ...]:
     """Every certificate that a control plane needs.
 
     Args:
         desired: The control plane.
         host: The host of its endpoint.
-        internal: The addresses at which its components find each other.
+        internal: The hosts at which its components find each other.
+        etcd: The hosts of the members of etcd.
     """
-    names, addresses = _names_and_addresses([host, *desired.cert_sans])
-    components = ("127.0.0.1", *dict.fromkeys(internal))
+    internal = tuple(internal)
+    names, addresses = _names_and_addresses([*internal, host, *desired.cert_sans])
+    own_names, own_addresses = _names_and_addresses(["localhost", "127.0.0.1", *internal])
+    etcd_names, etcd_addresses = _names_and_addresses(["localhost", "127.0.0.1", *etcd])
     return (
         Certificate(
             name="apiserver",
@@ -61,7 +64,7 @@ def desired_certificates(
             common_name="kube-apiserver",
             usages=("server",),
             dns_names=(*apiserver_dns_names(desired.service_domain), *names),
-            addresses=(desired.first_service_address, *components, *addresses),
+            addresses=(desired.first_service_address, "127.0.0.1", *addresses),
         ),
         Certificate(
             name="apiserver-kubelet-client",
@@ -75,16 +78,16 @@ def desired_certificates(
             authority="ca",
             common_name="system:kube-controller-manager",
             usages=("server", "client"),
-            dns_names=("localhost",),
-            addresses=components,
+            dns_names=own_names,
+            addresses=own_addresses,
         ),
         Certificate(
             name="scheduler",
             authority="ca",
             common_name="system:kube-scheduler",
             usages=("server", "client"),
-            dns_names=("localhost",),
-            addresses=components,
+            dns_names=own_names,
+            addresses=own_addresses,
         ),
         Certificate(
             name="admin",
@@ -104,8 +107,8 @@ def desired_certificates(
             authority="etcd",
             common_name="etcd",
             usages=("server", "client"),
-            dns_names=("localhost",),
-            addresses=components,
+            dns_names=etcd_names,
+            addresses=etcd_addresses,
         ),
         Certificate(
             name="apiserver-etcd-client",
@@ -156,12 +159,12 @@ def next_renewal(desired: ControlPlane, present: Iterable[KeyPair]) -> datetime 
     )
 
 
-def _names_and_addresses(hosts: Iterable[str]) -> tuple[list[str], list[str]]:
+def _names_and_addresses(hosts: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names: list[str] = []
     addresses: list[str] = []
-    for host in hosts:
+    for host in dict.fromkeys(hosts):
         try:
             addresses.append(str(ip_address(host)))
         except ValueError:
             names.append(host)
-    return names, addresses
+    return tuple(names), tuple(addresses)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,7 +32,6 @@ from capelin_control_plane.desired import (
 )
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
-from capelin_control_plane.plan import next_step
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
@@ -133,7 +131,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             raise
         # Before anything runs there: whoever deletes the control plane has to find it.
         await ctx.apply_metadata(obj, annotations={ADDRESS_ANNOTATION: endpoint.address})
-        observed = await reconcile_instances(self._backend, key, endpoint, desired)
+        observed = await self._backend.reconcile(key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
             raise observed.blocked
         if observed.answers or obj.spec.control_plane_endpoint is not None:
@@ -187,23 +185,6 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             message = f"cannot apply them: {error}"
             return ConditionSpec(type_, "False", conditions.NOT_APPLIED, message)
         return ConditionSpec(type_, "True", type_)
-
-
-async def reconcile_instances(
-    backend: Backend, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
-) -> Observed:
-    """Take the next step towards the desired instances."""
-    observed = await backend.observe(key, endpoint, desired)
-    if observed.desired is None:
-        return observed
-    step = next_step(observed.desired, observed)
-    try:
-        await backend.apply(key, step)
-    except Blocked as blocked:
-        return replace(observed, blocked=blocked)
-    if step.plan == observed.plan and step.replacement is None and step.set_aside is None:
-        return observed
-    return await backend.observe(key, endpoint, desired)
 
 
 def _key(control_plane: CapelinControlPlane) -> ObjectKey:

@@ -9,7 +9,6 @@ from capelin.controller import ObjectKey
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
-from capelin_control_plane.plan import Step
 
 __all__ = ["Backend", "Wake"]
 
@@ -41,12 +40,13 @@ class Backend(Protocol):
         """
         ...
 
-    async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
-        """Read the state of a control plane. From now on, what was planned is kept running."""
-        ...
+    async def reconcile(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
+    ) -> Observed:
+        """Take the next step towards the desired state, and read the state that it leads to.
 
-    async def apply(self, key: ObjectKey, step: Step) -> None:
-        """Take a step of `plan.next_step`."""
+        From now on, what was planned is kept running.
+        """
         ...
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:

@@ -5,7 +5,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,13 @@ from capelin_control_plane.backends.processes.state_dir import (
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Endpoint, Instance, Observed, Plan
-from capelin_control_plane.plan import MemberReplacement, Step, check_no_downgrade, is_complete
+from capelin_control_plane.plan import (
+    MemberReplacement,
+    Step,
+    check_no_downgrade,
+    is_complete,
+    next_step,
+)
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
 
 _SECONDS_TO_ANSWER = 5.0
@@ -122,6 +128,22 @@ class ProcessesBackend:
             supervised.renew_at = renew_certificates(state_dir, desired, authorities, host)
             write_kubeconfigs(state_dir, Endpoint(listen, listen, desired.port).url)
             return Endpoint(state_dir.address, host, desired.port)
+
+    async def reconcile(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
+    ) -> Observed:
+        """Take the next step towards the desired instances."""
+        observed = await self.observe(key, endpoint, desired)
+        if observed.desired is None:
+            return observed
+        step = next_step(observed.desired, observed)
+        try:
+            await self.apply(key, step)
+        except Blocked as blocked:
+            return replace(observed, blocked=blocked)
+        if step.plan == observed.plan and step.replacement is None and step.set_aside is None:
+            return observed
+        return await self.observe(key, endpoint, desired)
 
     async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
         """Read plan, processes and etcd data. The first time, start what was planned."""

@@ -8,17 +8,19 @@ from pathlib import Path
 from capelin.api import parse_duration
 from capelin.embedded import relay
 from capelin.embedded.addresses import is_free
-from capelin.embedded.components import (
-    TIMER_SLACK,
-    Etcd,
-    KubeApiServer,
-    KubeControllerManager,
-    KubeScheduler,
-)
+from capelin.embedded.components import TIMER_SLACK
 from capelin.embedded.processes import Command, Limits
 from capelin.provider import Blocked
 from capelin.versions import Version
 
+from capelin_control_plane.arguments import (
+    GO_ENVIRONMENT,
+    EtcdMember,
+    api_server_arguments,
+    controller_manager_arguments,
+    etcd_arguments,
+    scheduler_arguments,
+)
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Instance, Plan, Resources
@@ -40,14 +42,6 @@ It makes the command of a replacement differ, so that the supervisor restarts th
 _ROLLED_OUT: frozenset[Component] = frozenset(
     {"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 )
-
-# Less memory for a little more processor time: many control planes share a machine.
-_GO_ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
-    "etcd": {},
-    "kube-apiserver": {"GOGC": "50"},
-    "kube-controller-manager": {"GOGC": "50"},
-    "kube-scheduler": {"GOGC": "50"},
-}
 
 # The relay sends no new connections to an API server that is told to stop. Clients that have just
 # connected are served for this long.
@@ -98,21 +92,21 @@ def desired_components(
             index=index,
             version=programs[component].version,
             arguments=(str(programs[component].path), *arguments),
-            environment={**_GO_ENVIRONMENT[component], **settings.environment},
+            environment={**GO_ENVIRONMENT[component], **settings.environment},
             resources=Resources(memory_bytes=settings.memory_bytes, cpus=settings.cpus),
             planned_at=desired.now if is_rolled_out else None,
             rollout_after=desired.rollout_after if is_rolled_out else None,
         )
 
     def member(index: int, *, joins: bool) -> Instance:
-        arguments = _etcd(desired, state_dir, index, joins=joins).arguments
+        arguments = _etcd(desired, state_dir, index, joins=joins)
         return replace(instance("etcd", index, arguments), joins_existing=joins)
 
     def joining_member(index: int) -> Instance:
         return member(index, joins=True)
 
     def api_server(index: int) -> Instance:
-        return instance("kube-apiserver", index, _api_server(desired, state_dir, index).arguments)
+        return instance("kube-apiserver", index, _api_server(desired, state_dir, index))
 
     return DesiredComponents(
         etcd=tuple(member(index, joins=index in joining) for index in range(desired.etcd_replicas)),
@@ -120,9 +114,9 @@ def desired_components(
         relay=_relay(desired, state_dir, listen, programs["kube-apiserver"].version),
         replicas=desired.replicas,
         api_server=api_server,
-        controllers=(
-            instance("kube-controller-manager", 0, _controller_manager(desired, state_dir)),
-            instance("kube-scheduler", 0, _scheduler(desired, state_dir)),
+        controllers=tuple(
+            instance(component, 0, arguments)
+            for component, arguments in _controllers(desired, state_dir).items()
         ),
     )
 
@@ -211,11 +205,13 @@ def relay_target(instance: Instance) -> relay.Target:
     return relay.parse_target(arguments[arguments.index("--listen") + 1])
 
 
-def _etcd(desired: ControlPlane, state_dir: StateDir, index: int, *, joins: bool) -> Etcd:
+def _etcd(
+    desired: ControlPlane, state_dir: StateDir, index: int, *, joins: bool
+) -> tuple[str, ...]:
     peers = {
         f"etcd-{peer}": etcd_peer_url(state_dir, peer) for peer in range(desired.etcd_replicas)
     }
-    return Etcd(
+    member = EtcdMember(
         name=f"etcd-{index}",
         data=state_dir.etcd_data(index),
         listen_address=state_dir.address,
@@ -223,69 +219,36 @@ def _etcd(desired: ControlPlane, state_dir: StateDir, index: int, *, joins: bool
         client_port=etcd_port(index),
         peer_port=etcd_port(index) + 1,
         metrics_port=etcd_metrics_port(index),
-        members=peers,
-        token=state_dir.address,
         state="existing" if joins else "new",
-        serving=state_dir.files("etcd"),
-        client_ca=state_dir.ca("etcd"),
-        peer=state_dir.files("etcd"),
-        peer_ca=state_dir.ca("etcd"),
-        extra=desired.settings["etcd"].arguments,
     )
+    return etcd_arguments(desired, state_dir.files, member, members=peers, token=state_dir.address)
 
 
-def _api_server(desired: ControlPlane, state_dir: StateDir, index: int) -> KubeApiServer:
-    return KubeApiServer(
-        bind_address=state_dir.address,
+def _api_server(desired: ControlPlane, state_dir: StateDir, index: int) -> tuple[str, ...]:
+    return api_server_arguments(
+        desired,
+        state_dir.files,
+        address=state_dir.address,
         advertise_address=state_dir.address,
         port=api_server_port(index),
         etcd_urls=tuple(
             f"https://{state_dir.address}:{etcd_port(member)}"
             for member in range(desired.etcd_replicas)
         ),
-        etcd_client=state_dir.client_files("apiserver-etcd-client", "etcd"),
-        serving=state_dir.files("apiserver"),
-        client_ca=state_dir.ca("ca"),
-        front_proxy=state_dir.client_files("front-proxy-client", "proxy"),
-        kubelet_client=state_dir.files("apiserver-kubelet-client"),
-        service_account_issuer=f"https://kubernetes.default.svc.{desired.service_domain}",
-        service_account_public_keys=(state_dir.service_account_public_key,),
-        service_account_key=state_dir.service_account_key,
-        service_cidr=",".join(desired.service_cidrs),
-        # It would register a loopback address, which Kubernetes refuses.
-        registers_itself=False,
-        extra={**_SHUTDOWN, **desired.settings["kube-apiserver"].arguments},
+        defaults=_SHUTDOWN,
     )
 
 
-def _controller_manager(desired: ControlPlane, state_dir: StateDir) -> tuple[str, ...]:
-    return KubeControllerManager(
-        kubeconfig=state_dir.kubeconfig("controller-manager"),
-        bind_address=state_dir.address,
-        port=CONTROLLER_MANAGER_PORT,
-        serving=state_dir.files("controller-manager"),
-        client_ca=state_dir.ca("ca"),
-        signing=state_dir.files("ca-signing"),
-        root_ca=state_dir.ca("ca"),
-        service_account_key=state_dir.service_account_key,
-        service_cidr=",".join(desired.service_cidrs),
-        pod_cidr=",".join(desired.pod_cidrs) or None,
-        cluster_name=desired.cluster,
-        elects_leader=False,
-        extra=desired.settings["kube-controller-manager"].arguments,
-    ).arguments
-
-
-def _scheduler(desired: ControlPlane, state_dir: StateDir) -> tuple[str, ...]:
-    return KubeScheduler(
-        kubeconfig=state_dir.kubeconfig("scheduler"),
-        bind_address=state_dir.address,
-        port=SCHEDULER_PORT,
-        serving=state_dir.files("scheduler"),
-        client_ca=state_dir.ca("ca"),
-        elects_leader=False,
-        extra=desired.settings["kube-scheduler"].arguments,
-    ).arguments
+def _controllers(desired: ControlPlane, state_dir: StateDir) -> Mapping[Component, tuple[str, ...]]:
+    files, address = state_dir.files, state_dir.address
+    return {
+        "kube-controller-manager": controller_manager_arguments(
+            desired, files, address=address, port=CONTROLLER_MANAGER_PORT, elects_leader=False
+        ),
+        "kube-scheduler": scheduler_arguments(
+            desired, files, address=address, port=SCHEDULER_PORT, elects_leader=False
+        ),
+    }
 
 
 def _relay(desired: ControlPlane, state_dir: StateDir, listen: str, version: str) -> Instance:

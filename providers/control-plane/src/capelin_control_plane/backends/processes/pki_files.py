@@ -1,6 +1,5 @@
 """The certificates, keys and kubeconfigs in the state directory of a control plane."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 
@@ -28,10 +27,11 @@ def renew_certificates(
         write_if_changed(state_dir.ca(name), authorities.of(name).certificate_pem)
     write_if_changed(state_dir.certificate("ca-signing"), _joined(authorities.ca))
     keys = authorities.service_account
-    write_if_changed(state_dir.service_account_key, keys.private_key_pem)
-    write_if_changed(state_dir.service_account_public_key, keys.public_key_pem)
+    write_if_changed(Path(state_dir.files.service_account_key), keys.private_key_pem)
+    write_if_changed(Path(state_dir.files.service_account_public_key), keys.public_key_pem)
     pairs: list[KeyPair] = []
-    for certificate in desired_certificates(desired, host, [state_dir.address]):
+    own = [state_dir.address]
+    for certificate in desired_certificates(desired, host, internal=own, etcd=own):
         path = state_dir.certificate(certificate.name)
         present = read_key_pair(path)
         authority = authorities.of(certificate.authority)
@@ -46,8 +46,8 @@ def renew_certificates(
 def write_kubeconfigs(state_dir: StateDir, server: str) -> None:
     """Write the kubeconfigs of the components that are clients of the API server."""
     for certificate in ("controller-manager", "scheduler"):
-        content = _component_kubeconfig(state_dir, certificate, server)
-        write_if_changed(state_dir.kubeconfig(certificate), content)
+        content = state_dir.files.component_kubeconfig(certificate, server)
+        write_if_changed(Path(state_dir.files.kubeconfig(certificate)), content)
 
 
 def read_key_pair(path: Path) -> KeyPair | None:
@@ -58,27 +58,6 @@ def read_key_pair(path: Path) -> KeyPair | None:
         return None
     key = content.rfind(_BEGIN)
     return KeyPair(content[:key], content[key:]) if key > 0 else None
-
-
-def _component_kubeconfig(state_dir: StateDir, certificate: str, server: str) -> bytes:
-    """A kubeconfig that names files, so that the component reads renewed certificates."""
-    files = state_dir.client_files(certificate, "ca")
-    user = {"client-certificate": str(files.certificate), "client-key": str(files.key)}
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [
-                {
-                    "name": "own",
-                    "cluster": {"server": server, "certificate-authority": str(files.ca)},
-                }
-            ],
-            "users": [{"name": certificate, "user": user}],
-            "contexts": [{"name": "own", "context": {"cluster": "own", "user": certificate}}],
-            "current-context": "own",
-        }
-    ).encode()
 
 
 def _joined(pair: KeyPair) -> bytes:

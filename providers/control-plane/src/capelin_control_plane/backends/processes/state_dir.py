@@ -11,10 +11,10 @@ from typing import Any
 
 from capelin.controller import ObjectKey
 from capelin.embedded.addresses import NETWORK, address_of, is_free
-from capelin.embedded.components import CertificateFiles, ClientFiles
 from capelin.embedded.processes import private_folder, write_private
 from capelin.provider import Blocked
 
+from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.instances import Instance, Plan, Resources
 
 _ATTEMPTS = 64
@@ -81,42 +81,23 @@ class StateDir:
         """The data directory of an etcd member."""
         return self.path / f"etcd-{index}"
 
-    def kubeconfig(self, certificate: str) -> Path:
-        """The kubeconfig of a component."""
-        return self.path / f"{certificate}.kubeconfig"
-
     @property
     def pki(self) -> Path:
         """The directory of certificates and keys."""
         return self.path / "pki"
 
+    @property
+    def files(self) -> ComponentFiles:
+        """The files that command lines name."""
+        return ComponentFiles(self.pki, self.path)
+
     def certificate(self, name: str) -> Path:
         """A certificate and its key, in one file so that both change at once."""
-        return self.pki / f"{name}.pem"
+        return Path(self.files.certificate(name))
 
     def ca(self, name: str) -> Path:
         """The certificate of a CA."""
-        return self.pki / f"{name}-ca.crt"
-
-    @property
-    def service_account_key(self) -> Path:
-        """The key that signs service account tokens."""
-        return self.pki / "service-account.key"
-
-    @property
-    def service_account_public_key(self) -> Path:
-        """The key that verifies service account tokens."""
-        return self.pki / "service-account.pub"
-
-    def files(self, certificate: str) -> CertificateFiles:
-        """A certificate and its key, for the command line of a component."""
-        path = self.certificate(certificate)
-        return CertificateFiles(path, path)
-
-    def client_files(self, certificate: str, ca: str) -> ClientFiles:
-        """A client certificate, its key and the server's CA, for a command line."""
-        path = self.certificate(certificate)
-        return ClientFiles(self.ca(ca), path, path)
+        return Path(self.files.ca(name))
 
     def read_plan(self) -> Plan:
         """The plan; an empty one if there is none, or if it is damaged."""

@@ -1,0 +1,136 @@
+"""The command lines of a control plane's components, alike for processes and pods. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from capelin.embedded.components import Etcd, KubeApiServer, KubeControllerManager, KubeScheduler
+
+from capelin_control_plane.component_files import ComponentFiles
+from capelin_control_plane.desired import Component, ControlPlane
+
+# Less memory for a little more processor time: many control planes share a machine.
+GO_ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
+    "etcd": {},
+    "kube-apiserver": {"GOGC": "50"},
+    "kube-controller-manager": {"GOGC": "50"},
+    "kube-scheduler": {"GOGC": "50"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdMember:
+    """What distinguishes an etcd member from others."""
+
+    name: str
+    data: PurePath
+    listen_address: str
+    advertise_host: str
+    client_port: int
+    peer_port: int
+    metrics_port: int
+    state: Literal["new", "existing"]
+
+
+def etcd_arguments(
+    desired: ControlPlane,
+    files: ComponentFiles,
+    member: EtcdMember,
+    *,
+    members: Mapping[str, str],
+    token: str,
+) -> tuple[str, ...]:
+    """The arguments of an etcd member.
+
+    Args:
+        desired: The control plane.
+        files: Where the member finds its certificates.
+        member: The member.
+        members: The peer URLs of all members by name.
+        token: The same for all members of a cluster, and no other cluster's.
+    """
+    return Etcd(
+        name=member.name,
+        data=member.data,
+        listen_address=member.listen_address,
+        advertise_host=member.advertise_host,
+        client_port=member.client_port,
+        peer_port=member.peer_port,
+        metrics_port=member.metrics_port,
+        members=members,
+        token=token,
+        state=member.state,
+        serving=files.pair("etcd"),
+        client_ca=files.ca("etcd"),
+        peer=files.pair("etcd"),
+        peer_ca=files.ca("etcd"),
+        extra=desired.settings["etcd"].arguments,
+    ).arguments
+
+
+def api_server_arguments(
+    desired: ControlPlane,
+    files: ComponentFiles,
+    *,
+    address: str,
+    advertise_address: str,
+    port: int,
+    etcd_urls: tuple[str, ...],
+    defaults: Mapping[str, str],
+) -> tuple[str, ...]:
+    """The arguments of an API server. A user's flags replace the `defaults` of its backend."""
+    return KubeApiServer(
+        bind_address=address,
+        advertise_address=advertise_address,
+        port=port,
+        etcd_urls=etcd_urls,
+        etcd_client=files.client("apiserver-etcd-client", "etcd"),
+        serving=files.pair("apiserver"),
+        client_ca=files.ca("ca"),
+        front_proxy=files.client("front-proxy-client", "proxy"),
+        kubelet_client=files.pair("apiserver-kubelet-client"),
+        service_account_issuer=f"https://kubernetes.default.svc.{desired.service_domain}",
+        service_account_public_keys=(files.service_account_public_key,),
+        service_account_key=files.service_account_key,
+        service_cidr=",".join(desired.service_cidrs),
+        # It would register an address behind the endpoint, of which machines know nothing.
+        registers_itself=False,
+        extra={**defaults, **desired.settings["kube-apiserver"].arguments},
+    ).arguments
+
+
+def controller_manager_arguments(
+    desired: ControlPlane, files: ComponentFiles, *, address: str, port: int, elects_leader: bool
+) -> tuple[str, ...]:
+    """The arguments of a controller manager."""
+    return KubeControllerManager(
+        kubeconfig=files.kubeconfig("controller-manager"),
+        bind_address=address,
+        port=port,
+        serving=files.pair("controller-manager"),
+        client_ca=files.ca("ca"),
+        signing=files.pair("ca-signing"),
+        root_ca=files.ca("ca"),
+        service_account_key=files.service_account_key,
+        service_cidr=",".join(desired.service_cidrs),
+        pod_cidr=",".join(desired.pod_cidrs) or None,
+        cluster_name=desired.cluster,
+        elects_leader=elects_leader,
+        extra=desired.settings["kube-controller-manager"].arguments,
+    ).arguments
+
+
+def scheduler_arguments(
+    desired: ControlPlane, files: ComponentFiles, *, address: str, port: int, elects_leader: bool
+) -> tuple[str, ...]:
+    """The arguments of a scheduler."""
+    return KubeScheduler(
+        kubeconfig=files.kubeconfig("scheduler"),
+        bind_address=address,
+        port=port,
+        serving=files.pair("scheduler"),
+        client_ca=files.ca("ca"),
+        elects_leader=elects_leader,
+        extra=desired.settings["kube-scheduler"].arguments,
+    ).arguments

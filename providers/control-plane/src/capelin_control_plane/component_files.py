@@ -1,0 +1,65 @@
+"""Where the components of a control plane find their certificates, keys and kubeconfigs. Pure."""
+
+import json
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from capelin.embedded.components import CertificateFiles, ClientFiles
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentFiles:
+    """The files that command lines name: the same names in a state directory and in a pod."""
+
+    pki: PurePath
+    """The directory of certificates and keys."""
+    kubeconfigs: PurePath
+    """The directory of kubeconfigs."""
+
+    def certificate(self, name: str) -> PurePath:
+        """A certificate and its key, in one file so that both change at once."""
+        return self.pki / f"{name}.pem"
+
+    def ca(self, name: str) -> PurePath:
+        """The certificate of a CA."""
+        return self.pki / f"{name}-ca.crt"
+
+    @property
+    def service_account_key(self) -> PurePath:
+        """The key that signs service account tokens."""
+        return self.pki / "service-account.key"
+
+    @property
+    def service_account_public_key(self) -> PurePath:
+        """The key that verifies service account tokens."""
+        return self.pki / "service-account.pub"
+
+    def kubeconfig(self, certificate: str) -> PurePath:
+        """The kubeconfig of a component."""
+        return self.kubeconfigs / f"{certificate}.kubeconfig"
+
+    def pair(self, certificate: str) -> CertificateFiles:
+        """A certificate and its key, for the command line of a component."""
+        path = self.certificate(certificate)
+        return CertificateFiles(path, path)
+
+    def client(self, certificate: str, ca: str) -> ClientFiles:
+        """A client certificate, its key and the server's CA, for a command line."""
+        path = self.certificate(certificate)
+        return ClientFiles(self.ca(ca), path, path)
+
+    def component_kubeconfig(self, certificate: str, server: str) -> bytes:
+        """A kubeconfig that names files, so that the component reads renewed certificates."""
+        files = self.client(certificate, "ca")
+        user = {"client-certificate": str(files.certificate), "client-key": str(files.key)}
+        cluster = {"server": server, "certificate-authority": str(files.ca)}
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "own", "cluster": cluster}],
+                "users": [{"name": certificate, "user": user}],
+                "contexts": [{"name": "own", "context": {"cluster": "own", "user": certificate}}],
+                "current-context": "own",
+            }
+        ).encode()
