@@ -28,13 +28,14 @@ CODE = (
     "extensions",
     "infra",
     "examples",
+    "docs",
     "tests",
     "conftest.py",
     "noxfile.py",
 )
 
 
-def install(session: nox.Session) -> None:
+def install(session: nox.Session, *options: str) -> None:
     """Put every member and the development tools, as locked, into the session's environment."""
     session.run_install(
         "uv",
@@ -44,6 +45,7 @@ def install(session: nox.Session) -> None:
         "--all-packages",
         "--all-extras",
         f"--python={session.virtualenv.location}",
+        *options,
         env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
     )
     # Without bytecode, which container images like to turn off, each process of each test would
@@ -99,6 +101,16 @@ def shared(session: nox.Session) -> None:
     """The examples, and that the documents' links and index are right."""
     install(session)
     pytest(session, "-n2", "-m", "not integration", "examples", "tests/docs")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site, in build/site/html: reference made from the code, every link and anchor checked."""
+    install(session, "--group=docs")
+    session.run("python", "docs/site/assemble.py", "build/site/pages")
+    # Strict mode would take an announcement of the theme's for a broken link.
+    session.env["NO_MKDOCS_2_WARNING"] = "1"
+    session.run("mkdocs", "build", "--quiet", "-f", "docs/site/mkdocs.yml")
 
 
 @nox.session(default=False)

@@ -1,0 +1,186 @@
+"""The reference pages: kinds, commands, Python, metrics and errors, from the code that has them."""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol, cast
+
+import typer
+from capelin.api import Unstructured
+from capelin.controller.diagnostics import Metrics
+from capelin.errors import UserError
+from capelin.provider import ENTRY_POINTS, Provider
+from capelin_infra.cli import app
+from capelin_infra.cli.runner import EXIT_CODES
+from typer._click.core import Command, Parameter
+
+ROOMS: Final = (
+    "capelin.api",
+    "capelin.client",
+    "capelin.contract",
+    "capelin.controller",
+    "capelin.provider",
+    "capelin.runtime",
+    "capelin.runtime.client",
+    "capelin.conformance.extensions",
+    "capelin.conformance.contracts",
+    "capelin.pki",
+)
+"""The packages of the library that providers and extensions import from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the site that is made from the code."""
+
+    path: str
+    text: str
+
+
+class _Collector(Protocol):
+    def collect(self) -> Iterator[Any]: ...
+
+
+def pages() -> list[Page]:
+    """All pages of the reference."""
+    providers = [cast("Provider", entry.load()()) for entry in entry_points(group=ENTRY_POINTS)]
+    providers.sort(key=lambda provider: provider.label)
+    return [
+        Page("docs/reference/commands.md", commands()),
+        *(Page(f"docs/reference/{provider.label}.md", kinds(provider)) for provider in providers),
+        Page("docs/reference/python.md", python()),
+        Page("docs/reference/metrics.md", metrics()),
+        Page("docs/reference/errors.md", errors()),
+    ]
+
+
+def commands() -> str:
+    """Every command with its options, as `--help` shows them."""
+    command = typer.main.get_command(app)
+    lines = ["# The command", "", EXIT_CODES, ""]
+    for name, leaf in _leaves(command, "capelin"):
+        lines += [f"## {name}", "", *_text(leaf.help), ""]
+        lines += ["| | |", "|---|---|"]
+        lines += [_parameter(parameter) for parameter in leaf.params if parameter.name != "help"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _leaves(command: Command, path: str) -> Iterator[tuple[str, Command]]:
+    subcommands: dict[str, Command] = getattr(command, "commands", {})
+    if not subcommands:
+        yield path, command
+    for name in sorted(subcommands):
+        if not subcommands[name].hidden:
+            yield from _leaves(subcommands[name], f"{path} {name}")
+
+
+def _parameter(parameter: Parameter) -> str:
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    if parameter.param_type_name == "argument":
+        names = f"`{str(parameter.name).upper()}`"
+    return f"| {names} | {_cell(str(getattr(parameter, 'help', '') or ''))} |"
+
+
+def kinds(provider: Provider) -> str:
+    """The kinds of a provider, field by field."""
+    lines = [f"# Kinds of {provider.label}", ""]
+    lines += [f"`{provider.type}` {provider.name}, {provider.version}.", ""]
+    for definition in sorted(provider.crds, key=lambda crd: crd["spec"]["names"]["kind"]):
+        names = definition["spec"]["names"]
+        for version in definition["spec"]["versions"]:
+            schema = version["schema"]["openAPIV3Schema"]
+            lines += [f"## {names['kind']}", "", *_text(schema.get("description")), ""]
+            lines += [f"`{definition['spec']['group']}/{version['name']}`, `{names['plural']}`", ""]
+            lines += ["| field | type | says |", "|---|---|---|"]
+            for part in ("spec", "status"):
+                lines += _fields(part, schema["properties"].get(part, {}))
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _fields(path: str, schema: Unstructured) -> Iterator[str]:
+    """A row for each field below a schema, deepest last."""
+    required = set(schema.get("required", ()))
+    for name, field in schema.get("properties", {}).items():
+        notes = [field.get("description", "")]
+        if name in required:
+            notes.append("Required.")
+        if "default" in field:
+            notes.append(f"Default: `{field['default']}`.")
+        if "enum" in field:
+            notes.append("One of " + ", ".join(f"`{value}`" for value in field["enum"]) + ".")
+        says = _cell(" ".join(filter(None, notes)))
+        yield f"| `{path}.{name}` | {_type(field)} | {says} |"
+        below = field
+        suffix = ""
+        while "items" in below:
+            below, suffix = below["items"], suffix + "[]"
+        yield from _fields(f"{path}.{name}{suffix}", below)
+
+
+def _type(field: Unstructured) -> str:
+    if "items" in field:
+        return f"list of {_type(field['items'])}"
+    if field.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    if "additionalProperties" in field:
+        return "map"
+    return str(field.get("type", "any"))
+
+
+def python() -> str:
+    """What each package of the library exports."""
+    lines = ["# Python", ""]
+    for room in ROOMS:
+        module = importlib.import_module(room)
+        lines += [f"## {room}", "", *_text(module.__doc__), "", "| name | says |", "|---|---|"]
+        lines += [_export(name, getattr(module, name)) for name in sorted(module.__all__)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _export(name: str, value: object) -> str:
+    if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
+        says = (inspect.getdoc(value) or "").split("\n\n")[0]
+    else:
+        says = f"`{value}`" if isinstance(value, str) else "A type." if callable(value) else ""
+    return f"| `{name}` | {_cell(says)} |"
+
+
+def metrics() -> str:
+    """What a manager counts."""
+    collected = cast("_Collector", Metrics().registry).collect()
+    lines = ["# Metrics", "", "Every manager serves them at `/metrics`.", ""]
+    lines += ["| metric | type | says |", "|---|---|---|"]
+    for metric in sorted(collected, key=lambda metric: metric.name):
+        lines.append(f"| `{metric.name}` | {metric.type} | {_cell(metric.documentation)} |")
+    return "\n".join([*lines, ""])
+
+
+def errors() -> str:
+    """Errors for people, with the exit code of the command."""
+    lines = ["# Errors", "", EXIT_CODES, "", "| error | exit code | says |", "|---|---|---|"]
+    for error in sorted(
+        _subclasses(UserError), key=lambda error: (error.exit_code, error.__name__)
+    ):
+        says = _cell((inspect.getdoc(error) or "").split("\n\n")[0])
+        lines.append(f"| `{error.__module__}.{error.__name__}` | {error.exit_code} | {says} |")
+    return "\n".join([*lines, ""])
+
+
+def _subclasses(error: type[UserError]) -> Iterator[type[UserError]]:
+    for subclass in error.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _text(text: str | None) -> list[str]:
+    return inspect.cleandoc(text or "").splitlines()
+
+
+def _cell(text: str) -> str:
+    """Text that fits into a cell of a table, whatever is in it."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

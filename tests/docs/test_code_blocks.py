@@ -1,0 +1,96 @@
+"""What the documents show is right as far as it can be told without running it."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from capelin_infra.cli import app
+from typer._click.core import Command
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(page for page in ROOT.glob("docs/**/*.md") if "decisions" not in page.parts),
+    *ROOT.glob("*/README.md"),
+    *ROOT.glob("[!.]*/*/README.md"),
+]
+_BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_SHELL_ENDS = ("|", ">", "&&", ";", "#", ")")
+
+
+def blocks(language: str) -> list[object]:
+    """The code blocks of a language, with the page that each is on."""
+    return [
+        pytest.param(match[3], id=f"{page.relative_to(ROOT)}:{match.start()}")
+        for page in PAGES
+        for match in _BLOCK.finditer(page.read_text())
+        if match[2] == language
+    ]
+
+
+def commands() -> list[object]:
+    """Every line of a shell block that begins with `capelin`."""
+    found: dict[str, None] = {}
+    for page in PAGES:
+        for match in _BLOCK.finditer(page.read_text()):
+            if match[2] in {"sh", "bash", "console"}:
+                for line in match[3].replace("\\\n", " ").splitlines():
+                    for part in re.findall(r"(?:^|\$\(|&& )(?:uv run )?(capelin .*)", line.strip()):
+                        found[part] = None
+    return list(found)
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a command, up to what the shell takes for itself."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in lexer:
+        if word.startswith(_SHELL_ENDS):
+            break
+        words.append(word)
+    return words
+
+
+def unknown(words: list[str]) -> Iterator[str]:
+    """Verbs and options that the command does not have."""
+    command: Command = typer.main.get_command(app)
+    known = options_of(command)
+    for word in words[1:]:
+        subcommands: dict[str, Command] = getattr(command, "commands", {})
+        if subcommands and not word.startswith("-"):
+            if word not in subcommands:
+                yield word
+                return
+            command = subcommands[word]
+            known |= options_of(command)
+        elif word.startswith("-") and word.split("=")[0] not in known:
+            if command.context_settings.get("ignore_unknown_options"):
+                return
+            yield word
+
+
+def options_of(command: Command) -> set[str]:
+    """The options of a command, and those that every one has."""
+    own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    return own | {"-h", "--help", "--install-completion", "--show-completion"}
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_exists_with_its_options(line: str) -> None:
+    assert list(unknown(words_of(line))) == []
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_can_be_parsed(code: str) -> None:
+    ast.parse(code)
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_can_be_parsed(text: str) -> None:
+    assert list(yaml.safe_load_all(text)) != []
