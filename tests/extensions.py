@@ -1,6 +1,7 @@
 """Cluster API's reference extension in Go and our drop-in for it, as programs that answer."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -8,11 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from capelin.embedded.addresses import free_port, is_listening
+from capelin.embedded.addresses import address_of, free_port, is_listening
 from capelin.embedded.binaries import Binaries
 from capelin.pki import issue, new_ca
 
-HOST = "127.0.0.1"
+HOST = address_of(f"tests of extensions {os.getpid()}")
+"""A loopback address of this process's own: no other program takes a port of it in between."""
+
+_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - only asked for a free port
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ def certificates(folder: Path) -> bytes:
 @asynccontextmanager
 async def reference(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
     """Cluster API's, with the certificates of a folder."""
-    port = free_port(HOST, 9443)
+    # It has no flag for the address: it listens on all of them.
+    port = free_port(_ALL_ADDRESSES)
     async with _running(
         folder / "reference.log",
         port,
@@ -53,11 +58,9 @@ async def reference(folder: Path, kubeconfig: Path, *options: str) -> AsyncGener
 
 
 @asynccontextmanager
-async def drop_in(
-    folder: Path, kubeconfig: Path, *options: str, preferred: int = 9444
-) -> AsyncGenerator[Running]:
-    """Ours, with the certificates of a folder; who runs beside others prefers another port."""
-    port = free_port(HOST, preferred)
+async def drop_in(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
+    """Ours, with the certificates of a folder."""
+    port = free_port(HOST)
     async with _running(
         folder / "capelin.log",
         port,
@@ -78,7 +81,7 @@ async def drop_in(
 @asynccontextmanager
 async def example(program: Path, folder: Path, *options: str) -> AsyncGenerator[Running]:
     """An example, with the certificates of a folder and its log there."""
-    port = free_port(HOST, 9446)
+    port = free_port(HOST)
     async with _running(
         folder / "example.log",
         port,

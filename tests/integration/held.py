@@ -18,7 +18,6 @@ from capelin.api.capi import (
 )
 from capelin.api.core import ConfigMap
 from capelin.client import Client
-from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
 from capelin.testing.waiting import until
@@ -131,18 +130,14 @@ class Life:
 
 @asynccontextmanager
 async def recorded(
-    client: Client, name: str, kubeconfig: Path, folder: Path, *, ports: tuple[int, int]
+    client: Client, name: str, kubeconfig: Path, folder: Path
 ) -> AsyncGenerator[Life]:
-    """The extension as a program, behind somebody who writes down what is said.
-
-    Servers of extensions can share a port: tests that run side by side prefer different ones.
-    """
+    """The extension as a program, behind a recorder of its calls."""
     ca = certificates(folder)
-    listening = free_port(HOST, ports[1])
-    async with drop_in(folder, kubeconfig, preferred=ports[0]) as running:
+    async with drop_in(folder, kubeconfig) as running:
         recorder = Recorder(f"https://{HOST}:{running.port}", folder)
-        async with recorder.listening(HOST, listening):
-            yield Life(client, name, f"https://{HOST}:{listening}", ca, recorder)
+        async with recorder.listening(HOST) as port:
+            yield Life(client, name, f"https://{HOST}:{port}", ca, recorder)
 
 
 @asynccontextmanager

@@ -46,8 +46,8 @@ class Recorder:
         self._folder = folder
 
     @asynccontextmanager
-    async def listening(self, host: str, port: int) -> AsyncGenerator[None]:
-        """Listen with the extension's certificate, in `tls.crt` and `tls.key`."""
+    async def listening(self, host: str) -> AsyncGenerator[int]:
+        """Listen with the extension's certificate, in `tls.crt` and `tls.key`; gives the port."""
         shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         shown.load_cert_chain(self._folder / "tls.crt", self._folder / "tls.key")
         trusted = ssl.create_default_context(cafile=self._folder / "ca.crt")
@@ -67,6 +67,9 @@ class Recorder:
             app.router.add_post("/{path:.*}", pass_on)
             runner = web.AppRunner(app)
             await runner.setup()
-            await web.TCPSite(runner, host, port, ssl_context=shown).start()
-            yield
-            await runner.cleanup()
+            try:
+                await web.TCPSite(runner, host, 0, ssl_context=shown).start()
+                yield runner.addresses[0][1]
+            finally:
+                # Before the session closes: a call that is under way needs it.
+                await runner.cleanup()

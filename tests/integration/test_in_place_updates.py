@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.api.capi import Cluster, KubeadmConfig, Machine
+from capelin.api.capi import Cluster, KubeadmConfig, Machine, MachineSet
 from capelin.api.core import Namespace
 from capelin.client import Client
 from capelin.testing.management import ManagementCluster
@@ -25,9 +25,20 @@ FILE = {"path": "/tmp/motto", "content": "swim"}  # noqa: S108 - on machines tha
 HOOKS = {"CanUpdateMachine", "CanUpdateMachineSet", "UpdateMachine"}
 
 
-async def all_run(life: Life) -> bool:
-    machines = (await life.client.list(Machine, life.name)).items
-    return [each.status.phase for each in machines] == ["Running"] * 4
+async def all_are_available(life: Life) -> bool:
+    """Whether all four Machines are Available, and the worker's MachineSet has seen that of its.
+
+    Running says less: a control plane's machine runs before its components are healthy, and
+    Cluster API replaces an unhealthy machine instead of changing it in place.
+    """
+    statuses = [
+        condition.status
+        for machine in (await life.client.list(Machine, life.name)).items
+        for condition in machine.status.conditions
+        if condition.type == "Available"
+    ]
+    sets = (await life.client.list(MachineSet, life.name)).items
+    return statuses == ["True"] * 4 and [s.status.available_replicas for s in sets] == [1]
 
 
 async def machines(life: Life) -> set[str]:
@@ -65,11 +76,11 @@ async def test_machines_change_where_they_are_when_an_extension_can_do_that(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> None:
     kubeconfig = management_cluster.kubeconfig
-    async with recorded(management, "place", kubeconfig, tmp_path, ports=(9446, 9447)) as life:
+    async with recorded(management, "place", kubeconfig, tmp_path) as life:
         await life.client.apply(Namespace.of(life.name))
         async with registered(life, blocking=False, in_place=True):
             await create(life, **REPLICAS, **STRATEGY)
-            await until(lambda: all_run(life), within=PATIENCE)
+            await until(lambda: all_are_available(life), within=PATIENCE)
             before = await machines(life)
             await with_the_file(life)
             await until(lambda: all_have_the_file(life), within=PATIENCE)

@@ -35,7 +35,7 @@ async def life(
 ) -> AsyncGenerator[Life]:
     """A cluster and the extension that holds it up."""
     kubeconfig = management_cluster.kubeconfig
-    async with recorded(management, "life", kubeconfig, tmp_path, ports=(9444, 9445)) as made:
+    async with recorded(management, "life", kubeconfig, tmp_path) as made:
         yield made
 
 
