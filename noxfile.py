@@ -44,6 +44,7 @@ def install(session: nox.Session, *options: str) -> None:
         "--quiet",
         "--all-packages",
         "--all-extras",
+        "--group=dev",
         f"--python={session.virtualenv.location}",
         *options,
         env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
