@@ -1,8 +1,15 @@
 """The versions that users write, and the upgrades that there are."""
 
+import json
+from pathlib import Path
+
 import pytest
+import yaml
+from capelin.embedded.binaries import DEFAULT_KUBERNETES, KNOWN_KUBERNETES
 from capelin.errors import InvalidInputError
-from capelin_infra.versions import check_upgrade, parse_version
+from capelin_infra.versions import check_upgrade, next_version, parse_version
+
+from .command import capelin
 
 KNOWN = ("v1.33.0", "v1.33.13", "v1.34.4")
 
@@ -59,3 +66,32 @@ def test_the_hint_names_only_versions_that_there_are() -> None:
     with pytest.raises(InvalidInputError) as caught:
         check_upgrade("v1.34.4", "v1.34.4", KNOWN)
     assert caught.value.hint == "Capelin knows no version after v1.34.4."
+
+
+@pytest.mark.parametrize(
+    ("current", "expected"),
+    [("v1.33.0", "v1.34.4"), ("v1.33.13", "v1.34.4"), ("v1.34.0", "v1.34.4")],
+)
+def test_an_upgrade_goes_to_the_next_minor_or_else_the_newest_patch(
+    current: str, expected: str
+) -> None:
+    assert next_version(current, KNOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [(KNOWN, "Capelin knows no version after v1.34.4."), ((), "another provider's")],
+)
+def test_where_no_version_comes_next_none_is_made_up(known: tuple[str, ...], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        next_version("v1.34.4", known)
+
+
+def test_versions_lists_what_clusters_can_have(tmp_path: Path) -> None:
+    listed = json.loads(capelin("versions", "-o", "json", home=tmp_path).stdout)
+    assert [row["version"] for row in listed] == [*KNOWN_KUBERNETES]
+    assert [row["version"] for row in listed if row["default"]] == [DEFAULT_KUBERNETES]
+    assert yaml.safe_load(capelin("versions", "-o", "yaml", home=tmp_path).stdout) == listed
+    first, *rest = capelin("versions", home=tmp_path).stdout.splitlines()
+    assert first.split() == ["VERSION", "IN", "CACHE", "NOTE"]
+    assert rest[-1].split()[-1] == "latest"

@@ -13,13 +13,13 @@ from capelin.api import Resource
 from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Command
 
 from tests.bench.rows import Row
 from tests.bench.running import Bench, cpu_seconds, management, proportional_memory
 
-VERSION = KNOWN_KUBERNETES[-1]
+VERSION = TESTED_KUBERNETES[-1]
 KIND = Resource(
     "controlplane.cluster.x-k8s.io", "v1alpha1", "CapelinControlPlane", "capelincontrolplanes"
 )

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.embedded.management import required_programs
 
 from tests.bench.rows import Row
@@ -16,7 +16,7 @@ RUNS = 3
 
 async def measure() -> list[Row]:
     """Bring environments up and down; the slowest of a few runs counts."""
-    await Binaries().fetch(required_programs(KNOWN_KUBERNETES[-1], ["kubeadm-bootstrap"]))
+    await Binaries().fetch(required_programs(TESTED_KUBERNETES[-1], ["kubeadm-bootstrap"]))
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
         alone = [await there_and_back(home, "--management-only") for _ in range(RUNS)]
         whole = [await there_and_back(home) for _ in range(RUNS)]

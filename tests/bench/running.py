@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capelin.client import Client, Config
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import (
     Environment,
     UpRequest,
@@ -39,7 +39,7 @@ async def management(
     """A management cluster of the benchmark's own, and nothing left of it."""
     environment = environment_named("bench", {**os.environ, "XDG_STATE_HOME": home})
     request = UpRequest(
-        kubernetes_version=KNOWN_KUBERNETES[-1], providers=(*providers,), durable=durable
+        kubernetes_version=TESTED_KUBERNETES[-1], providers=(*providers,), durable=durable
     )
     try:
         await bring_up(environment, request)

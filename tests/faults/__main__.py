@@ -23,7 +23,7 @@ from random import Random
 
 from capelin.api.capi import Cluster
 from capelin.client import ClientError
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.load import Load
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
@@ -67,7 +67,7 @@ class Report:
 async def campaign(console: Console, folder: Path, faults: Sequence[Fault], report: Report) -> None:
     """Inject faults one after the other until there were enough."""
     random = Random(report.seed)  # noqa: S311 - the same seed is the same campaign
-    async with world(folder, KNOWN_KUBERNETES[-1]) as made:
+    async with world(folder, TESTED_KUBERNETES[-1]) as made:
         config = await made.kubeconfig()
         loads = [Load(config, pause=0.04, keeps=keeps) for keeps in (False, True)]
         async with asyncio.TaskGroup() as tasks:
@@ -141,7 +141,7 @@ async def _recovered(made: World, fault: Fault) -> bool:
 
 async def churn(made: World, report: Report) -> None:
     """Create, scale, upgrade, renew and delete a cluster, over and over, whatever is broken."""
-    old, new = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
+    old, new = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
     while True:
         await _until_done(lambda: made.create(CHURN, api_servers=1, etcd=1, version=old))
         await _until(lambda: made.is_settled(CHURN, api_servers=1, version=old))

@@ -9,13 +9,13 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Namespace, Node
 from capelin.client import Client, WorkloadClients
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
 
-VERSION = KNOWN_KUBERNETES[-1]
-OLDER = KNOWN_KUBERNETES[0]
+VERSION = TESTED_KUBERNETES[-1]
+OLDER = TESTED_KUBERNETES[0]
 POOL = "workers"
 
 

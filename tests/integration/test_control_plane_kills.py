@@ -24,7 +24,7 @@ from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client, Config
 from capelin.contract import CLUSTER_NAME_LABEL, reference_to
 from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Process, kill_all, marked_processes
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
@@ -32,7 +32,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
 
-OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
+OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "100"))
 """How many there are at least."""
 SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))

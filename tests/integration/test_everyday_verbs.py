@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import yaml
 from capelin.api.capi import Cluster
-from capelin.client import Client, Config
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.client import ApiError, Client, Config
+from capelin.embedded.binaries import KNOWN_KUBERNETES, TESTED_KUBERNETES
 
 from tests.leftovers import mentioning
 
@@ -17,7 +17,7 @@ from .homes import Home
 
 pytestmark = pytest.mark.timeout(900)
 
-OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
+OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 RunProgram = Callable[..., Awaitable[str]]
 
 
@@ -34,6 +34,12 @@ async def clusters(home: Home) -> list[str]:
         return sorted(each.name for each in (await client.list(Cluster)).items)
 
 
+async def set_version(home: Home, name: str, version: str) -> None:
+    patch = {"spec": {"topology": {"version": version}}}
+    async with Client(Config.from_kubeconfig(home.environment().kubeconfig)) as client:
+        await client.patch(Cluster, name, "default", patch)
+
+
 async def test_a_cluster_goes_all_its_way_by_the_command(
     home: Home, run_program: RunProgram
 ) -> None:
@@ -48,6 +54,10 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
     late = await home.capelin("upgrade", "cluster", "demo", "v1.99.0")
     assert late.code == 2
     assert f"Known: {', '.join(KNOWN_KUBERNETES)}." in late.err
+
+    # Admission refuses it too, whoever asks.
+    with pytest.raises(ApiError, match=r"v1\.99\.0 is not a Kubernetes"):
+        await set_version(home, "demo", "v1.99.0")
 
     shape = ("--kubernetes-version", OLD, "--workers", "1")
     shown = cast(
@@ -70,7 +80,8 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
 
     assert NEW in await said(home, "upgrade", "cluster", "two", NEW, "--dry-run")
     assert await run_program(kubeconfig, "kubectl", *versions) == OLD
-    await said(home, "upgrade", "cluster", "two", NEW)
+    # The next minor version is meant where none is named.
+    await said(home, "upgrade", "cluster", "two")
     assert await run_program(kubeconfig, "kubectl", *versions) == NEW
     back = await home.capelin("upgrade", "cluster", "two", OLD)
     assert back.code == 2

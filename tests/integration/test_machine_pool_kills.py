@@ -18,7 +18,7 @@ from capelin.api.capi import MachinePool
 from capelin.api.core import Node
 from capelin.client import Client, Config
 from capelin.embedded.addresses import free_port
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import (
     Environment,
     UpRequest,
@@ -46,7 +46,7 @@ async def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerato
     """A management cluster that nobody looks after, with no machine pool provider running."""
     environment = Environment(tmp_path_factory.mktemp("kills") / "kills")
     request = UpRequest(
-        kubernetes_version=KNOWN_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
+        kubernetes_version=TESTED_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
     )
     try:
         await bring_up(environment, request)

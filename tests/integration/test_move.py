@@ -9,7 +9,7 @@ import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Namespace, Node, Secret
 from capelin.client import Client, Config
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import (
     Environment,
     UpRequest,
@@ -38,7 +38,7 @@ async def environment(folder: Path, shared: Path) -> AsyncGenerator[Environment]
     """A management cluster whose providers keep what they run in a shared folder."""
     environment = Environment(folder)
     request = UpRequest(
-        kubernetes_version=KNOWN_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
+        kubernetes_version=TESTED_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
     )
     environment.make_folders()
     (environment.workloads / SHARED).symlink_to(private_folder(shared / SHARED))
@@ -140,7 +140,7 @@ async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
                 assert await fingerprints(client) == made
                 if machines:
                     whole = Whole(client, workload, NAME, NAME)
-                    await until(lambda whole=whole: whole.is_whole(machines, KNOWN_KUBERNETES[-1]))
+                    await until(lambda whole=whole: whole.is_whole(machines, TESTED_KUBERNETES[-1]))
                     await until(lambda other=other: keeps_nodes_alive(other))
                 await until(lambda one=one: not keeps_nodes_alive(one))
                 assert await uids(workload) == nodes

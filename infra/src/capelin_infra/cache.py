@@ -1,37 +1,57 @@
 """The programs that are kept on this machine: what there is, getting more, removing some."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from capelin.embedded.binaries import COMPONENTS, Binaries, Entry
+from capelin.embedded.binaries import (
+    COMPONENTS,
+    KNOWN_KUBERNETES,
+    KUBERNETES,
+    Binaries,
+    Entry,
+    parse_component,
+)
 from rich.console import Console
-from rich.table import Table
 
-from capelin_infra.progress import Checklist, listing_console
+from capelin_infra.listing import Column, Format, listing_console, print_list
+from capelin_infra.progress import Checklist
 from capelin_infra.up import show_progress_on
+from capelin_infra.versions import parse_version
 
 
-def show() -> None:
+def show(output: Format) -> None:
     """Print what is in the cache."""
     cache = Binaries().cache
     entries = cache.entries()
-    table = Table(box=None, pad_edge=False)
-    for title in ("PROGRAM", "VERSION", "SIZE", "FROM"):
-        table.add_column(title, justify="right" if title == "SIZE" else "left")
-    for each in entries:
-        table.add_row(each.component, each.version, _megabytes(each.size), each.source)
-    console = listing_console()
-    console.print(table)
-    total = _megabytes(sum(each.size for each in entries))
-    said = f"{len(entries)} programs, {total}, in {cache.root}"
-    console.print(said, highlight=False, soft_wrap=True)
+    columns = (
+        Column[Entry]("PROGRAM", lambda entry: entry.component),
+        Column[Entry]("VERSION", lambda entry: entry.version),
+        Column[Entry]("SIZE", lambda entry: _megabytes(entry.size), right=True),
+        Column[Entry]("FROM", lambda entry: entry.source),
+        Column[Entry]("FILE", lambda entry: str(cache.path(entry)), wide=True),
+    )
+
+    def data(entry: Entry) -> object:
+        return {
+            "program": entry.component,
+            "version": entry.version,
+            "bytes": entry.size,
+            "from": entry.source,
+            "file": str(cache.path(entry)),
+        }
+
+    print_list(entries, columns, data, output)
+    if output in {"text", "wide"}:
+        total = _megabytes(sum(entry.size for entry in entries))
+        text = f"{len(entries)} programs, {total}, in {cache.root}"
+        listing_console().print(text, soft_wrap=True)
 
 
 async def prefetch(names: Sequence[str]) -> None:
-    """Get programs: those named, or every one in every version that Capelin knows."""
-    wanted = list(names) or [
+    """Get programs: those named, those of a version, or all in every version that is tested."""
+    wanted = [program for name in names for program in _programs(name)] or [
         f"{each.name}@{version}"
         for each in COMPONENTS.values()
-        for version in each.project.versions
+        for version in (each.project.tested or [each.project.default_version])
     ]
     with Checklist(Console()).shown() as checklist, checklist.step("programs") as line:
         found = await Binaries(progress=show_progress_on(checklist, line)).fetch(wanted)
@@ -44,6 +64,21 @@ def prune(*, everything: bool) -> None:
     freed = cache.prune([] if everything else filter(is_known, cache.entries()))
     said = f"{_megabytes(freed)} freed in {cache.root}"
     Console().print(said, highlight=False, soft_wrap=True)
+
+
+def _programs(name: str) -> list[str]:
+    """The programs that a name stands for: a program, or all of a Kubernetes version."""
+    if not name.removeprefix("v")[:1].isdigit() and name != "latest":
+        return [name]
+    version = parse_version(name, KNOWN_KUBERNETES)
+    return [f"{each.name}@{version}" for each in COMPONENTS.values() if each.project is KUBERNETES]
+
+
+def is_cached(names: Iterable[str]) -> bool:
+    """Whether all of these programs are in the cache."""
+    entries = {(each.component, each.version) for each in Binaries().cache.entries()}
+    wanted = map(parse_component, names)
+    return all((each.component.name, each.version) in entries for each in wanted)
 
 
 def is_known(entry: Entry) -> bool:

@@ -7,10 +7,12 @@ import yaml
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import AlreadyExists, Client
-from capelin.embedded.management import Environment, UpRequest
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.management import Environment, UpRequest, workload_programs
 from capelin.errors import InvalidInputError, MissingError
 from rich.console import Console
 
+from capelin_infra.cache import is_cached
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.demo import apply_cluster_class, demo_class
 from capelin_infra.kubeconfigs import find_cluster
@@ -27,8 +29,8 @@ from capelin_infra.topology import (
     topology_version,
     upgrade_patch,
 )
-from capelin_infra.up import bring_up_environment
-from capelin_infra.versions import check_upgrade, parse_version
+from capelin_infra.up import bring_up_environment, show_progress_on
+from capelin_infra.versions import check_upgrade, next_version, parse_version
 from capelin_infra.waiting import wait_for, wait_until_ready
 
 BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
@@ -63,13 +65,16 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         cluster_class = await _cluster_class(client, which, options)
         template = cluster_class.spec.control_plane
         reference = template.template_ref if template else None
-        version = parse_version(wanted, known_versions(reference.kind if reference else None))
+        known = known_versions(reference.kind if reference else None)
+        version = parse_version(wanted, known)
         manifest = new_cluster(which.name, which.namespace, version, options, cluster_class)
         if run.dry_run:
             if cluster_class.uid:
                 await client.create(manifest, dry_run=True)
             _print(manifest)
             return
+        if known:
+            await _fetch_programs(version)
         if not cluster_class.uid:
             await _bring_class(environment, client, which.namespace)
         try:
@@ -102,14 +107,17 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
         await _followed(f"cluster {which.name} deleted", left, run.within)
 
 
-async def upgrade_cluster(which: ClusterName, version: str, run: RunOptions) -> None:
-    """Upgrade a Cluster and wait until all of it runs the version."""
+async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptions) -> None:
+    """Upgrade a Cluster, to the next version if none is named; wait until all of it runs that."""
     async with client_of(find_environment(which.environment)) as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         reference = cluster.spec.control_plane_ref
         known = known_versions(reference.kind if reference else None)
-        version = parse_version(version, known)
-        check_upgrade(topology_version(cluster), version, known)
+        current = topology_version(cluster)
+        version = next_version(current, known) if version is None else parse_version(version, known)
+        check_upgrade(current, version, known)
+        if known and not run.dry_run:
+            await _fetch_programs(version)
         await _patch(client, cluster, upgrade_patch(version), dry_run=run.dry_run)
         if not run.dry_run:
             title = f"cluster {which.name} upgraded to {version}"
@@ -141,6 +149,16 @@ async def _cluster_class(
         reason=f"ClusterClasses there: {', '.join(each.name for each in others) or 'none'}.",
         hint="Name one of them with --class, or apply one with kubectl first.",
     )
+
+
+async def _fetch_programs(version: str) -> None:
+    """Get the programs of a version while somebody watches: the provider would do it unseen."""
+    wanted = workload_programs(version)
+    if is_cached(wanted):
+        return
+    with Checklist(Console()).shown() as checklist, checklist.step("programs") as line:
+        await Binaries(progress=show_progress_on(checklist, line)).fetch(wanted)
+        line.detail = f"Kubernetes {version}"
 
 
 async def _bring_class(environment: Environment, client: Client, namespace: str) -> None:

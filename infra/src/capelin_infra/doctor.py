@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from capelin.embedded.addresses import address_of
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, parse_component
+from capelin.embedded.binaries import DEFAULT_KUBERNETES, Binaries, parse_component
 from capelin.embedded.folders import state_folder
 from capelin.embedded.management import required_programs
 from rich.console import Console
@@ -107,7 +107,7 @@ def judge(machine: MachineFacts) -> list[Finding]:
 def this_machine() -> MachineFacts:
     """The machine that this runs on."""
     entries = {f"{each.component}@{each.version}" for each in Binaries().cache.entries()}
-    asked = [parse_component(name) for name in required_programs(KNOWN_KUBERNETES[-1], [])]
+    asked = [parse_component(name) for name in required_programs(DEFAULT_KUBERNETES, [])]
     missing = [each for each in asked if f"{each.component.name}@{each.version}" not in entries]
     folder = _existing(state_folder())
     return MachineFacts(

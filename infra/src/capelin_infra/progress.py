@@ -12,14 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-_WIDE: Final = 10_000
 _MARKS: Final = {"done": ("✔", "green"), "failed": ("✘", "red"), "waiting": ("·", "dim")}
-
-
-def listing_console() -> Console:
-    """A console for tables: whole where no terminal shows them, for programs read them then."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
 
 
 @dataclass(slots=True)

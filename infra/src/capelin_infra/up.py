@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from capelin.embedded.binaries import Binaries, Progress, ProgressEvent
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Progress, ProgressEvent
 from capelin.embedded.management import (
     Environment,
     Settings,
@@ -29,6 +29,7 @@ from capelin_infra.connection import client_of
 from capelin_infra.demo import NAME, DemoOptions, bring_up_demo
 from capelin_infra.kubeconfigs import workload_kubeconfig
 from capelin_infra.progress import Checklist, Line
+from capelin_infra.versions import parse_version
 
 STAGE_TITLES: Final = {
     "api-server": "etcd and the API server",
@@ -58,6 +59,9 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
     console = console or Console()
     environment = environment_named(options.name)
     request = options.request
+    if request.kubernetes_version is not None:
+        version = parse_version(request.kubernetes_version, KNOWN_KUBERNETES)
+        request = replace(request, kubernetes_version=version)
     if options.demo is not None:
         # Its machines join with the kubeadm bootstrap provider's data.
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))

@@ -24,7 +24,7 @@ def parse_version(text: str, known: Sequence[str] = ()) -> str:
         raise InvalidInputError(
             f"{text} is not a Kubernetes version that Capelin can get.",
             reason=f"Known: {', '.join(known)}.",
-            hint="Choose one of them.",
+            hint="Choose one of them; capelin versions lists them.",
         )
     try:
         return str(Version.parse(text))
@@ -34,6 +34,28 @@ def parse_version(text: str, known: Sequence[str] = ()) -> str:
             reason="A version has three numbers after a v.",
             hint="Write it as v1.34.4.",
         ) from None
+
+
+def next_version(current: str, known: Sequence[str]) -> str:
+    """The version to go to where none is named: the newest of the next minor, or of the same.
+
+    Raises:
+        InvalidInputError: if nobody knows a later one.
+    """
+    if not known:
+        raise InvalidInputError(
+            "Capelin does not know which version comes next.",
+            reason="The cluster's control plane is another provider's.",
+            hint="Name the version, as v1.34.4.",
+        )
+    possible = _later(current, known)
+    if not possible:
+        raise InvalidInputError(
+            f"The cluster runs {current} already.",
+            reason=f"Capelin knows no version after {current}.",
+            hint="See capelin versions.",
+        )
+    return possible[-1]
 
 
 def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None:
@@ -61,12 +83,17 @@ def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None
 def _possible(current: str, known: Sequence[str]) -> str:
     if not known:
         return "Name a later version."
-    possible = [
-        version
-        for version in known
-        if Version.parse(version) > Version.parse(current)
-        and upgrade_problem(current, version) is None
-    ]
+    possible = _later(current, known)
     if not possible:
         return f"Capelin knows no version after {current}."
     return f"It can be upgraded to {', '.join(possible)}."
+
+
+def _later(current: str, known: Sequence[str]) -> list[str]:
+    """The known versions that a cluster can be upgraded to, oldest first."""
+    return [
+        version
+        for version in sorted(known, key=Version.parse)
+        if Version.parse(version) > Version.parse(current)
+        and upgrade_problem(current, version) is None
+    ]

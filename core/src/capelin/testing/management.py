@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import (
     OPTIONAL_PROVIDERS,
     Environment,
@@ -39,7 +39,7 @@ async def started(folder: Path) -> ManagementCluster:
     """The management cluster in a folder, started if it does not run."""
     environment = Environment(folder)
     request = UpRequest(
-        kubernetes_version=KNOWN_KUBERNETES[-1], providers=(*OPTIONAL_PROVIDERS,), durable=False
+        kubernetes_version=TESTED_KUBERNETES[-1], providers=(*OPTIONAL_PROVIDERS,), durable=False
     )
     if (status := current_status(environment)) is None or not status.is_up:
         async with asyncio.timeout(_OTHER_RUN_SECONDS):

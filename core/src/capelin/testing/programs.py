@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from capelin.embedded.apiserver import Settings
 from capelin.embedded.binaries import (
-    KNOWN_KUBERNETES,
+    TESTED_KUBERNETES,
     Binaries,
     BinariesError,
     default_progress,
@@ -22,7 +22,7 @@ def needed(fixtures: Collection[str], marked: Iterable[str]) -> list[str]:
     if not _API_SERVERS.isdisjoint(fixtures):
         names |= {*Settings().programs}
     if "management_cluster" in fixtures:
-        names |= {*required_programs(KNOWN_KUBERNETES[-1], OPTIONAL_PROVIDERS)}
+        names |= {*required_programs(TESTED_KUBERNETES[-1], OPTIONAL_PROVIDERS)}
     return sorted(names)
 
 

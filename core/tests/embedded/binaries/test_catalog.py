@@ -2,9 +2,12 @@ import re
 from pathlib import Path
 
 import pytest
+from capelin.contract import upgrade_problem
 from capelin.embedded.binaries import (
     COMPONENTS,
+    DEFAULT_KUBERNETES,
     KNOWN_KUBERNETES,
+    TESTED_KUBERNETES,
     BinariesError,
     check_kubernetes_version,
 )
@@ -12,8 +15,15 @@ from capelin.embedded.binaries.catalog import PROJECTS, Platform, Project, parse
 from capelin.embedded.binaries.go import needed_go
 
 
-def test_two_kubernetes_minors_are_known_oldest_first() -> None:
-    assert KNOWN_KUBERNETES == ("v1.33.13", "v1.34.4")
+def test_every_supported_kubernetes_minor_is_known_oldest_first() -> None:
+    minors = [version.rpartition(".")[0] for version in KNOWN_KUBERNETES]
+    assert minors == ["v1.31", "v1.32", "v1.33", "v1.34", "v1.35", "v1.36"]
+
+
+def test_the_tested_versions_are_known_and_follow_each_other() -> None:
+    assert {*TESTED_KUBERNETES} < {*KNOWN_KUBERNETES}
+    assert TESTED_KUBERNETES[0] == DEFAULT_KUBERNETES
+    assert upgrade_problem(DEFAULT_KUBERNETES, TESTED_KUBERNETES[-1]) is None
 
 
 def test_versions_are_ordered_by_number_not_by_letter(
@@ -31,12 +41,13 @@ def test_versions_are_ordered_by_number_not_by_letter(
 
 def test_an_unknown_kubernetes_version_is_refused_with_those_that_are_known() -> None:
     check_kubernetes_version("v1.34.4")
-    words = "v1.36.9 is not a Kubernetes version that Capelin can get; known: v1.33.13, v1.34.4"
+    words = "v1.36.9 is not a Kubernetes version that Capelin can get; known: "
+    words += ", ".join(KNOWN_KUBERNETES)
     with pytest.raises(BinariesError, match=f"^{re.escape(words)}$"):
         check_kubernetes_version("v1.36.9")
 
 
-def test_a_name_without_a_version_means_the_newest() -> None:
+def test_a_name_without_a_version_means_the_newest_tested() -> None:
     newest, asked = parse_component("kube-apiserver"), parse_component("kube-apiserver@v1.33.13")
     assert (newest.version, newest.explicit) == ("v1.34.4", False)
     assert (asked.version, asked.explicit) == ("v1.33.13", True)
@@ -57,7 +68,7 @@ def test_every_version_has_module_files_that_pin_it(project: Project) -> None:
         packages = [each.package for each in COMPONENTS.values() if each.project is project]
         assert f" {version}\n" in (files / "go.mod").read_text()
         assert all(f'"{package}"' in (files / "tools.go").read_text() for package in packages)
-        assert needed_go(files) >= "1.24"
+        assert needed_go(files) >= "1.22"
 
 
 @pytest.mark.parametrize("project", PROJECTS.values(), ids=lambda project: project.name)

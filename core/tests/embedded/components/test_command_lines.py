@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.embedded.components import (
     OWNED_FLAGS,
     CertificateFiles,
@@ -202,7 +202,7 @@ PROGRAMS = [
     "etcd",
     *(
         f"{component}@{version}"
-        for version in KNOWN_KUBERNETES
+        for version in TESTED_KUBERNETES
         for component in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     ),
 ]

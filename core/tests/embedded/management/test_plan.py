@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from capelin.client import Config, Server, User
-from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management.attach import Attachment
 from capelin.embedded.management.environment import Environment, ExistingServer, Settings
 from capelin.embedded.management.plan import (
@@ -44,8 +44,8 @@ def desired(
     return next(step.settings for step in steps if isinstance(step, StartSupervisor))
 
 
-def test_the_plan_from_nothing_takes_the_newest_version() -> None:
-    settings = Settings(kubernetes_version=KNOWN_KUBERNETES[-1], providers=["dev"])
+def test_the_plan_from_nothing_takes_a_version_that_can_be_upgraded() -> None:
+    settings = Settings(kubernetes_version=TESTED_KUBERNETES[0], providers=["dev"])
     assert plan_up(UpRequest(providers=("dev",)), Observed("demo")) == (
         FetchPrograms(settings),
         StartSupervisor(settings),
@@ -71,7 +71,9 @@ def test_an_existing_api_server_is_checked_before_anything_is_started() -> None:
         StartSupervisor,
         WaitUntilUp,
     ]
-    assert steps[1] == CheckVacant(attachment, ("dev",))
+    assert steps[1] == CheckVacant(
+        attachment, desired(None, UpRequest(providers=("dev",)), attachment)
+    )
     assert isinstance(steps[2], StartSupervisor)
     assert steps[2].config is CONFIG
 
@@ -89,6 +91,15 @@ def test_providers_are_added_to_those_that_there_are() -> None:
 def test_a_management_cluster_keeps_its_version() -> None:
     with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.33\.13"):
         desired(Settings(kubernetes_version="v1.33.13"), UpRequest(kubernetes_version="v1.34.4"))
+
+
+def test_a_management_cluster_has_a_version_that_cluster_api_supports() -> None:
+    old = UpRequest(kubernetes_version="v1.32.2")
+    with pytest.raises(InvalidInputError, match=r"supports v1\.33 to v1\.36 there") as caught:
+        desired(None, old)
+    assert "create cluster NAME --kubernetes-version v1.32.2" in caught.value.hint
+    attachment = Attachment(CONFIG, EXISTING)
+    assert desired(None, old, attachment).kubernetes_version == "v1.32.2"
 
 
 def test_the_clusters_of_an_existing_api_server_need_not_have_its_version() -> None:

@@ -12,6 +12,7 @@ from capelin.embedded.management.providers import (
     python_component,
     required_programs,
     upstream_providers,
+    workload_programs,
 )
 from capelin.errors import InvalidInputError, UserError
 from capelin.provider import ENTRY_POINTS, Provider
@@ -56,10 +57,11 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
         "etcd",
         "kwok",
         "kube-scheduler@v1.33.13",
-        "kubectl",
+        "kubectl@v1.33.13",
         "cluster-api-controller",
     ]
     assert "kube-apiserver@v1.33.13" not in required_programs("v1.33.13", [], target="existing")
+    assert workload_programs("v1.35.4") == ["kube-scheduler@v1.35.4"]
 
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:

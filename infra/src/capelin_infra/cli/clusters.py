@@ -94,8 +94,12 @@ def delete(
 def upgrade(
     name: Name,
     version: Annotated[
-        str, typer.Argument(help="The version to go to, as v1.34.4.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            help="The version to go to, as v1.34.4 or 1.34; else the next minor.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     environment: Environment = "default",
     namespace: Namespace = "default",

@@ -4,11 +4,13 @@ from typing import Annotated
 
 import typer
 
+from capelin_infra.cli.options import Output
 from capelin_infra.cli.runner import run
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
+    app.command()(versions)
     app.command()(doctor)
     cache = typer.Typer(
         help="The programs that are kept on this machine.",
@@ -32,18 +34,29 @@ def doctor() -> None:
         raise typer.Exit(3)
 
 
-def list_cache() -> None:
+def versions(*, output: Output = "text") -> None:
+    """List the versions of Kubernetes that clusters can have.
+
+    With those whose programs are in the cache: the others are fetched or built when they are used.
+    """
+    from capelin_infra.version_list import show_versions
+
+    show_versions(output)
+
+
+def list_cache(*, output: Output = "text") -> None:
     """List the programs, where each came from, and how much room they take."""
     from capelin_infra.cache import show
 
-    show()
+    show(output)
 
 
 def prefetch(
     programs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="As kube-apiserver or kube-apiserver@v1.33.13; else all that there are.",
+            help="As kube-apiserver, kube-apiserver@v1.33.13, or v1.35 for all of that version; "
+            "else all in every tested version.",
             show_default=False,
         ),
     ] = None,

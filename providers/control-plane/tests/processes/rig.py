@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Binary
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary
 from capelin.embedded.processes import Probe, marked_processes
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.testing.load import Load
@@ -22,7 +22,7 @@ from capelin_control_plane.instances import Endpoint, Observed
 from ..factories import desired_control_plane  # noqa: TID252 - a folder without a name
 
 KEY = ObjectKey("default", "one")
-OLD, NEW = KNOWN_KUBERNETES[0], KNOWN_KUBERNETES[-1]
+OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 _PAUSE_SECONDS = 0.02
 
 

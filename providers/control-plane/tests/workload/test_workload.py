@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import yaml
 from capelin.api import Unstructured
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin_control_plane.api import Addon, Addons
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
@@ -90,7 +90,7 @@ async def kubeadm_addon(version: str, folder: Path, *arguments: str) -> list[Uns
     return [one for one in yaml.safe_load_all(output) if one]
 
 
-@pytest.mark.parametrize("version", KNOWN_KUBERNETES)
+@pytest.mark.parametrize("version", TESTED_KUBERNETES)
 @pytest.mark.parametrize("addon", ["coredns", "kube-proxy"])
 async def test_add_ons_are_those_of_kubeadm(version: str, addon: str, tmp_path: Path) -> None:
     ours = objects(desired(version))

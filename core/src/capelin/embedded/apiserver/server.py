@@ -11,7 +11,7 @@ from typing import Any
 
 from capelin.embedded.addresses import free_address, free_port
 from capelin.embedded.apiserver.keys import KeyFiles, certificates
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.embedded.components import (
     TIMER_SLACK,
     ClientFiles,
@@ -55,7 +55,7 @@ _MORE_MEMORY_LESS_TIME = {"GOGC": "200"}
 class Settings:
     """Settings of an API server."""
 
-    version: str = KNOWN_KUBERNETES[-1]
+    version: str = TESTED_KUBERNETES[-1]
     durable: bool = True
     """False is faster on slow disks and may lose the last writes when the machine crashes."""
     controllers: tuple[str, ...] = CONTROLLERS

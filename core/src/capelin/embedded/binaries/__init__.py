@@ -5,8 +5,10 @@ from capelin.embedded.binaries.cache import Cache, Entry
 from capelin.embedded.binaries.catalog import (
     CLUSTER_API,
     COMPONENTS,
+    DEFAULT_KUBERNETES,
     KNOWN_KUBERNETES,
     KUBERNETES,
+    TESTED_KUBERNETES,
     Component,
     ComponentVersion,
     Platform,
@@ -31,8 +33,10 @@ from capelin.embedded.binaries.progress import (
 __all__ = [
     "CLUSTER_API",
     "COMPONENTS",
+    "DEFAULT_KUBERNETES",
     "KNOWN_KUBERNETES",
     "KUBERNETES",
+    "TESTED_KUBERNETES",
     "Binaries",
     "BinariesError",
     "Binary",

@@ -27,12 +27,19 @@ class Project:
     """Go modules whose source folders can be requested: name here -> module path."""
     stamps: Mapping[str, str]
     """Go variables that the linker sets, so that a program prints its version."""
+    tested: tuple[str, ...] = ()
+    """The versions that Capelin's own tests run, oldest first; none where that is the newest."""
 
     @property
     def versions(self) -> tuple[str, ...]:
         """The known versions, oldest first."""
         folders = (MODULES / self.name).glob("v*")
         return tuple(sorted((folder.name for folder in folders), key=Version.parse))
+
+    @property
+    def default_version(self) -> str:
+        """The version that is meant where none is named."""
+        return (self.tested or self.versions)[-1]
 
     def module_files(self, version: str) -> Path:
         """The folder with the pinned `go.mod` and `go.sum`."""
@@ -110,6 +117,7 @@ KUBERNETES = Project(
         "k8s.io/component-base/version.gitMajor": "{major}",
         "k8s.io/component-base/version.gitMinor": "{minor}",
     },
+    tested=("v1.33.13", "v1.34.4"),
 )
 ETCD = Project("etcd", "etcd", sources={}, stamps={})
 CLUSTER_API = Project(
@@ -192,9 +200,15 @@ COMPONENTS = {
 KNOWN_KUBERNETES = KUBERNETES.versions
 """The Kubernetes versions that control planes can run, oldest first."""
 
+TESTED_KUBERNETES = KUBERNETES.tested
+"""Those of them that all of Capelin's own tests run, oldest first."""
+
+DEFAULT_KUBERNETES = TESTED_KUBERNETES[0]
+"""The version of a new environment: not the newest, so that its clusters can be upgraded."""
+
 
 def parse_component(text: str) -> ComponentVersion:
-    """Parse `kube-apiserver` (its newest known version) or `kube-apiserver@v1.33.13`."""
+    """Parse `kube-apiserver` (in its default version) or `kube-apiserver@v1.33.13`."""
     name, at_sign, version = text.partition("@")
     component = COMPONENTS.get(name)
     if component is None:
@@ -203,7 +217,7 @@ def parse_component(text: str) -> ComponentVersion:
             f"{name!r} is not a program that Capelin can get; known: {known}"
         )
     if not at_sign:
-        return ComponentVersion(component, component.project.versions[-1])
+        return ComponentVersion(component, component.project.default_version)
     check_version(component.project, version)
     return ComponentVersion(component, version, explicit=True)
 

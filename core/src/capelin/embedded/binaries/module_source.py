@@ -76,7 +76,7 @@ async def module_dir(
     if project is None or name not in project.sources:
         known = ", ".join(source for project in PROJECTS.values() for source in project.sources)
         raise UnknownComponentError(f"Capelin knows no sources called {name!r}; known: {known}")
-    version = version or project.versions[-1]
+    version = version or project.default_version
     check_version(project, version)
     module = Module(project.sources[name], version, project.module_files(version))
     attempts = Attempts(progress)

@@ -15,6 +15,7 @@ from capelin.embedded.management.providers import (
     OPTIONAL_PROVIDERS,
     render_template,
     required_programs,
+    workload_programs,
 )
 from capelin.embedded.management.status import (
     Status,
@@ -51,4 +52,5 @@ __all__ = [
     "render_template",
     "required_programs",
     "supervisor_process",
+    "workload_programs",
 ]

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from capelin.client import Config
-from capelin.embedded.binaries import KNOWN_KUBERNETES, check_kubernetes_version
-from capelin.embedded.management.attach import Attachment
+from capelin.embedded.binaries import DEFAULT_KUBERNETES, check_kubernetes_version
+from capelin.embedded.management.attach import SUPPORTED_SERVERS, Attachment
 from capelin.embedded.management.environment import Settings, Target
 from capelin.errors import BusyError, InvalidInputError
+from capelin.versions import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class CheckVacant:
     """Refuse an existing API server in which somebody else's Cluster API is."""
 
     attachment: Attachment
-    providers: tuple[str, ...]
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def plan_up(request: UpRequest, observed: Observed) -> tuple[Step, ...]:
     attachment = observed.attachment
     return (
         FetchPrograms(settings),
-        *((CheckVacant(attachment, tuple(settings.providers)),) if attachment else ()),
+        *((CheckVacant(attachment, settings),) if attachment else ()),
         StartSupervisor(settings, attachment.config if attachment else None),
         WaitUntilUp(),
     )
@@ -123,9 +124,11 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
     before = observed.settings
     providers = sorted({*(before.providers if before else ()), *request.providers})
     version = request.kubernetes_version or (
-        before.kubernetes_version if before else KNOWN_KUBERNETES[-1]
+        before.kubernetes_version if before else DEFAULT_KUBERNETES
     )
     check_kubernetes_version(version)
+    if observed.attachment is None:
+        _check_management_version(version)
     if before is None or observed.attachment is not None:
         return Settings(
             kubernetes_version=version,
@@ -142,3 +145,14 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             f"capelin down -e {observed.name}.",
         )
     return before.model_copy(update={"providers": providers})
+
+
+def _check_management_version(version: str) -> None:
+    (major, oldest), (_, newest) = SUPPORTED_SERVERS
+    if not oldest <= Version.parse(version).minor <= newest:
+        raise InvalidInputError(
+            f"A management cluster cannot run Kubernetes {version}.",
+            reason=f"Cluster API supports v{major}.{oldest} to v{major}.{newest} there.",
+            hint="Choose one of these; its workload clusters may have others: "
+            f"capelin create cluster NAME --kubernetes-version {version}.",
+        )

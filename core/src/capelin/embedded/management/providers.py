@@ -1,12 +1,13 @@
-"""Variables in templates, with the meaning that clusterctl gives them."""
+"""The providers of an environment, their components and the programs that they need."""
 
 import asyncio
 import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final, cast, get_args
@@ -186,10 +187,26 @@ def required_programs(
         else name
         for name in dict.fromkeys(needed)
     ]
-    return [*ours, "kubectl", *(each.program for each in upstream_providers(requested))]
+    return [
+        *ours,
+        f"kubectl@{kubernetes_version}",
+        *(each.program for each in upstream_providers(requested)),
+    ]
 
 
-async def resolve_components(requested: Iterable[str], binaries: Binaries) -> list[Component]:
+def workload_programs(kubernetes_version: str) -> list[str]:
+    """The programs of a workload cluster's control plane, as the binaries are asked for."""
+    return [
+        f"{name}@{kubernetes_version}"
+        for provider in installed_providers()
+        for name in provider.programs
+        if parse_component(name).component.project is KUBERNETES
+    ]
+
+
+async def resolve_components(
+    requested: Iterable[str], kubernetes_version: str, binaries: Binaries
+) -> list[Component]:
     """Everything that an environment is made of, Cluster API's core first.
 
     Raises:
@@ -197,12 +214,13 @@ async def resolve_components(requested: Iterable[str], binaries: Binaries) -> li
     """
     asked = upstream_providers(requested)
     found = await binaries.fetch(each.program for each in asked)
+    kubectl = partial(binaries.path, "kubectl", kubernetes_version)
     ours = [
         upstream_component(
             each,
             version=CLUSTER_API_VERSION,
             program=found[each.program].path,
-            manifests=await _manifests(each, binaries),
+            manifests=await _manifests(each, binaries, kubectl),
         )
         for each in asked
     ]
@@ -214,7 +232,9 @@ def render_template(text: str, variables: Mapping[str, str]) -> list[Unstructure
     return [each for each in read_all_yaml(substitute(text, variables)) if each]
 
 
-async def _manifests(provider: UpstreamProvider, binaries: Binaries) -> list[Unstructured]:
+async def _manifests(
+    provider: UpstreamProvider, binaries: Binaries, kubectl: Callable[[], Awaitable[Path]]
+) -> list[Unstructured]:
     """What clusterctl would install for a provider, with our feature gates."""
     given = hashlib.sha256(json.dumps(VARIABLES, sort_keys=True).encode()).hexdigest()[:12]
     folder = binaries.cache.root / "components" / f"{CLUSTER_API_VERSION}-{given}"
@@ -222,7 +242,7 @@ async def _manifests(provider: UpstreamProvider, binaries: Binaries) -> list[Uns
     if (found := _read(cached)) is not None:
         return found
     source = await binaries.module_dir(provider.source, CLUSTER_API_VERSION)
-    text = await _kustomize(await binaries.path("kubectl"), source / provider.kustomization)
+    text = await _kustomize(await kubectl(), source / provider.kustomization)
     rendered = render_template(text, VARIABLES)
     private_folder(folder)
     write_private(cached, json.dumps(rendered).encode())

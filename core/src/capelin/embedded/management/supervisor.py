@@ -20,8 +20,9 @@ from capelin.api import Unstructured
 from capelin.client import Client, ClientError, Config, Server, Token
 from capelin.embedded import apiserver
 from capelin.embedded.addresses import free_port, is_free
-from capelin.embedded.apiserver import ApiServer
-from capelin.embedded.binaries import Binaries
+from capelin.embedded.apiserver import KUBE_APISERVER, ApiServer
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.management.admission import version_policies
 from capelin.embedded.management.components import (
     ALL_ADDRESSES,
     Component,
@@ -48,7 +49,7 @@ from capelin.embedded.management.manifests import (
     localize,
     with_environment_label,
 )
-from capelin.embedded.management.providers import resolve_components
+from capelin.embedded.management.providers import installed_providers, resolve_components
 from capelin.embedded.management.status import STAGES, StageName, StatusFile
 from capelin.embedded.processes import Phase, Process, ProcessSpec, Supervisor, write_private
 from capelin.errors import MissingError
@@ -252,7 +253,7 @@ async def _prepare(environment: Environment) -> "Supervision":
     environment.make_folders()
     binaries = Binaries()
     base = await management_server(environment, settings, binaries)
-    components = await resolve_components(settings.providers, binaries)
+    components = await resolve_components(settings.providers, settings.kubernetes_version, binaries)
     ports = _ports(components, settings, environment)
     environment.write_settings(settings.model_copy(update={"ports": ports}))
     ca = ensure_ca(environment.credentials, datetime.now(UTC))
@@ -352,7 +353,8 @@ class Supervision:
 
     async def _install_late(self, client: Client) -> None:
         late = (manager.manifests(manager.component.late) for manager in self._managers)
-        await self._send(client, [each for manifests in late for each in manifests])
+        policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
+        await self._send(client, [*policies, *(each for manifests in late for each in manifests)])
 
     async def _send(self, client: Client, manifests: Sequence[Unstructured]) -> None:
         await apply_manifests(client, await self._base.to_install(client, manifests))

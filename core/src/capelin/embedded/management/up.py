@@ -95,8 +95,11 @@ async def carry_out(
                             settings.kubernetes_version, settings.providers, target=settings.target
                         )
                     )
-            case CheckVacant(attachment, providers):
-                await check_vacant(attachment, await resolve_components(providers, Binaries()))
+            case CheckVacant(attachment, settings):
+                components = await resolve_components(
+                    settings.providers, settings.kubernetes_version, Binaries()
+                )
+                await check_vacant(attachment, components)
             case StartSupervisor(settings, config):
                 await start_supervisor(environment, settings, config)
             case WaitUntilUp():
