@@ -63,6 +63,13 @@ def test_the_command_line_goes_before_the_environment() -> None:
     assert options("--leader-elect=false", CAPELIN_LEADER_ELECT="true").leader_elect is False
 
 
+def test_an_empty_namespace_or_filter_is_none_whatever_the_environment_says() -> None:
+    read = options("--namespace=", "--watch-filter=", "--kubeconfig=", CAPELIN_NAMESPACE="sea")
+    assert read == Options()
+    with pytest.raises(OptionsError, match="--concurrency"):
+        options("--concurrency=")
+
+
 def test_everything_that_is_wrong_is_said_at_once_and_where() -> None:
     with pytest.raises(OptionsError) as caught:
         options("--namespace=A", "--metrics-address=x", CAPELIN_CONCURRENCY="many")

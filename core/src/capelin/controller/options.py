@@ -241,9 +241,10 @@ def parse(
     Raises:
         OptionsError: one or more of them make no sense.
     """
-    flags = {
-        field.name: cast("_Flag", field.metadata["flag"]) for field in dataclasses.fields(options)
-    }
+    fields = dataclasses.fields(options)
+    flags = {field.name: cast("_Flag", field.metadata["flag"]) for field in fields}
+    # `--namespace=` is how Cluster API's providers are told to watch every namespace.
+    optional = {field.name for field in fields if field.default is None}
     parser = argparse.ArgumentParser(
         program,
         description=description,
@@ -259,7 +260,7 @@ def parse(
     problems: list[str] = []
     for field, said in flags.items():
         source, text = _source(field, given, environ)
-        if text is None:
+        if text is None or (not text and field in optional):
             continue
         try:
             values[field] = said.read(text)

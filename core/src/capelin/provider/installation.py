@@ -29,6 +29,9 @@ class Provider:
     module: str
     """Started as `python -m <module>`: a manager of `capelin.controller`, or for a
     `RuntimeExtensionProvider` a server of `capelin.runtime`, with the flags that these have."""
+    manager: str = ""
+    """The name that its manager gives `capelin.controller.main`, and with it the lease that it may
+    hold. Empty where there is no manager, or always one."""
     crds: Sequence[Unstructured] = ()
     rules: Sequence[Unstructured] = ()
     """The RBAC rules, in the whole cluster, of its service account."""
@@ -52,6 +55,7 @@ class Provider:
         version: str,
         module: str,
         reconcilers: "Reconcilers",
+        manager: str = "",
         kinds: Kinds = (),
         arguments: Sequence[str] = (),
         programs: Sequence[str] = (),
@@ -68,6 +72,7 @@ class Provider:
             version: As in `v0.1.0`.
             module: What `python -m` starts as its manager.
             reconcilers: All that its manager runs.
+            manager: The manager's name, and with it that of the lease of a leader election.
             kinds: Kinds beyond those of the reconcilers, such as templates with specs of their own.
             arguments: Flags beyond those that every manager gets.
             programs: What it runs on this machine, by the names of the binaries.
@@ -86,6 +91,7 @@ class Provider:
             type=type_,
             version=version,
             module=module,
+            manager=manager,
             crds=[crd(kind, provider=label) for kind in all_kinds],
             rules=rbac(reconcilers),
             arguments=arguments,

@@ -7,9 +7,11 @@ from capelin.provider import Provider
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 from capelin_control_plane.desired import PROGRAMS
-from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
+from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 LABEL = "control-plane-capelin"
+READER = "capi-kubeadm-bootstrap-system:capi-kubeadm-bootstrap-manager"
+"""The service account of the kubeadm bootstrap provider."""
 
 
 def provider() -> Provider:
@@ -19,6 +21,7 @@ def provider() -> Provider:
         "ControlPlaneProvider",
         version=f"v{version('capelin-control-plane')}",
         module="capelin_control_plane",
+        manager=MANAGER,
         reconcilers=[CapelinControlPlaneReconciler],
         kinds=[CapelinControlPlaneTemplate],
         programs=PROGRAMS,
@@ -32,14 +35,16 @@ def read_by_bootstrap_provider() -> list[Unstructured]:
     It reads every control plane kind, but its own role covers only KubeadmControlPlane, and it does
     not aggregate others.
     """
-    name = f"{LABEL}-read-by-kubeadm-bootstrap"
+    # clusterctl removes cluster roles only if their names begin with the provider's namespace.
+    name = f"{LABEL}-system-read-by-kubeadm-bootstrap"
     group = "rbac.authorization.k8s.io"
     resource = CapelinControlPlane.resource
     rule = {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": ["get"]}
+    # As a user: clusterctl puts the provider's own namespace into every subject that has one.
     reader = {
-        "kind": "ServiceAccount",
-        "name": "capi-kubeadm-bootstrap-manager",
-        "namespace": "capi-kubeadm-bootstrap-system",
+        "kind": "User",
+        "apiGroup": group,
+        "name": f"system:serviceaccount:{READER}",
     }
     return [
         {

@@ -9,6 +9,7 @@ from capelin_machine_pool.api import (
     CapelinMachinePoolTemplate,
     CapelinMachineTemplate,
 )
+from capelin_machine_pool.desired import MANAGER
 from capelin_machine_pool.reconcilers import (
     ClusterReconciler,
     MachinePoolReconciler,
@@ -24,6 +25,7 @@ def provider() -> Provider:
         "InfrastructureProvider",
         version=f"v{version('capelin-machine-pool')}",
         module="capelin_machine_pool",
+        manager=MANAGER,
         reconcilers=[
             ClusterReconciler,
             MachineReconciler,

@@ -134,8 +134,16 @@ CLUSTER_API = Project(
     },
 )
 KWOK = Project("kwok", "KWOK", sources={"kwok": "sigs.k8s.io/kwok"}, stamps={})
+HELM = Project(
+    "helm", "Helm", sources={}, stamps={"helm.sh/helm/v4/internal/version.version": "{version}"}
+)
+HELM_3 = Project(
+    "helm3", "Helm 3", sources={}, stamps={"helm.sh/helm/v3/internal/version.version": "{version}"}
+)
 
-PROJECTS = {project.name: project for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK)}
+PROJECTS = {
+    project.name: project for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK, HELM, HELM_3)
+}
 
 
 def _kubernetes(name: str, *version_arguments: str, image: Image | None) -> Component:
@@ -194,6 +202,8 @@ COMPONENTS = {
             Image("registry.k8s.io/kwok/kwok:{version}", "usr/local/bin/kwok"),
             ("--version",),
         ),
+        Component("helm", HELM, "helm.sh/helm/v4/cmd/helm", None, ("version", "--short")),
+        Component("helm3", HELM_3, "helm.sh/helm/v3/cmd/helm", None, ("version", "--short")),
     )
 }
 

@@ -40,6 +40,8 @@ RECIPES = {
         siblings="v{major}.{minor}.{patch}",
     ),
     "kwok": Recipe(("sigs.k8s.io/kwok",)),
+    "helm": Recipe(("helm.sh/helm/v4",)),
+    "helm3": Recipe(("helm.sh/helm/v3",)),
 }
 
 

@@ -1,0 +1,322 @@
+"""Helm charts of providers, made from what their packages declare."""
+
+import gzip
+import io
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from capelin.api import Model, Unstructured
+from capelin.contract import AGGREGATE_TO_MANAGER_LABEL, PROVIDER_LABEL
+from capelin.controller import diagnostics_rules, lease_rules
+from capelin.provider import Provider
+
+from capelin_infra.release.values import KindsValues, values_file, values_schema, values_table
+
+LIBRARY: Final = "capelin-common"
+KUBERNETES: Final = ">=1.33.0-0"
+_CORE_MAY_ANYTHING_IN: Final = frozenset(
+    f"{name}.cluster.x-k8s.io" for name in ("bootstrap", "controlplane", "infrastructure")
+)
+_NOTES: Final = (
+    "Look at what runs: kubectl get deployments --namespace {{ .Release.Namespace }}\n"
+    "Kinds and their objects stay when this release is uninstalled.\n"
+)
+_LABELS_HERE: Final = "capelin.labels"
+_KEEP_HERE: Final = "capelin.keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart in memory."""
+
+    name: str
+    files: Mapping[str, str]
+    """By their paths in the chart's folder, without those of dependencies."""
+    dependencies: Sequence["Chart"] = field(default=())
+
+    def all_files(self) -> dict[str, str]:
+        """Its files, and under `charts/` those of its dependencies."""
+        nested = {
+            f"charts/{chart.name}/{path}": text
+            for chart in self.dependencies
+            for path, text in chart.all_files().items()
+        }
+        return {**self.files, **nested}
+
+    def write(self, folder: Path) -> Path:
+        """Write it as `FOLDER/NAME`, complete; returns that folder."""
+        for path, text in self.all_files().items():
+            file = folder / self.name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        return folder / self.name
+
+    def archive(self, modified: int = 0) -> bytes:
+        """It as `helm package` would have it, but the same bytes every time.
+
+        Args:
+            modified: The time of all files, in seconds since 1970.
+        """
+        buffer = io.BytesIO()
+        with (
+            gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT) as tar,
+        ):
+            for path, text in sorted(self.all_files().items()):
+                content = text.encode()
+                entry = tarfile.TarInfo(f"{self.name}/{path}")
+                entry.size, entry.mtime, entry.mode = len(content), modified, 0o644
+                tar.addfile(entry, io.BytesIO(content))
+        return buffer.getvalue()
+
+
+def library_folder() -> Traversable:
+    """The library chart's folder."""
+    return files("capelin_infra.release") / "library"
+
+
+def library_chart() -> Chart:
+    """The templates that all charts of providers share."""
+    return Chart(LIBRARY, dict(_read(library_folder())))
+
+
+def provider_chart(
+    provider: Provider,
+    values: Model,
+    *,
+    name: str,
+    version: str,
+    description: str,
+    with_kinds: bool,
+) -> Chart:
+    """The chart of a provider's pods and permissions.
+
+    Args:
+        provider: What its package declares.
+        values: The defaults of the chart's values.
+        name: The chart's name.
+        version: As in `0.1.0`.
+        description: A sentence.
+        with_kinds: Whether its kinds come with it, instead of in a chart of their own.
+    """
+    template = "extension" if provider.type == "RuntimeExtensionProvider" else "manager"
+    made = {
+        **_about(
+            name,
+            version,
+            description,
+            values,
+            dependencies=[{"name": LIBRARY, "version": _library_version()}],
+            annotations={PROVIDER_LABEL: provider.label},
+        ),
+        "templates/provider.yaml": f'{{{{- include "capelin.{template}" . -}}}}\n',
+        "files/rules.yaml": _rules(provider.rules),
+        "files/lease-rules.yaml": _rules(lease_rules(provider.manager)),
+        "files/metrics-rules.yaml": _rules(diagnostics_rules()),
+    }
+    if with_kinds:
+        made |= _kinds(provider, labelled=False)
+    return Chart(name, made, [library_chart()])
+
+
+def kinds_chart(
+    providers: Sequence[Provider], *, name: str, version: str, description: str
+) -> Chart:
+    """The chart of the kinds of providers, and of what belongs to them once in a cluster."""
+    about = _about(
+        name,
+        version,
+        description,
+        KindsValues(),
+        dependencies=[{"name": LIBRARY, "version": _library_version()}],
+    )
+    templates = [_kinds(provider, labelled=True) for provider in providers]
+    return Chart(name, dict(_merged(about, *templates)), [library_chart()])
+
+
+def umbrella_chart(
+    charts: Mapping[str, Chart], values: Model, *, name: str, version: str, description: str
+) -> Chart:
+    """A chart that installs others, each as long as its value `components.KEY` is true."""
+    dependencies = [
+        {"name": chart.name, "version": version, "condition": f"components.{key}"}
+        for key, chart in charts.items()
+    ]
+    about = _about(name, version, description, values, dependencies=dependencies)
+    about["templates/NOTES.txt"] = _NOTES
+    return Chart(name, about, list(charts.values()))
+
+
+def aggregated_roles(provider: Provider) -> list[Unstructured]:
+    """What users may do with the provider's kinds, and Cluster API's core where it has to be let.
+
+    Core may do anything in the contracts' own groups.
+    """
+    plurals: defaultdict[str, list[str]] = defaultdict(list)
+    scaled: defaultdict[str, list[str]] = defaultdict(list)
+    for definition in provider.crds:
+        spec = definition["spec"]
+        plurals[spec["group"]].append(spec["names"]["plural"])
+        if any("scale" in version.get("subresources", {}) for version in spec["versions"]):
+            scaled[spec["group"]].append(f"{spec['names']['plural']}/scale")
+    read = ["get", "list", "watch"]
+    write = ["create", "delete", "deletecollection", "patch", "update"]
+
+    def rules(verbs: list[str]) -> list[Unstructured]:
+        return [
+            {"apiGroups": [group], "resources": sorted(names), "verbs": verbs}
+            for group, names in sorted(plurals.items())
+        ]
+
+    scaling = [
+        {"apiGroups": [group], "resources": sorted(names), "verbs": ["get", "patch", "update"]}
+        for group, names in sorted(scaled.items())
+    ]
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    roles = [
+        _role(provider, "view", [f"{aggregate}view"], rules(read)),
+        _role(
+            provider,
+            "edit",
+            [f"{aggregate}edit", f"{aggregate}admin"],
+            [*rules(sorted([*read, *write])), *scaling],
+        ),
+    ]
+    if foreign := sorted(plurals.keys() - _CORE_MAY_ANYTHING_IN):
+        verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+        core = [
+            {
+                "apiGroups": [group],
+                "resources": sorted(
+                    [*plurals[group], *(f"{n}/finalizers" for n in plurals[group])]
+                ),
+                "verbs": verbs,
+            }
+            for group in foreign
+        ]
+        labels = [AGGREGATE_TO_MANAGER_LABEL]
+        if provider.type == "InfrastructureProvider":
+            labels.append(f"kubeadm.controlplane.{AGGREGATE_TO_MANAGER_LABEL}")
+        roles.append(_role(provider, "core", labels, core))
+    return roles if provider.crds else []
+
+
+def _role(
+    provider: Provider, suffix: str, labels: Sequence[str], rules: Sequence[Unstructured]
+) -> Unstructured:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {
+            "name": f"{provider.namespace}-{suffix}",
+            "labels": dict.fromkeys(labels, "true"),
+        },
+        "rules": list(rules),
+    }
+
+
+def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
+    """The templates of a provider's kinds, their roles and its policies."""
+    label = {PROVIDER_LABEL: provider.label} if labelled else {}
+    others = [*aggregated_roles(provider), *provider.objects]
+    kinds = [_template(each, label, keep=True) for each in provider.crds]
+    rest = [_template(each, label, keep=False) for each in others]
+    made = {
+        f"templates/{provider.label}-kinds.yaml": "---\n".join(kinds),
+        f"templates/{provider.label}.yaml": "---\n".join(rest),
+    }
+    return {path: text for path, text in made.items() if text}
+
+
+def _template(obj: Unstructured, labels: Mapping[str, str], *, keep: bool) -> str:
+    """An object as a template, with the chart's labels, and kept on uninstall if asked to."""
+    metadata = dict(obj["metadata"])
+    own = {k: v for k, v in metadata.get("labels", {}).items() if k != PROVIDER_LABEL}
+    metadata["labels"] = {_LABELS_HERE: None, **labels, **own}
+    if keep:
+        metadata["annotations"] = {_KEEP_HERE: None, **metadata.get("annotations", {})}
+    text = dump_yaml({**obj, "metadata": metadata}).replace("{{", '{{ "{{" }}')
+    include = '    {{- include "capelin.labels" . | nindent 4 }}\n'
+    kept = "    {{- if .Values.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n"
+    text = text.replace(f"    {_LABELS_HERE}: null\n", include)
+    return text.replace(f"    {_KEEP_HERE}: null\n", kept)
+
+
+def _about(
+    name: str,
+    version: str,
+    description: str,
+    values: Model,
+    *,
+    dependencies: Sequence[Mapping[str, str]],
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The files that every chart has."""
+    chart: dict[str, Any] = {
+        "apiVersion": "v2",
+        "name": name,
+        "description": description,
+        "type": "application",
+        "version": version,
+        "appVersion": version,
+        "kubeVersion": KUBERNETES,
+        "dependencies": [
+            {**each, "repository": f"file://../{each['name']}"} for each in dependencies
+        ],
+    }
+    if annotations:
+        chart["annotations"] = dict(annotations)
+    return {
+        "Chart.yaml": dump_yaml(chart),
+        "values.yaml": values_file(values),
+        "values.schema.json": values_schema(type(values)),
+        "README.md": (
+            f"# {name}\n\n{description}\n\n```console\n"
+            f"helm install {name} charts/{name} --namespace capelin-system --create-namespace\n"
+            f"```\n\n## Values\n\n{values_table(values)}"
+        ),
+    }
+
+
+def dump_yaml(obj: Any) -> str:
+    """One YAML document, with the fields in their order."""
+    return yaml.dump(obj, Dumper=_Dumper, sort_keys=False, width=1_000_000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors, and with the items of a list indented."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        super().increase_indent(flow, indentless=False)
+
+
+def _rules(rules: Sequence[Unstructured]) -> str:
+    return dump_yaml(list(rules)) if rules else ""
+
+
+def _library_version() -> str:
+    chart = yaml.safe_load((library_folder() / "Chart.yaml").read_text(encoding="utf-8"))
+    return str(chart["version"])
+
+
+def _merged(*several: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for one in several:
+        yield from one.items()
+
+
+def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _read(entry, f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}", entry.read_text(encoding="utf-8")

@@ -1,0 +1,134 @@
+{{/* Everything that a server of `capelin.runtime` needs. */}}
+{{- define "capelin.extension" -}}
+{{ include "capelin.serviceAccount" . }}
+{{- with .Files.Get "files/rules.yaml" | trim }}
+---
+{{ include "capelin.role" (dict "root" $ "suffix" "manager" "namespace" "" "rules" .) }}
+{{- end }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "capelin.metadata" . | nindent 2 }}
+spec:
+  selector:
+    {{- include "capelin.selector" . | nindent 4 }}
+  ports:
+    - name: hooks
+      port: 443
+      targetPort: hooks
+{{- if .Values.metrics.enabled }}
+---
+{{ include "capelin.metrics" (dict "root" . "port" "health" "scheme" "scheme: http" "panels" (include "capelin.extensionPanels" . | fromYamlArray)) }}
+{{- end }}
+---
+{{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) }}
+---
+{{ include "capelin.disruptionBudget" . }}
+---
+{{ include "capelin.networkPolicy" (dict "root" . "ports" (list "hooks" "health")) }}
+{{- if .Values.certManager.enabled }}
+---
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata:
+  {{- include "capelin.metadata" . | nindent 2 }}
+spec:
+  selfSigned: {}
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata:
+  {{- include "capelin.metadata" . | nindent 2 }}
+spec:
+  secretName: {{ include "capelin.certificateSecret" . }}
+  dnsNames:
+    - {{ include "capelin.name" . }}.{{ .Release.Namespace }}.svc
+    - {{ include "capelin.name" . }}.{{ .Release.Namespace }}.svc.cluster.local
+  issuerRef:
+    kind: Issuer
+    name: {{ include "capelin.name" . }}
+{{- end }}
+{{- if .Values.extensionConfig.enabled }}
+---
+{{ include "capelin.extensionConfig" (dict "root" .) }}
+---
+{{/*
+Cluster API calls an extension for as long as its ExtensionConfig is there, and Helm would remove
+that last. A hook of the same name has it removed before anything else.
+*/}}
+{{ include "capelin.extensionConfig" (dict "root" . "hook" true) }}
+{{- end }}
+{{- end }}
+
+{{- define "capelin.extensionArgs" -}}
+- --port=9443
+- --probes-port=9440
+- --cert-dir=/certificates
+- --log-level={{ .Values.log.level }}
+{{- with .Values.args }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "capelin.extensionPorts" -}}
+- name: hooks
+  containerPort: 9443
+- name: health
+  containerPort: 9440
+{{- end }}
+
+{{- define "capelin.extensionPanels" -}}
+- title: Calls per second
+  expr: sum by (hook, outcome) (rate(capelin_runtime_requests_total{JOB}[5m]))
+- title: Time of a call, 99th percentile
+  expr: histogram_quantile(0.99, sum by (hook, le) (rate(capelin_runtime_request_duration_seconds_bucket{JOB}[5m])))
+{{- end }}
+
+{{- define "capelin.certificateSecret" -}}
+{{- .Values.certificateSecret | default (printf "%s-certificate" (include "capelin.name" .)) -}}
+{{- end }}
+
+{{- define "capelin.certificateMount" -}}
+- name: certificate
+  mountPath: /certificates
+  readOnly: true
+{{- end }}
+
+{{- define "capelin.certificateVolume" -}}
+- name: certificate
+  secret:
+    secretName: {{ include "capelin.certificateSecret" . }}
+{{- end }}
+
+{{- define "capelin.extensionConfig" -}}
+{{- $hook := .hook -}}
+{{- with .root -}}
+apiVersion: runtime.cluster.x-k8s.io/v1beta2
+kind: ExtensionConfig
+metadata:
+  name: {{ include "capelin.name" . }}
+  labels:
+    {{- include "capelin.labels" . | nindent 4 }}
+  annotations:
+    runtime.cluster.x-k8s.io/inject-ca-from-secret: {{ .Release.Namespace }}/{{ include "capelin.certificateSecret" . }}
+    {{- if $hook }}
+    helm.sh/hook: pre-delete
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+    {{- end }}
+spec:
+  clientConfig:
+    service:
+      name: {{ include "capelin.name" . }}
+      namespace: {{ .Release.Namespace }}
+      port: 443
+  {{- with .Values.extensionConfig.namespaceSelector }}
+  namespaceSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.extensionConfig.settings }}
+  settings:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,249 @@
+"""The values that the charts take, and their defaults: one source for schema, file and README."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import yaml
+from annotated_types import Ge, Le, Len
+from capelin.api import Model, Unstructured
+from pydantic import Field
+
+AnyObject = dict[str, Any]
+Objects = list[dict[str, Any]]
+Labels = dict[str, str]
+
+_WIDTH = 96
+
+
+class Image(Model):
+    """Container image."""
+
+    repository: str
+    """Registry and name."""
+    tag: str = ""
+    """Tag; empty for the version of the chart."""
+    digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
+    """Digest as in `sha256:...`. It takes the place of the tag."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When a node pulls it."""
+
+
+class ServiceMonitor(Model):
+    """ServiceMonitor of the Prometheus operator."""
+
+    enabled: bool = False
+    """Whether to create it. Its kind has to be installed."""
+    interval: str = "30s"
+    """How often to scrape."""
+    labels: Labels = {}
+    """Labels that your Prometheus selects by."""
+
+
+class Dashboard(Model):
+    """Grafana dashboard, as a ConfigMap that Grafana's sidecar finds by its labels."""
+
+    enabled: bool = False
+    """Whether to create it."""
+    labels: Labels = {"grafana_dashboard": "1"}
+    """Labels that your sidecar selects by."""
+
+
+class Metrics(Model):
+    """Metrics."""
+
+    enabled: bool = True
+    """Whether to serve them. Who scrapes a manager needs a token of a user who may get /metrics."""
+    service_monitor: ServiceMonitor = ServiceMonitor()
+    dashboard: Dashboard = Dashboard()
+
+
+class PodDisruptionBudget(Model):
+    """PodDisruptionBudget."""
+
+    enabled: bool = False
+    """Whether to create it."""
+    max_unavailable: Annotated[int, Ge(0)] = 1
+    """How many pods may be away at a time."""
+
+
+class NetworkPolicy(Model):
+    """NetworkPolicy. It lets calls in to the ports that are served, and to no others."""
+
+    enabled: bool = False
+    """Whether to create it."""
+    from_: Annotated[Objects, Field(alias="from")] = []
+    """Who may call, as peers of a NetworkPolicy; empty for everybody."""
+    egress: Objects = []
+    """Whom the pods may call, as egress rules; empty for everybody. They need the API servers of
+    the management cluster and of workload clusters."""
+
+
+class PodValues(Model):
+    """What every chart with pods takes."""
+
+    fullname_override: Annotated[str, Len(0, 53)] = ""
+    """Name of the objects; by default it follows from the release."""
+    image: Image
+    image_pull_secrets: Objects = []
+    """Secrets of private registries, as in `[{name: my-registry}]`."""
+    replicas: Annotated[int, Ge(0), Le(1_000_000)] = 1
+    """How many pods."""
+    resources: AnyObject = {
+        "requests": {"cpu": "50m", "memory": "128Mi"},
+        "limits": {"memory": "512Mi"},
+    }
+    """Resources of a pod's container."""
+    priority_class_name: str = ""
+    """Priority class of the pods."""
+    node_selector: Labels = {}
+    """Labels of nodes that pods may run on."""
+    affinity: AnyObject = {}
+    """Affinity of the pods."""
+    tolerations: Objects = []
+    """Taints that pods tolerate."""
+    pod_annotations: Labels = {}
+    """More annotations of the pods."""
+    pod_labels: Labels = {}
+    """More labels of the pods."""
+    args: list[str] = []
+    """Flags that this chart sets beyond the usual ones."""
+    extra_args: list[str] = []
+    """More flags. The last one of a name wins."""
+    extra_env: Objects = []
+    """More environment variables, as in a container."""
+    metrics: Metrics = Metrics()
+    pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
+    network_policy: NetworkPolicy = NetworkPolicy()
+
+
+class Watch(Model):
+    """What the controllers look at."""
+
+    namespace: str = ""
+    """The only namespace that is watched; empty for all. The permissions become those of a Role in
+    this namespace."""
+    filter: str = ""
+    """Only objects that have this value in their label `cluster.x-k8s.io/watch-filter`."""
+
+
+class ManagerLog(Model):
+    """Log."""
+
+    format: Literal["text", "json"] = "text"
+    """How lines look."""
+    verbosity: Annotated[int, Ge(0), Le(1_000_000)] = 0
+    """Log more from 1; the libraries' own lines from 2."""
+
+
+class ManagerValues(PodValues):
+    """The values of a chart whose pods run controllers. One of them works at a time."""
+
+    watch: Watch = Watch()
+    concurrency: Annotated[int, Ge(1), Le(1_000_000)] = 10
+    """How many objects of a kind are reconciled at the same time."""
+    sync_period: Annotated[str, Field(pattern=r"^(\d+(\.\d+)?(ms|s|m|h))+$")] = "10h"
+    """How often to look at an object that did not change."""
+    log: ManagerLog = ManagerLog()
+
+
+class ExtensionLog(Model):
+    """Log."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged."""
+
+
+class CertManager(Model):
+    """cert-manager."""
+
+    enabled: bool = True
+    """Whether it makes the serving certificate. Without it, create `certificateSecret`."""
+
+
+class ExtensionConfigValues(Model):
+    """ExtensionConfig, by which Cluster API finds the extension."""
+
+    enabled: bool = True
+    """Whether to create it."""
+    namespace_selector: AnyObject = {}
+    """Namespaces whose objects the extension is called for; empty for all."""
+    settings: Labels = {}
+    """Settings that Cluster API passes to every call."""
+
+
+class ExtensionValues(PodValues):
+    """The values of a chart whose pods serve a Runtime Extension."""
+
+    cert_manager: CertManager = CertManager()
+    certificate_secret: str = ""
+    """Secret with `tls.crt`, `tls.key` and `ca.crt`; empty for one named after the release. Its
+    certificate is for `<name>.<namespace>.svc`."""
+    extension_config: ExtensionConfigValues = ExtensionConfigValues()
+    log: ExtensionLog = ExtensionLog()
+
+
+class KindsValues(Model):
+    """The values of a chart of kinds."""
+
+    keep: bool = True
+    """Whether kinds, and with them all their objects, survive `helm uninstall`."""
+
+
+def values_schema(values: type[Model]) -> str:
+    """The `values.schema.json` of a chart."""
+    schema = values.model_json_schema(by_alias=True)
+    # Helm adds values of its own to those of a chart.
+    for name in ("global", "capelin-common"):
+        schema["properties"][name] = {"type": "object"}
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", **_definitions(schema)}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _definitions(schema: Unstructured) -> Unstructured:
+    """The schema in the words of draft 7, which every Helm knows."""
+    text = json.dumps(schema).replace('"#/$defs/', '"#/definitions/')
+    schema = json.loads(text)
+    schema["definitions"] = schema.pop("$defs", {})
+    return schema
+
+
+def values_file(values: Model) -> str:
+    """The `values.yaml` of a chart, with what each value is for."""
+    return "\n".join(_lines(values, 0)).lstrip("\n") + "\n"
+
+
+def _lines(values: Model, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for name, info in type(values).model_fields.items():
+        value = getattr(values, name)
+        text = info.description or (type(value).__doc__ if isinstance(value, Model) else "") or ""
+        if not depth:
+            yield ""
+        for line in textwrap.wrap(" ".join(text.split()), _WIDTH - len(indent)):
+            yield f"{indent}# {line}"
+        if isinstance(value, Model):
+            yield f"{indent}{info.alias}:"
+            yield from _lines(value, depth + 1)
+        else:
+            dumped = yaml.safe_dump({info.alias: value}, sort_keys=False, width=1000)
+            yield textwrap.indent(dumped.rstrip("\n"), indent)
+
+
+def values_table(values: Model) -> str:
+    """The values as a table of a README."""
+    rows = ["| value | default | |", "|---|---|---|"]
+    for path, value, text in _rows(values, ""):
+        default = json.dumps(value)
+        rows.append(f"| `{path}` | `{default}` | {text} |")
+    return "\n".join(rows) + "\n"
+
+
+def _rows(values: Model, prefix: str) -> Iterator[tuple[str, Any, str]]:
+    for name, info in type(values).model_fields.items():
+        value = getattr(values, name)
+        if isinstance(value, Model):
+            yield from _rows(value, f"{prefix}{info.alias}.")
+        else:
+            yield f"{prefix}{info.alias}", value, " ".join((info.description or "").split())

@@ -1,0 +1,287 @@
+"""The charts: fresh, accepted by Helm, and doing what their values say."""
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capelin.api import Unstructured
+from capelin.contract import PROVIDER_LABEL
+from capelin.embedded.binaries import Binaries
+from capelin.errors import UserError
+from capelin.provider import Provider
+from capelin.yaml import read_all_yaml
+from capelin_control_plane.provider import provider as control_plane
+from capelin_infra.release.charts import Chart, aggregated_roles, provider_chart
+from capelin_infra.release.components import helm, render_chart
+from capelin_infra.release.our_charts import our_charts, write_tree
+from capelin_infra.release.values import Image, ManagerValues
+from capelin_machine_pool.provider import provider as machine_pool
+
+ROOT = Path(__file__).parents[3]
+CHARTS = our_charts("0.1.0")
+WITH_PODS = [name for name, chart in CHARTS.items() if "files/rules.yaml" in chart.files]
+
+pytestmark = [pytest.mark.needs_programs("helm"), pytest.mark.timeout(300)]
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file and link in a folder, without following links."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"-> {path.resolve()}"
+        elif path.is_file():
+            found[name] = path.read_text()
+    return found
+
+
+def test_the_charts_in_the_tree_are_fresh(tmp_path: Path) -> None:
+    """Run `python -m capelin_infra.release.our_charts` after changing what they are made from."""
+    write_tree(tmp_path)
+    fresh = {
+        name: text.replace(str(tmp_path), str(ROOT / "charts"))
+        for name, text in tree(tmp_path).items()
+    }
+    stored = {name: text for name, text in tree(ROOT / "charts").items() if name != "README.md"}
+    assert stored == fresh
+
+
+@pytest.mark.parametrize("name", CHARTS)
+async def test_helm_finds_nothing_to_complain_about(name: str, tmp_path: Path) -> None:
+    folder = CHARTS[name].write(tmp_path)
+    assert "0 chart(s) failed" in await helm(Binaries(), "lint", "--strict", str(folder))
+
+
+async def rendered(
+    chart: Chart, values: Mapping[str, Any] | None = None, release: str = "capelin"
+) -> dict[tuple[str, str], Unstructured]:
+    """The objects of a chart by kind and name."""
+    objects = await render_chart(chart, release, "capelin-system", Binaries(), values)
+    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}
+
+
+@pytest.mark.parametrize("name", WITH_PODS)
+async def test_every_value_has_its_effect(name: str) -> None:
+    values: dict[str, Any] = {
+        "image": {"repository": "registry.example/fish", "digest": f"sha256:{'0' * 64}"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "replicas": 3,
+        "resources": {"limits": {"memory": "1Gi"}},
+        "priorityClassName": "high",
+        "nodeSelector": {"disk": "fast"},
+        "affinity": {"podAntiAffinity": {}},
+        "tolerations": [{"operator": "Exists"}],
+        "podAnnotations": {"note": "a"},
+        "podLabels": {"team": "b"},
+        "extraArgs": ["--grace-period=1s"],
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+        "watch": {"namespace": "sea", "filter": "blue"},
+        "concurrency": 7,
+        "syncPeriod": "1h",
+        "log": {"format": "json", "verbosity": 2},
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboard": {"enabled": True},
+        },
+        "podDisruptionBudget": {"enabled": True},
+        "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}], "egress": [{}]},
+    }
+    objects = await rendered(CHARTS[name], values)
+    template = objects["Deployment", name]["spec"]["template"]
+    pod, (container,) = template["spec"], template["spec"]["containers"]
+    assert objects["Deployment", name]["spec"]["replicas"] == 3
+    assert container["image"] == f"registry.example/fish@sha256:{'0' * 64}"
+    assert container["resources"]["limits"] == {"memory": "1Gi"}
+    assert {"--grace-period=1s", "--namespace=sea", "--watch-filter=blue"} < set(container["args"])
+    assert {"--concurrency=7", "--sync-period=1h", "--log-format=json"} < set(container["args"])
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert environment == {"CAPELIN_VERBOSITY": "2", "HTTPS_PROXY": "http://proxy"}
+    assert template["metadata"]["annotations"] == {"note": "a"}
+    assert template["metadata"]["labels"]["team"] == "b"
+    for field in (
+        "imagePullSecrets",
+        "priorityClassName",
+        "nodeSelector",
+        "affinity",
+        "tolerations",
+    ):
+        assert pod[field] == values[field]
+    assert objects["PodDisruptionBudget", name]["spec"]["maxUnavailable"] == 1
+    policy = objects["NetworkPolicy", name]["spec"]
+    assert policy["ingress"][0]["from"] == [{"podSelector": {}}]
+    assert policy["egress"] == [{}]
+    assert objects["ServiceMonitor", name]["metadata"]["labels"]["release"] == "prometheus"
+    (dashboard,) = objects["ConfigMap", f"{name}-dashboard"]["data"].values()
+    assert f'service=\\"{name}-metrics\\"' in dashboard
+    assert all(panel["targets"][0]["expr"] for panel in json.loads(dashboard)["panels"])
+    assert ("ClusterRole", f"capelin-system-{name}-manager") not in objects
+    assert objects["Role", f"{name}-manager"]["metadata"]["namespace"] == "sea"
+
+
+@pytest.mark.parametrize("name", WITH_PODS)
+async def test_by_default_a_chart_brings_nothing_that_needs_another_product(name: str) -> None:
+    kinds = {kind for kind, _ in await rendered(CHARTS[name])}
+    assert kinds == {
+        *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+        *("Service", "Deployment"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"replicas": "many"}, "replicas"),
+        ({"replica": 2}, "replica"),
+        ({"syncPeriod": "often"}, "syncPeriod"),
+        ({"image": {"digest": "v1"}}, "digest"),
+        ({"watch": {"namespaces": []}}, "namespaces"),
+    ],
+)
+async def test_values_that_make_no_sense_are_refused(
+    values: Mapping[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        await rendered(CHARTS["capelin-machine-pool"], values)
+    assert complaint in (caught.value.reason or "")
+
+
+async def test_the_umbrella_is_its_parts_and_each_can_be_left_out() -> None:
+    everything = await rendered(CHARTS["capelin"])
+    parts = {
+        key for name, chart in CHARTS.items() if name != "capelin" for key in await rendered(chart)
+    }
+    assert everything.keys() == parts
+    values = {"components": {"crds": False}, "capelin-machine-pool": {"replicas": 2}}
+    fewer = await rendered(CHARTS["capelin"], values)
+    assert not any(kind == "CustomResourceDefinition" for kind, _ in fewer)
+    assert fewer["Deployment", "capelin-machine-pool"]["spec"]["replicas"] == 2
+
+
+async def test_kinds_are_upgraded_by_helm_and_stay_when_it_goes() -> None:
+    chart = CHARTS["capelin-crds"]
+    assert not any(path.startswith("crds/") for path in chart.files)
+    for keep in (True, False):
+        kinds = [
+            obj
+            for (kind, _), obj in (await rendered(chart, {"keep": keep})).items()
+            if kind == "CustomResourceDefinition"
+        ]
+        assert len(kinds) == 8
+        for obj in kinds:
+            annotations: dict[str, str] = obj["metadata"]["annotations"] or {}
+            assert (annotations.get("helm.sh/resource-policy") == "keep") is keep
+
+
+async def test_two_releases_do_not_share_what_belongs_to_no_namespace() -> None:
+    chart = CHARTS["capelin-machine-pool"]
+    first, second = await rendered(chart), await rendered(chart, release="other")
+    shared = {key for key in first if key[0].startswith("Cluster")} & second.keys()
+    assert not shared
+    assert ("Deployment", "other-capelin-machine-pool") in second
+
+
+@pytest.mark.parametrize("name", WITH_PODS)
+async def test_pods_satisfy_the_restricted_standard(name: str) -> None:
+    pod = (await rendered(CHARTS[name]))["Deployment", name]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert all("emptyDir" in volume for volume in pod["volumes"])
+
+
+async def test_an_archive_is_always_the_same_and_helm_can_read_it(tmp_path: Path) -> None:
+    chart = CHARTS["capelin-crds"]
+    archive = chart.archive(modified=1_700_000_000)
+    assert archive == our_charts("0.1.0")["capelin-crds"].archive(modified=1_700_000_000)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        assert "capelin-crds/charts/capelin-common/Chart.yaml" in tar.getnames()
+        assert {entry.mtime for entry in tar} == {1_700_000_000}
+    file = tmp_path / "capelin-crds-0.1.0.tgz"
+    file.write_bytes(archive)
+    assert "name: capelin-crds" in await helm(Binaries(), "show", "chart", str(file))
+
+
+FOREIGN = Provider(
+    name="fish",
+    type="InfrastructureProvider",
+    version="v1.2.3",
+    module="fish",
+    manager="fish",
+    crds=[
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": "fishes.sea.example",
+                "labels": {PROVIDER_LABEL: "infrastructure-fish"},
+            },
+            "spec": {
+                "group": "sea.example",
+                "names": {"plural": "fishes", "kind": "Fish"},
+                "versions": [
+                    {"name": "v1", "schema": {"description": "uses {{ braces }}"}},
+                ],
+            },
+        }
+    ],
+)
+
+
+def test_core_is_let_at_kinds_of_groups_that_are_not_the_contracts_own() -> None:
+    roles = {role["metadata"]["name"]: role for role in aggregated_roles(FOREIGN)}
+    assert roles.keys() == {
+        f"infrastructure-fish-system-{name}" for name in ("view", "edit", "core")
+    }
+    core = roles["infrastructure-fish-system-core"]
+    assert "cluster.x-k8s.io/aggregate-to-manager" in core["metadata"]["labels"]
+    assert core["rules"][0]["resources"] == ["fishes", "fishes/finalizers"]
+
+
+def test_contracts_own_groups_need_no_role_for_core() -> None:
+    for provider in (control_plane(), machine_pool()):
+        names = [role["metadata"]["name"] for role in aggregated_roles(provider)]
+        assert names == [f"{provider.namespace}-view", f"{provider.namespace}-edit"]
+
+
+async def test_a_provider_of_others_has_one_chart_with_its_kinds() -> None:
+    chart = provider_chart(
+        FOREIGN,
+        ManagerValues(image=Image(repository="registry.example/fish")),
+        name="fish",
+        version="1.2.3",
+        description="Fish.",
+        with_kinds=True,
+    )
+    objects = await rendered(chart, release="fish")
+    definition = objects["CustomResourceDefinition", "fishes.sea.example"]
+    assert definition["spec"]["versions"][0]["schema"]["description"] == "uses {{ braces }}"
+    assert definition["metadata"]["labels"][PROVIDER_LABEL] == "infrastructure-fish"
+    image = objects["Deployment", "fish"]["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == "registry.example/fish:v1.2.3"
+
+
+@pytest.mark.integration
+@pytest.mark.needs_programs("helm3")
+@pytest.mark.parametrize("name", CHARTS)
+async def test_both_helms_render_the_same(name: str, tmp_path: Path) -> None:
+    folder = CHARTS[name].write(tmp_path)
+    arguments = ("template", "capelin", str(folder), "--kube-version=v1.34.0")
+    binaries = Binaries()
+    newer, older = [
+        {(obj["kind"], obj["metadata"]["name"]): obj for obj in read_all_yaml(text) if obj}
+        for text in (
+            await helm(binaries, *arguments),
+            await helm(binaries, *arguments, program="helm3"),
+        )
+    ]
+    assert newer == older
