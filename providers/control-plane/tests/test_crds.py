@@ -7,12 +7,13 @@ from capelin_control_plane.provider import LABEL, provider
 
 
 @pytest.mark.parametrize("kind", [CapelinControlPlane, CapelinControlPlaneTemplate])
-def test_core_finds_the_kind_and_both_generations_of_the_contract(kind: type[BaseObject]) -> None:
+def test_core_finds_the_kind_and_only_the_contract_that_it_fulfils(kind: type[BaseObject]) -> None:
     definition = crd(kind, provider=LABEL)
     resource = kind.resource
     assert definition["metadata"]["name"] == f"{resource.kind.lower()}s.{resource.group}"
     labels = definition["metadata"]["labels"]
-    assert labels["cluster.x-k8s.io/v1beta1"] == "v1alpha1"
+    # Core would wait for the condition Ready of v1beta1, which control planes do not have.
+    assert "cluster.x-k8s.io/v1beta1" not in labels
     assert labels["cluster.x-k8s.io/v1beta2"] == "v1alpha1"
     assert labels["cluster.x-k8s.io/provider"] == "control-plane-capelin"
     assert definition["spec"]["scope"] == "Namespaced"

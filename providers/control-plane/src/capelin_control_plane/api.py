@@ -319,7 +319,7 @@ def _condition(type_: str) -> str:
     group=GROUP,
     version=VERSION,
     definition=Definition(
-        contracts=("v1beta1", "v1beta2"),
+        contracts=("v1beta2",),
         scale=Scale(selector=".status.selector"),
         columns=(
             Column("Cluster", r".metadata.labels.cluster\.x-k8s\.io/cluster-name"),
@@ -344,7 +344,7 @@ class CapelinControlPlane(Object[Spec, Status]):
 @kind(
     group=GROUP,
     version=VERSION,
-    definition=Definition(contracts=("v1beta1", "v1beta2"), categories=("cluster-api",)),
+    definition=Definition(contracts=("v1beta2",), categories=("cluster-api",)),
 )
 class CapelinControlPlaneTemplate(Template[ControlPlaneTemplateSpec]):
     """Template of the control planes of a ClusterClass."""
