@@ -1,7 +1,8 @@
-"""What a fault campaign acts on: an environment, a steady cluster under load, and probes."""
+"""What a campaign acts on: an environment, its clusters, their processes, and probes of them."""
 
 import asyncio
 import hashlib
+import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -19,46 +20,76 @@ from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.demo import demo_manifests
-from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.topology import (
+    DEMO_CLASS,
+    ClusterOptions,
+    ScaleOptions,
+    new_cluster,
+    scale_patch,
+)
+
+from tests.faults.interposer import ApiProxy, Clock
 
 NAMESPACE = "default"
-STEADY = "steady"
-ETCD, API_SERVERS, WORKERS = 3, 2, 2
 CONTROL_PLANES, POOLS = "control-plane-capelin", "infrastructure-capelin"
 AUTHORITIES = ("ca", "etcd", "proxy", "sa")
 QUIET = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
-RECOVERY_LIMIT = 240.0
-"""Seconds after which a fault counts as never recovered from."""
+UNREACHABLE = (ClientError, OSError, TimeoutError)
+LOAD_PAUSE = 0.1
 
 
 @dataclass
 class World:
-    """An environment with one cluster that has to survive everything."""
+    """An environment, and what was put between it and its providers."""
 
     environment: Environment
     client: Client
-    authorities: dict[str, str] = field(default_factory=dict[str, str])
-    lies: list[str] = field(default_factory=list[str])
-    """When the cluster was called available for long although nobody could use it."""
+    proxy: ApiProxy
+    clock: Clock
 
-    # Processes
-
-    def management(self, name: str) -> Process | None:
+    def process(self, name: str) -> Process | None:
         """A process of the environment itself."""
         return Process.adopt(self.environment.processes, name)
 
+    def cluster(self, name: str, *, api_servers: int = 1, etcd: int = 1) -> "ClusterUnderTest":
+        """A cluster of the environment, which need not exist yet."""
+        return ClusterUnderTest(self, name, api_servers=api_servers, etcd=etcd)
+
+
+@dataclass
+class ClusterUnderTest:
+    """A cluster of the class `capelin`, its processes, and what it promised."""
+
+    world: World
+    name: str
+    api_servers: int = 1
+    etcd: int = 1
+    workers: int = 2
+    authorities: dict[str, str] = field(default_factory=dict[str, str])
+    lies: list[str] = field(default_factory=list[str])
+    """When it was called available for long although nobody could use it."""
+    loads: list[Load] = field(default_factory=list[Load])
+
+    # Processes
+
     @property
-    def state_dir(self) -> Path:
-        """Where the steady cluster's control plane lives; the only one with three etcd members."""
-        folders = (self.environment.workloads / CONTROL_PLANES).iterdir()
-        return next(folder for folder in folders if (folder / "run/etcd-2.process").exists())
+    def state_dir(self) -> Path | None:
+        """Where its control plane keeps its state."""
+        state = self.world.environment.workloads / CONTROL_PLANES
+        for owner in state.glob("*/owner.json"):
+            with suppress(OSError, ValueError):
+                if json.loads(owner.read_bytes())["cluster"] == self.name:
+                    return owner.parent
+        return None
 
     def instance(self, name: str) -> Process | None:
-        """A process of the steady control plane."""
-        return Process.adopt(self.state_dir / "run", name)
+        """A process of its control plane."""
+        return None if self.state_dir is None else Process.adopt(self.state_dir / "run", name)
 
     def instances(self, component: str = "") -> list[str]:
-        """The names of the processes of the steady control plane that run."""
+        """The names of the processes of its control plane that run."""
+        if self.state_dir is None:
+            return []
         names = sorted(path.stem for path in (self.state_dir / "run").glob("*.process"))
         return [
             name
@@ -68,38 +99,67 @@ class World:
         ]
 
     def kwok(self) -> Process | None:
-        """The process that keeps the steady cluster's nodes alive."""
-        folder = self.environment.workloads / POOLS / f"{NAMESPACE}.{STEADY}" / "run"
+        """The process that keeps its nodes alive."""
+        folder = self.world.environment.workloads / POOLS / f"{NAMESPACE}.{self.name}" / "run"
         return Process.adopt(folder, "kwok")
 
-    # Clusters
+    # Changes
 
-    async def create(self, name: str, *, api_servers: int, etcd: int, version: str) -> None:
-        """Create a cluster of the class `capelin`."""
+    async def create(self, version: str) -> None:
+        """Create it."""
         options = ClusterOptions(
             cluster_class=DEMO_CLASS,
             version=version,
-            control_plane_replicas=api_servers,
-            workers=WORKERS,
+            control_plane_replicas=self.api_servers,
+            workers=self.workers,
         )
-        cluster_class = await self.client.get(ClusterClass, DEMO_CLASS, NAMESPACE)
-        manifest: Any = new_cluster(name, NAMESPACE, version, options, cluster_class)
-        if etcd != 1:
+        cluster_class = await self.world.client.get(ClusterClass, DEMO_CLASS, NAMESPACE)
+        manifest: Any = new_cluster(self.name, NAMESPACE, version, options, cluster_class)
+        if self.etcd != 1:
             variables: list[Unstructured] = manifest["spec"]["topology"].setdefault("variables", [])
-            variables.append({"name": "etcdReplicas", "value": etcd})
-        await self.client.create(manifest)
+            variables.append({"name": "etcdReplicas", "value": self.etcd})
+        await self.world.client.create(manifest)
 
-    async def control_plane(self, cluster: str) -> CapelinControlPlane | None:
-        """The control plane of a cluster."""
-        found = await self.client.find(Cluster, cluster, NAMESPACE)
+    async def patch_topology(self, topology: dict[str, object]) -> None:
+        """Change its topology."""
+        patch = {"spec": {"topology": topology}}
+        await self.world.client.patch(Cluster, self.name, NAMESPACE, patch)
+
+    async def scale_workers(self, count: int) -> None:
+        """Change the number of machines of its pool."""
+        cluster = await self.world.client.get(Cluster, self.name, NAMESPACE)
+        patch = scale_patch(cluster, ScaleOptions(workers=count))
+        await self.world.client.patch(Cluster, self.name, NAMESPACE, patch)
+        self.workers = count
+
+    async def annotate(self, annotation: str, value: str) -> None:
+        """Annotate its control plane."""
+        found = await self.control_plane()
+        assert found is not None
+        patch = {"metadata": {"annotations": {annotation: value}}}
+        await self.world.client.patch(CapelinControlPlane, found.name, NAMESPACE, patch)
+
+    async def delete(self) -> None:
+        """Delete it."""
+        await self.world.client.delete(Cluster, self.name, NAMESPACE)
+
+    async def is_gone(self) -> bool:
+        """Whether nothing of it is left in the API."""
+        return await self.world.client.find(Cluster, self.name, NAMESPACE) is None
+
+    # State
+
+    async def control_plane(self) -> CapelinControlPlane | None:
+        """Its control plane."""
+        found = await self.world.client.find(Cluster, self.name, NAMESPACE)
         reference = found and found.spec.control_plane_ref
         if not reference or not reference.name:
             return None
-        return await self.client.find(CapelinControlPlane, reference.name, NAMESPACE)
+        return await self.world.client.find(CapelinControlPlane, reference.name, NAMESPACE)
 
-    async def is_settled(self, name: str, *, api_servers: int, version: str | None = None) -> bool:
-        """Whether a cluster is as its spec has it, with nothing left to do, and says so."""
-        found = await self.control_plane(name)
+    async def is_settled(self, *, api_servers: int | None = None, version: str = "") -> bool:
+        """Whether it is as its spec has it, with nothing left to do, and says so."""
+        found = await self.control_plane()
         if found is None or found.status is None:
             return False
         if found.status.observed_generation != found.metadata.generation:
@@ -109,44 +169,43 @@ class World:
             all(value == "True" for key, value in conditions.items() if key.endswith("Available"))
             and all(conditions.get(type_) == "False" for type_ in QUIET)
             and [(count.version, count.replicas) for count in found.status.versions]
-            == [(version or found.spec.version, api_servers)]
+            == [(version or found.spec.version, api_servers or self.api_servers)]
         )
 
-    async def kubeconfig(self, cluster: str = STEADY) -> Config:
-        """How to talk to a cluster."""
-        secret = await self.client.get(Secret, f"{cluster}-kubeconfig", NAMESPACE)
+    async def kubeconfig(self) -> Config:
+        """How to talk to it."""
+        secret = await self.world.client.get(Secret, f"{self.name}-kubeconfig", NAMESPACE)
         return Config.from_secret(secret.data["value"])
 
     async def answers(self, config: Config) -> bool:
-        """Whether the steady cluster serves a request over a new connection within two seconds."""
+        """Whether it serves a request over a new connection within two seconds."""
         try:
             async with asyncio.timeout(2), Client(config) as workload:
                 await workload.list(Node)
-        except (ClientError, OSError, TimeoutError):
+        except UNREACHABLE:
             return False
         return True
 
-    async def has_recovered(self, config: Config, *, nodes: bool) -> bool:
-        """Whether everything that belongs to the steady cluster runs, answers and says so."""
-        expected = ETCD + API_SERVERS + 3
-        if len(self.instances()) != expected or not await self.answers(config):
-            return False
+    async def is_well(self, *, nodes: bool) -> bool:
+        """Whether everything that belongs to it runs, answers and says so."""
         try:
-            async with asyncio.timeout(5):
-                if not await self.is_settled(STEADY, api_servers=API_SERVERS):
+            async with asyncio.timeout(10):
+                if len(self.instances()) != self.etcd + self.api_servers + 3:
                     return False
-                cluster = await self.client.get(Cluster, STEADY, NAMESPACE)
+                config = await self.kubeconfig()
+                if not await self.answers(config) or not await self.is_settled():
+                    return False
                 if nodes and not await self._nodes_are_ready(config):
                     return False
-        except (ClientError, OSError, TimeoutError):
+                cluster = await self.world.client.get(Cluster, self.name, NAMESPACE)
+        except UNREACHABLE:
             return False
         return any(
             condition.type == "Available" and condition.status == "True"
             for condition in cluster.status.conditions
         )
 
-    @staticmethod
-    async def _nodes_are_ready(config: Config) -> bool:
+    async def _nodes_are_ready(self, config: Config) -> bool:
         async with Client(config) as workload:
             found = (await workload.list(Node)).items
         ready = [
@@ -154,48 +213,56 @@ class World:
             for node in found
             if any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
         ]
-        return len(ready) == len(found) == WORKERS
+        return len(ready) == len(found) == self.workers
+
+    # Promises
 
     async def check_authorities(self) -> None:
         """Every CA and key stays what it was when it was first seen."""
         for purpose in AUTHORITIES:
-            secret = await self.client.find(Secret, f"{STEADY}-{purpose}", NAMESPACE)
-            assert secret is not None, f"the secret of {purpose} is lost"
+            secret = await self.world.client.find(Secret, f"{self.name}-{purpose}", NAMESPACE)
+            assert secret is not None, f"the secret of {purpose} of {self.name} is lost"
             data = secret.data["tls.crt"] + secret.data["tls.key"]
             digest = hashlib.sha256(data).hexdigest()
             assert self.authorities.setdefault(purpose, digest) == digest, purpose
 
-    async def lost_writes(self, config: Config, loads: list[Load]) -> set[str]:
+    async def put_under_load(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Write to it over new and over kept connections, until cancelled."""
+        config = await self.kubeconfig()
+        self.loads = [Load(config, pause=LOAD_PAUSE, keeps=keeps) for keeps in (False, True)]
+        return [tasks.create_task(load.run()) for load in self.loads]
+
+    async def lost_writes(self) -> set[str]:
         """Acknowledged writes that are not there any more."""
-        async with Client(config) as workload:
+        async with Client(await self.kubeconfig()) as workload:
             kept = {found.name async for found in _config_maps(workload)}
-        return {name for load in loads for name in load.written} - kept
+        return {name for load in self.loads for name in load.written} - kept
 
-    # Honesty
-
-    async def watch_for_lies(self, config: Config, allowed: float) -> None:
-        """Note whenever the control plane is called available for long while it does not answer."""
+    async def watch_for_lies(self, allowed: float) -> None:
+        """Note whenever it is called available for long while it does not answer."""
         since: float | None = None
         while True:
-            await asyncio.sleep(0.5)
-            if await self.answers(config):
-                since = None
-                continue
-            try:
-                async with asyncio.timeout(2):
-                    found = await self.control_plane(STEADY)
-            except (ClientError, OSError, TimeoutError):
-                # Without the management cluster, nobody can say anything.
-                since = None
-                continue
-            conditions = found.status.conditions if found and found.status else []
-            if not any(c.type == "Available" and c.status == "True" for c in conditions):
+            await asyncio.sleep(1)
+            is_silent = False
+            with suppress(*UNREACHABLE):
+                async with asyncio.timeout(5):
+                    is_silent = await self._is_available() and not await self.answers(
+                        await self.kubeconfig()
+                    )
+            if not is_silent:
                 since = None
             elif since is None:
                 since = time.monotonic()
             elif time.monotonic() - since > allowed:
-                self.lies.append(f"Available for {allowed:g} s while no request was answered")
+                self.lies.append(
+                    f"{self.name}: Available for {allowed:g} s while no request was answered"
+                )
                 since = None
+
+    async def _is_available(self) -> bool:
+        found = await self.control_plane()
+        conditions = found.status.conditions if found and found.status else []
+        return any(c.type == "Available" and c.status == "True" for c in conditions)
 
 
 async def _config_maps(workload: Client) -> AsyncGenerator[ConfigMap]:
@@ -204,27 +271,29 @@ async def _config_maps(workload: Client) -> AsyncGenerator[ConfigMap]:
 
 
 @asynccontextmanager
-async def world(folder: Path, version: str) -> AsyncGenerator[World]:
-    """An environment with the steady cluster in it, and nothing left of it afterwards."""
+async def world(folder: Path, version: str, proxy: ApiProxy, clock: Clock) -> AsyncGenerator[World]:
+    """An environment with the class of the demo in it, and nothing left of it afterwards."""
     environment = Environment(folder / "capelin" / "faults")
     try:
-        request = UpRequest(kubernetes_version=version, providers=("kubeadm-bootstrap",))
-        await bring_up(environment, request)
-        config = Config.from_kubeconfig(environment.kubeconfig)
-        async with Client(config) as client:
-            made = World(environment, client)
-            for manifest in demo_manifests():
-                manifest["metadata"].setdefault("namespace", NAMESPACE)
-                await client.apply(manifest)
-            await made.create(STEADY, api_servers=API_SERVERS, etcd=ETCD, version=version)
-
-            async def usable() -> bool:
-                settled = await made.is_settled(STEADY, api_servers=API_SERVERS)
-                return settled and await made.has_recovered(await made.kubeconfig(), nodes=True)
-
-            await until(usable, within=300)
-            await made.check_authorities()
-            yield made
+        async with proxy.serving():
+            request = UpRequest(kubernetes_version=version, providers=("kubeadm-bootstrap",))
+            proxy.kubeconfig = environment.kubeconfig
+            await bring_up(environment, request)
+            config = Config.from_kubeconfig(environment.kubeconfig)
+            async with Client(config) as client:
+                for manifest in demo_manifests():
+                    manifest["metadata"].setdefault("namespace", NAMESPACE)
+                    await client.apply(manifest)
+                yield World(environment, client, proxy, clock)
     finally:
         with suppress(FileNotFoundError):
             await remove_environment(environment)
+
+
+async def bring_up_clusters(clusters: list[ClusterUnderTest], version: str) -> None:
+    """Create clusters, and wait until all of them are well."""
+    for cluster in clusters:
+        await cluster.create(version)
+    for cluster in clusters:
+        await until(lambda cluster=cluster: cluster.is_well(nodes=True), within=300)
+        await cluster.check_authorities()
