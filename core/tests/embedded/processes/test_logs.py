@@ -100,6 +100,15 @@ def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
             ["panic: runtime error", "", "goroutine 1 [running]:", "main.main()", "\t/a/b.go:1"],
             "panic: runtime error",
         ),
+        (
+            [
+                '{"level":"panic","msg":"failed to open database","error":"invalid database"}',
+                "panic: failed to open database",
+                "",
+                "goroutine 128 [running]:",
+            ],
+            "failed to open database: invalid database",
+        ),
         (["ERROR: " + "x" * 1000], "ERROR: " + "x" * 293),
     ],
 )

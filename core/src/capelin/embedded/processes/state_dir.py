@@ -154,8 +154,14 @@ def exit_reason(lines: Sequence[str]) -> str:
     for lowest in (3, 2, 1):
         for level, text in reversed(parsed):
             if level >= lowest:
-                return text[:_LONGEST_REASON]
+                return _in_full(text, parsed)[:_LONGEST_REASON]
     return ""
+
+
+def _in_full(text: str, parsed: Sequence[tuple[int, str]]) -> str:
+    """The same message with its cause, if the program logged that before it panicked."""
+    start = f"{text.removeprefix('panic: ')}: "
+    return next((other for _, other in reversed(parsed) if other.startswith(start)), text)
 
 
 def _parse_line(line: str) -> tuple[int, str]:
