@@ -70,8 +70,15 @@ def desired(
     ],
 )
 def test_a_flag_that_reaches_the_host_is_refused(component: str, flag: str, value: str) -> None:
-    with pytest.raises(InvalidSpecError, match=rf"^spec\.{component}\.extraArgs\[{flag}\]"):
+    with pytest.raises(InvalidSpecError, match=rf"^spec\.{component}\.extraArgs.*{flag}"):
         desired({component: {"extraArgs": {flag: value}}})
+
+
+@pytest.mark.parametrize("flag", ["wal-dir", "discovery-srv", "listen-client-http-urls"])
+def test_nobody_can_allow_a_flag_that_the_members_of_etcd_depend_on(flag: str) -> None:
+    policy = Policy(extra_args=frozenset({f"etcd.{flag}"}))
+    with pytest.raises(InvalidSpecError, match="is set by Capelin"):
+        desired({"etcd": {"extraArgs": {flag: "x"}}}, policy=policy)
 
 
 @pytest.mark.parametrize(

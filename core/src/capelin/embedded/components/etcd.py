@@ -19,12 +19,20 @@ ETCD_FLAGS = frozenset(
         "client-cert-auth",
         "config-file",
         "data-dir",
+        "discovery",
+        "discovery-endpoints",
+        "discovery-fallback",
+        "discovery-proxy",
+        "discovery-srv",
+        "discovery-srv-name",
+        "discovery-token",
         "force-new-cluster",
         "initial-advertise-peer-urls",
         "initial-cluster",
         "initial-cluster-state",
         "initial-cluster-token",
         "key-file",
+        "listen-client-http-urls",
         "listen-client-urls",
         "listen-metrics-urls",
         "listen-peer-urls",
@@ -36,6 +44,8 @@ ETCD_FLAGS = frozenset(
         "peer-trusted-ca-file",
         "trusted-ca-file",
         "unsafe-no-fsync",
+        # Members whose log is elsewhere would count as lost, and begin an empty cluster.
+        "wal-dir",
     }
 )
 """Flags that users cannot set: the membership and the safety of the cluster depend on them."""
