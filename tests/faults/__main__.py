@@ -9,14 +9,16 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Coroutine, Generator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from capelin.embedded.addresses import free_port
 from rich.console import Console
@@ -72,6 +74,12 @@ def prepare(console: Console, folder: Path, interposed: Path, *, root: bool) -> 
     return Setting(folder, proxy, clock, root=root, has_clock=library is not None)
 
 
+async def _until_ended(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
+
+
 def main() -> int:
     """Run a campaign, print what it saw, and fail if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
@@ -90,7 +98,11 @@ def main() -> int:
         written as file,
     ):
         setting = prepare(console, folder, Path(interposed) / "python", root=root)
-        asyncio.run(campaign(setting, options.faults, Journal(console, report, file)))
+        # One that is ended early reports what it saw, and leaves nothing behind.
+        with suppress(KeyboardInterrupt, asyncio.CancelledError):
+            asyncio.run(
+                _until_ended(campaign(setting, options.faults, Journal(console, report, file)))
+            )
     recovered = [recovery for recovery in report.recoveries if recovery.seconds is not None]
     console.print(table(report))
     console.print(

@@ -248,7 +248,11 @@ async def _until_done(action: Action) -> None:
             async with asyncio.timeout(15):
                 await action()
         except UNREACHABLE as error:
-            if getattr(error, "reason", "") in {"AlreadyExists", "NotFound"}:
+            reason = getattr(error, "reason", "")
+            if reason == "BadRequest":
+                # No fault of the clusters, but of the campaign.
+                raise
+            if reason in {"AlreadyExists", "NotFound"}:
                 return
             await asyncio.sleep(_POLL_SECONDS)
         else:

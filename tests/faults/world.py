@@ -129,7 +129,7 @@ class ClusterUnderTest:
         """Change the number of machines of its pool."""
         cluster = await self.world.client.get(Cluster, self.name, NAMESPACE)
         patch = scale_patch(cluster, ScaleOptions(workers=count))
-        await self.world.client.patch(Cluster, self.name, NAMESPACE, patch)
+        await self.world.client.patch(Cluster, self.name, NAMESPACE, patch, type="json")
         self.workers = count
 
     async def annotate(self, annotation: str, value: str) -> None:
