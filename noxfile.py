@@ -181,6 +181,14 @@ def openapi(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """A release of the commit that is checked out, in dist/; offline once all is cached."""
+    install(session)
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "capelin_infra.release", "--out=dist", *session.posargs)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """The figures that the documents promise, as a table and as JSON (`-- --json FILE`)."""
     install(session)

@@ -1,0 +1,1 @@
+"""Building releases: images, charts, component files, bundles; for any project."""
