@@ -20,6 +20,7 @@ from capelin.api.core import ConfigMap
 from capelin.client import Client
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
+from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 
 from tests.extensions import HOST, certificates, drop_in
@@ -27,6 +28,12 @@ from tests.integration.recorder import Recorder
 
 TEMPLATES = "e2e/data/infrastructure-docker/main"
 START = "v1.33.12"
+PROGRAMS = (
+    "kubeadm-bootstrap-controller",
+    "kubeadm-control-plane-controller",
+    "capd-manager",
+)
+"""What the providers of such a cluster are."""
 PATIENCE = 300.0
 """Seconds for each step: what Cluster API tries again, it tries later and later."""
 
@@ -130,11 +137,12 @@ class Life:
 
 @asynccontextmanager
 async def recorded(
-    client: Client, name: str, kubeconfig: Path, folder: Path
+    client: Client, name: str, management_cluster: ManagementCluster, folder: Path
 ) -> AsyncGenerator[Life]:
     """The extension as a program, behind a recorder of its calls."""
+    await management_cluster.require("kubeadm", "dev")
     ca = certificates(folder)
-    async with drop_in(folder, kubeconfig) as running:
+    async with drop_in(folder, management_cluster.kubeconfig) as running:
         recorder = Recorder(f"https://{HOST}:{running.port}", folder)
         async with recorder.listening(HOST) as port:
             yield Life(client, name, f"https://{HOST}:{port}", ca, recorder)

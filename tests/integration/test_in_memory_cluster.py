@@ -14,9 +14,10 @@ from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_infra.waiting import wait_until_ready
 
+from .held import PROGRAMS
 from .pools import POOL, Whole, condition, pool_manifests
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(*PROGRAMS)]
 
 NAME = "in-memory"
 VERSION = "v1.34.0"
@@ -33,6 +34,7 @@ VARIABLES = {
 @pytest.fixture(scope="module")
 async def whole(management_cluster: ManagementCluster) -> AsyncGenerator[Whole]:
     """The cluster of the templates, of which nothing is left after the module."""
+    await management_cluster.require("kubeadm", "dev")
     async with Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as management:
         await management.apply(Namespace.of(NAME))
         for file in ("clusterclass-in-memory.yaml", "cluster-template-in-memory.yaml"):

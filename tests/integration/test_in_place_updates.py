@@ -10,9 +10,9 @@ from capelin.client import Client
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 
-from tests.integration.held import PATIENCE, Life, create, recorded, registered
+from tests.integration.held import PATIENCE, PROGRAMS, Life, create, recorded, registered
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.needs_programs(*PROGRAMS)]
 
 REPLICAS = {"CONTROL_PLANE_MACHINE_COUNT": "3", "WORKER_MACHINE_COUNT": "1"}
 STRATEGY = {
@@ -75,8 +75,7 @@ async def all_are_up_to_date(life: Life) -> bool:
 async def test_machines_change_where_they_are_when_an_extension_can_do_that(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> None:
-    kubeconfig = management_cluster.kubeconfig
-    async with recorded(management, "place", kubeconfig, tmp_path) as life:
+    async with recorded(management, "place", management_cluster, tmp_path) as life:
         await life.client.apply(Namespace.of(life.name))
         async with registered(life, blocking=False, in_place=True):
             await create(life, **REPLICAS, **STRATEGY)

@@ -16,10 +16,10 @@ from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 
-from tests.integration.held import PATIENCE, START, Life, create, recorded, registered
+from tests.integration.held import PATIENCE, PROGRAMS, START, Life, create, recorded, registered
 from tests.integration.recorder import Exchange
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(*PROGRAMS)]
 
 STEPS = ("v1.34.8", "v1.35.5", "v1.36.1")
 """The newest version of each minor, as the extensions plan it."""
@@ -34,8 +34,7 @@ async def life(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> AsyncGenerator[Life]:
     """A cluster and the extension that holds it up."""
-    kubeconfig = management_cluster.kubeconfig
-    async with recorded(management, "life", kubeconfig, tmp_path) as made:
+    async with recorded(management, "life", management_cluster, tmp_path) as made:
         yield made
 
 

@@ -1,13 +1,16 @@
-"""One whole management cluster for all workers of a test run."""
+"""One management cluster for all workers of a test run, with the providers that tests name."""
 
 import asyncio
+import fcntl
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import (
-    OPTIONAL_PROVIDERS,
     Environment,
     UpRequest,
     WaitUntilUp,
@@ -20,12 +23,11 @@ from capelin.embedded.management import (
 from capelin.errors import BusyError
 
 _SECONDS: Final = 240.0
-_OTHER_RUN_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class ManagementCluster:
-    """Cluster API's core, kubeadm and Dev providers, and those of all installed packages."""
+    """Cluster API's core, and the providers of all installed packages."""
 
     environment: Environment
 
@@ -34,26 +36,67 @@ class ManagementCluster:
         """The administrator's kubeconfig."""
         return self.environment.kubeconfig
 
+    async def require(self, *providers: str) -> None:
+        """Have providers of Cluster API's too, by the names that `capelin up --with` takes.
+
+        Where a test run beside this one has a provider that cannot run twice, wait for its end.
+
+        Raises:
+            BusyError: if an environment of this machine has such a provider.
+        """
+        async with _locked(self.environment.folder.parent / "start"):
+            settings = self.environment.settings()
+            if settings is None or not {*providers} <= {*settings.providers}:
+                await _bring_up(self.environment, providers)
+
 
 async def started(folder: Path) -> ManagementCluster:
     """The management cluster in a folder, started if it does not run."""
-    environment = Environment(folder)
+    cluster = ManagementCluster(Environment(folder))
+    async with _locked(folder.parent / "start"):
+        status = current_status(cluster.environment)
+        if status is None or not status.is_up:
+            await _bring_up(cluster.environment)
+    return cluster
+
+
+async def _bring_up(environment: Environment, providers: tuple[str, ...] = ()) -> None:
     request = UpRequest(
-        kubernetes_version=TESTED_KUBERNETES[-1], providers=(*OPTIONAL_PROVIDERS,), durable=False
+        kubernetes_version=TESTED_KUBERNETES[-1], providers=providers, durable=False
     )
-    if (status := current_status(environment)) is None or not status.is_up:
-        async with asyncio.timeout(_OTHER_RUN_SECONDS):
-            while True:
-                try:
-                    steps = plan_up(request, await observe(environment, request))
-                    break
-                except BusyError:
-                    # Another test run has the Dev provider, of which a machine can have only one.
-                    await asyncio.sleep(1)
-        await carry_out(environment, [step for step in steps if step != WaitUntilUp()])
-        async with asyncio.timeout(_SECONDS):
-            await carry_out(environment, [WaitUntilUp()])
-    return ManagementCluster(environment)
+    while True:
+        try:
+            steps = plan_up(request, await observe(environment, request))
+            break
+        except BusyError:
+            if not _another_run_has(providers, environment):
+                raise
+            await asyncio.sleep(1)
+    await carry_out(environment, [step for step in steps if step != WaitUntilUp()])
+    # Building programs takes what it takes; only then does the clock run.
+    async with asyncio.timeout(_SECONDS):
+        await carry_out(environment, [WaitUntilUp()])
+
+
+def _another_run_has(providers: tuple[str, ...], environment: Environment) -> bool:
+    """Whether a test run beside this one has some of the providers: it will end."""
+    runs = (folder for folder in environment.folder.parents[1].iterdir() if folder.is_dir())
+    others = (Environment(run / environment.folder.name) for run in runs)
+    return any(
+        settings is not None and not {*providers}.isdisjoint(settings.providers)
+        for settings in (other.settings() for other in others if other != environment)
+    )
+
+
+@asynccontextmanager
+async def _locked(file: Path) -> AsyncGenerator[None]:
+    """Hold a lock that other workers of the test run may have."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_one(folder: Path) -> bool:

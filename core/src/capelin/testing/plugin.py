@@ -77,7 +77,10 @@ def kubeconfig(api_server: "ApiServer") -> Path:
 
 @pytest.fixture(scope="session")
 def management_cluster(capelin_test_run: Path) -> "ManagementCluster":
-    """A management cluster that the whole test run shares, with all providers that there are."""
+    """Cluster API's core and all installed providers, shared by the whole test run.
+
+    `await management_cluster.require("kubeadm", "dev")` adds providers of Cluster API's.
+    """
     from capelin.testing.run import shared_management_cluster
 
     return shared_management_cluster(capelin_test_run)

@@ -10,7 +10,7 @@ from capelin.embedded.binaries import (
     BinariesError,
     default_progress,
 )
-from capelin.embedded.management import OPTIONAL_PROVIDERS, required_programs
+from capelin.embedded.management import required_programs
 from capelin.testing.run import run_elsewhere
 
 _API_SERVERS = frozenset({"api_server", "own_api_server"})
@@ -22,7 +22,7 @@ def needed(fixtures: Collection[str], marked: Iterable[str]) -> list[str]:
     if not _API_SERVERS.isdisjoint(fixtures):
         names |= {*Settings().programs}
     if "management_cluster" in fixtures:
-        names |= {*required_programs(TESTED_KUBERNETES[-1], OPTIONAL_PROVIDERS)}
+        names |= {*required_programs(TESTED_KUBERNETES[-1], ())}
     return sorted(names)
 
 

@@ -60,11 +60,9 @@ def shared_api_server(run: Path) -> ApiServer:
         return run_elsewhere(_started(run / "shared"))
 
 
-def shared_management_cluster(run: Path, base: Path | None = None) -> management.ManagementCluster:
+def shared_management_cluster(run: Path) -> management.ManagementCluster:
     """The management cluster of a run, started by the first worker that asks."""
-    # Runs start theirs one after the other: only one of them can have the Dev provider.
-    with _locked((base or default_base()) / "management"):
-        return run_elsewhere(management.started(run / "management"))
+    return run_elsewhere(management.started(run / "management"))
 
 
 @contextmanager

@@ -160,6 +160,11 @@ async def test_a_provider_whose_port_is_taken_is_refused(
     plan_up(dev_only, await observe(environment, dev_only))
 
 
+def test_the_port_of_the_dev_provider_cannot_be_chosen() -> None:
+    (dev,) = OPTIONAL_PROVIDERS["dev"]
+    assert dev.fixed_ports == (19000,), "a second one on the machine would fail again and again"
+
+
 async def test_an_environment_without_a_supervisor_does_not_come_up(
     environment: Environment,
 ) -> None:

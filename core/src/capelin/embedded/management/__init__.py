@@ -12,7 +12,6 @@ from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
 from capelin.embedded.management.plan import Step, UpRequest, WaitUntilUp, plan_up
 from capelin.embedded.management.providers import (
     CORE,
-    OPTIONAL_PROVIDERS,
     render_template,
     required_programs,
     workload_programs,
@@ -29,7 +28,6 @@ from capelin.embedded.management.up import UpView, bring_up, carry_out, observe
 __all__ = [
     "CORE",
     "ENVIRONMENT_LABEL",
-    "OPTIONAL_PROVIDERS",
     "WEBHOOKS",
     "Environment",
     "ExistingServer",

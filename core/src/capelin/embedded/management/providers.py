@@ -123,6 +123,8 @@ OPTIONAL_PROVIDERS: Final[dict[str, tuple[UpstreamProvider, ...]]] = {
             "capd-manager",
             "cluster-api/test",
             "infrastructure/docker/config/default",
+            # The server that shows its in-memory objects.
+            fixed_ports=(19000,),
         ),
     ),
 }
