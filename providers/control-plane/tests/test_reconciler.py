@@ -60,15 +60,19 @@ class FakeBackend:
         self.calls.append("allocate" if address is None else "allocate again")
         return Endpoint(ADDRESS, ADDRESS, desired.port)
 
-    async def reconcile(
-        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
-    ) -> Observed:
+    async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
         assert (key.name, endpoint.address) == ("one", ADDRESS)
-        self.calls.append("reconcile")
+        self.calls.append("observe")
         self.due.append({desired.rollout_after, desired.renew_issued_before})
         if self.blocked is not None:
             raise self.blocked
         return self.observed
+
+    async def apply(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
+    ) -> bool:
+        del key, endpoint, desired, observed
+        return False
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         self.calls.append(f"keep {key.name} at {address} running")
@@ -188,7 +192,7 @@ async def test_a_paused_cluster_pauses_its_control_plane_and_wakes_it_again(scen
         assert set(scene.backend.calls) == {"release one"}
         await scene.client.patch(Cluster, "one", scene.namespace, {"spec": {"paused": False}})
         await until(lambda: scene.says("Paused", "False", "NotPaused"))
-        assert "reconcile" in scene.backend.calls
+        assert "observe" in scene.backend.calls
 
 
 async def test_the_deletion_of_a_paused_control_plane_waits(scene: Scene) -> None:
@@ -394,7 +398,7 @@ async def test_a_copy_moves_nothing_of_its_original(copied: Scene) -> None:
 
     async with copied.managed():
         await until(says_whose_it_is)
-    assert {"allocate", "allocate again", "reconcile"}.isdisjoint(copied.backend.calls)
+    assert {"allocate", "allocate again", "observe"}.isdisjoint(copied.backend.calls)
 
 
 async def test_a_copy_goes_without_its_original(copied: Scene) -> None:
@@ -412,7 +416,7 @@ async def test_a_copy_goes_without_its_original(copied: Scene) -> None:
 async def test_what_another_one_was_to_replace_that_never_came_is_stopped(scene: Scene) -> None:
     await scene.create()
     async with scene.managed():
-        await until(lambda: "reconcile" in scene.backend.calls)
+        await until(lambda: "observe" in scene.backend.calls)
         reference = {"spec": {"controlPlaneRef": {"name": "two"}}}
         await scene.client.patch(Cluster, "one", scene.namespace, reference)
         await scene.client.delete(CapelinControlPlane, "one", scene.namespace)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -131,7 +132,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             raise
         # Before anything runs there: whoever deletes the control plane has to find it.
         await ctx.apply_metadata(obj, annotations={ADDRESS_ANNOTATION: endpoint.address})
-        observed = await self._backend.reconcile(key, endpoint, desired)
+        observed = await reconcile_instances(self._backend, key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
             raise observed.blocked
         if observed.answers or obj.spec.control_plane_endpoint is not None:
@@ -185,6 +186,19 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             message = f"cannot apply them: {error}"
             return ConditionSpec(type_, "False", conditions.NOT_APPLIED, message)
         return ConditionSpec(type_, "True", type_)
+
+
+async def reconcile_instances(
+    backend: Backend, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
+) -> Observed:
+    """Take the next step towards the desired state."""
+    observed = await backend.observe(key, endpoint, desired)
+    try:
+        if not await backend.apply(key, endpoint, desired, observed):
+            return observed
+    except Blocked as blocked:
+        return replace(observed, blocked=blocked)
+    return await backend.observe(key, endpoint, desired)
 
 
 def _key(control_plane: CapelinControlPlane) -> ObjectKey:

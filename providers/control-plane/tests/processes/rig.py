@@ -18,6 +18,7 @@ from capelin_control_plane.backends.processes import ProcessesBackend, backend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
+from capelin_control_plane.reconciler import reconcile_instances
 
 from ..factories import desired_control_plane  # noqa: TID252 - a folder without a name
 
@@ -111,7 +112,7 @@ class Rig:
         """Take a step."""
         desired = replace(desired, now=datetime.now(UTC))
         endpoint = await self.allocate(desired)
-        return await self.backend.reconcile(KEY, endpoint, desired)
+        return await reconcile_instances(self.backend, KEY, endpoint, desired)
 
     async def until(self, desired: ControlPlane, happened: Callable[[Observed], bool]) -> Observed:
         """Reconcile whenever something changes, until something is so."""

@@ -40,12 +40,16 @@ class Backend(Protocol):
         """
         ...
 
-    async def reconcile(
-        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
-    ) -> Observed:
-        """Take the next step towards the desired state, and read the state that it leads to.
+    async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
+        """Read the state of a control plane. From now on, what was planned is kept running."""
+        ...
 
-        From now on, what was planned is kept running.
+    async def apply(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
+    ) -> bool:
+        """Take the next step from the observed to the desired state; whether it changed anything.
+
+        How many steps there are is the backend's business: it may leave some to what runs it.
         """
         ...
 

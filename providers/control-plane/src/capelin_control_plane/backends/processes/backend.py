@@ -5,7 +5,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -129,22 +129,6 @@ class ProcessesBackend:
             write_kubeconfigs(state_dir, Endpoint(listen, listen, desired.port).url)
             return Endpoint(state_dir.address, host, desired.port)
 
-    async def reconcile(
-        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
-    ) -> Observed:
-        """Take the next step towards the desired instances."""
-        observed = await self.observe(key, endpoint, desired)
-        if observed.desired is None:
-            return observed
-        step = next_step(observed.desired, observed)
-        try:
-            await self.apply(key, step)
-        except Blocked as blocked:
-            return replace(observed, blocked=blocked)
-        if step.plan == observed.plan and step.replacement is None and step.set_aside is None:
-            return observed
-        return await self.observe(key, endpoint, desired)
-
     async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
         """Read plan, processes and etcd data. The first time, start what was planned."""
         supervised = self._supervised[key]
@@ -189,7 +173,20 @@ class ProcessesBackend:
             renew_at=supervised.renew_at,
         )
 
-    async def apply(self, key: ObjectKey, step: Step) -> None:
+    async def apply(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
+    ) -> bool:
+        """Take the next step towards the desired instances, which were observed too."""
+        del endpoint, desired
+        if observed.desired is None:
+            return False
+        step = next_step(observed.desired, observed)
+        await self._take(key, step)
+        return not (
+            step.plan == observed.plan and step.replacement is None and step.set_aside is None
+        )
+
+    async def _take(self, key: ObjectKey, step: Step) -> None:
         """Declare the plan of a step, and replace an etcd member if it says so."""
         supervised = self._supervised[key]
         state_dir = supervised.state_dir
