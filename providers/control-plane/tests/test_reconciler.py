@@ -80,7 +80,7 @@ class FakeBackend:
     async def release(self, key: ObjectKey) -> None:
         self.calls.append(f"release {key.name}")
 
-    def allocated(self) -> set[ObjectKey]:
+    async def allocated(self) -> set[ObjectKey]:
         return self.keys
 
     async def delete(self, key: ObjectKey) -> None:
@@ -154,7 +154,7 @@ class Scene:
         return await self.client.find(CapelinControlPlane, "one", self.namespace) is None
 
     def managed(self, **options: Any) -> AbstractAsyncContextManager[Manager]:
-        reconciler = CapelinControlPlaneReconciler(self.backend)
+        reconciler = CapelinControlPlaneReconciler({"Processes": self.backend})
         return running(reconciler, config=self.config, namespace=self.namespace, **options)
 
 
@@ -437,7 +437,7 @@ async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
     scene.backend.keys = {ObjectKey(scene.namespace, name) for name in ("one", "lost")}
     recorder = Recorder(scene.client, "test", "test", now=lambda: datetime.now(UTC))
     ctx = Context(scene.client, logging.getLogger(__name__), recorder)
-    orphans = Orphans(scene.backend, grace)
+    orphans = Orphans([scene.backend], grace)
     for _ in range(2):
         await orphans.look(ctx)
     assert ("delete lost" in scene.backend.calls) == is_deleted

@@ -297,9 +297,11 @@ class ContainerStatus(Model):
     """Observed state of the Container."""
 
     name: str
+    image: str | None = None
     ready: bool | None = None
     restart_count: int | None = None
     state: dict[str, dict[str, Any]] = {}
+    last_state: dict[str, dict[str, Any]] = {}
 
 
 class PodStatus(Model):

@@ -1,27 +1,53 @@
 """The manager of the control plane provider."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from capelin.client import Client, Config
 from capelin.controller import ObjectKey, Options, Reconciler, flag
 from capelin.controller import main as run
 from capelin.controller.options import seconds
 from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
+from capelin_control_plane.api import BackendName
+from capelin_control_plane.backends import Backend
+from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backends.processes import ProcessesBackend
 from capelin_control_plane.policy import Network, Policy, read_names, read_networks
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
+
+
+def read_backends(text: str) -> frozenset[BackendName]:
+    """An option such as `pods,processes`.
+
+    Raises:
+        ValueError: there is no such backend.
+    """
+    known: dict[str, BackendName] = {name.lower(): name for name in get_args(BackendName)}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise ValueError(f'"{name}" is no backend; write {" or ".join(sorted(known))}')
+    return frozenset(known[name] for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneOptions(Options):
     """Options of the manager of the control plane provider."""
 
+    backends: frozenset[BackendName] = flag(
+        frozenset[BackendName](("Processes",)),
+        read_backends,
+        "How control planes may run: `processes` of this machine, `pods` of the management cluster,"
+        " or both with a comma between them.",
+        shown="processes",
+    )
     state_folder: Path = flag(
         provider_folder("control-planes"),
         Path,
@@ -79,9 +105,16 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
     def wake(key: ObjectKey) -> None:
         reconciler.wake(key)
 
-    binaries = Binaries(progress=PlainProgress())
-    backend = ProcessesBackend(options.state_folder, binaries, wake, options.policy)
-    reconciler = CapelinControlPlaneReconciler(backend, options.policy, options.orphan_grace)
+    backends: dict[BackendName, Backend] = {}
+    if "Processes" in options.backends:
+        binaries = Binaries(progress=PlainProgress())
+        backends["Processes"] = ProcessesBackend(
+            options.state_folder, binaries, wake, options.policy
+        )
+    if "Pods" in options.backends:
+        config = Config.find(options.kubeconfig, environ=os.environ)
+        backends["Pods"] = PodsBackend(Client(config, manager=MANAGER), options.namespace)
+    reconciler = CapelinControlPlaneReconciler(backends, options.policy, options.orphan_grace)
     return [reconciler]
 
 

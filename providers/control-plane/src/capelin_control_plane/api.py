@@ -31,9 +31,12 @@ from capelin.api import (
 from capelin.embedded.components import OWNED_FLAGS
 from capelin.provider import ControlPlaneStatus
 
+from capelin_control_plane.pod_settings import Pods
+
 GROUP = "controlplane.cluster.x-k8s.io"
 VERSION = "v1alpha1"
 
+BackendName = Literal["Processes", "Pods"]
 Image = Annotated[str, MinLen(1), MaxLen(512)]
 Text = Annotated[str, MaxLen(2048)]
 
@@ -193,10 +196,13 @@ class ControlPlaneTemplateSpec(Model):
     """Settings shared by CapelinControlPlane and CapelinControlPlaneTemplate."""
 
     backend: Annotated[
-        Literal["Processes"],
+        BackendName,
         immutable("a control plane cannot move from one backend to another"),
     ] = "Processes"
-    """How the control plane runs: as processes on the machine of the provider."""
+    """How the control plane runs: as processes on the machine of the provider, or as pods of the
+    management cluster."""
+    pods: Pods | None = None
+    """Settings of the backend Pods."""
     api_server: ApiServer = ApiServer()
     """Settings of kube-apiserver."""
     controller_manager: ControllerManager = ControllerManager()
@@ -211,6 +217,16 @@ class ControlPlaneTemplateSpec(Model):
     """Add-ons of the workload cluster."""
     rollout: Rollout = Rollout()
     """Rollout of components whose settings did not change."""
+
+    rules = (
+        rule(
+            # The API server evaluates the rule on the default before it fills in the backend.
+            "!has(self.pods) || (has(self.backend) && self.backend == 'Pods')",
+            "spec.pods has settings of the backend Pods; write backend: Pods",
+            field_path=".pods",
+        ),
+        kept("pods", "they are settings of what runs; write the defaults instead"),
+    )
 
 
 class MachineDeletion(Model):
@@ -277,7 +293,10 @@ class Spec(ControlPlaneTemplateSpec):
     control_plane_endpoint: ControlPlaneEndpoint | None = None
     """Endpoint of the API. If unset, Capelin chooses an address and sets it."""
 
-    rules = (kept("controlPlaneEndpoint", "the endpoint is in every machine's kubeconfig"),)
+    rules = (
+        *ControlPlaneTemplateSpec.rules,
+        kept("controlPlaneEndpoint", "the endpoint is in every machine's kubeconfig"),
+    )
 
 
 class Status(ControlPlaneStatus):

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Literal
 
 from capelin.embedded.components import Etcd, KubeApiServer, KubeControllerManager, KubeScheduler
 
@@ -30,7 +29,8 @@ class EtcdMember:
     client_port: int
     peer_port: int
     metrics_port: int
-    state: Literal["new", "existing"]
+    state: str
+    """`new`, `existing`, or the variable that says which."""
 
 
 def etcd_arguments(

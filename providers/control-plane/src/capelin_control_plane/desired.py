@@ -18,6 +18,7 @@ from capelin_control_plane.api import (
     ComponentSpec,
     Spec,
 )
+from capelin_control_plane.pod_settings import Pods
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy, problem_of_host, problem_of_port
 
 DEFAULT_PORT = 6443
@@ -92,6 +93,8 @@ class ControlPlane:
     """When this state was computed."""
     settings: Mapping[Component, ComponentSettings]
     addons: Addons
+    pods: Pods = field(default_factory=Pods)
+    """Settings of the backend Pods."""
 
     @property
     def renewal_share(self) -> float:
@@ -154,6 +157,7 @@ def desired_state(
             for component, settings in _component_specs(spec).items()
         },
         addons=spec.addons,
+        pods=spec.pods or Pods(),
     )
 
 

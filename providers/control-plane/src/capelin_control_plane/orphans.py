@@ -1,7 +1,7 @@
 """Control planes whose object is gone, for example since somebody removed its finalizer."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from capelin.client import ClientError
@@ -30,8 +30,8 @@ class Orphans:
     provider shares the state folder.
     """
 
-    def __init__(self, backend: Backend, grace: timedelta | None) -> None:
-        self._backend = backend
+    def __init__(self, backends: Iterable[Backend], grace: timedelta | None) -> None:
+        self._backends = tuple(backends)
         self._grace = grace
         self._missing_since: dict[ObjectKey, datetime] = {}
 
@@ -43,7 +43,8 @@ class Orphans:
 
     async def look(self, ctx: Context) -> None:
         """Report and delete once."""
-        missing = {key for key in self._backend.allocated() if await self._is_missing(ctx, key)}
+        allocated = [key for backend in self._backends for key in await _allocated(ctx, backend)]
+        missing = {key for key in allocated if await self._is_missing(ctx, key)}
         for key in missing - self._missing_since.keys():
             then = "" if self._grace is None else f"; it is deleted after {self._grace}"
             ctx.log.warning("control plane %s has no object any more%s", key, then)
@@ -51,7 +52,8 @@ class Orphans:
         self._missing_since = {key: since.get(key, ctx.now()) for key in missing}
         for key in overdue(self._missing_since, self._grace, ctx.now()):
             try:
-                await self._backend.delete(key)
+                for backend in self._backends:
+                    await backend.delete(key)
             except Blocked as blocked:
                 ctx.log.warning("control plane %s cannot be deleted: %s", key, blocked)
             else:
@@ -64,3 +66,11 @@ class Orphans:
         except ClientError:
             # Not ours to see, or nobody can tell now.
             return False
+
+
+async def _allocated(ctx: Context, backend: Backend) -> Collection[ObjectKey]:
+    try:
+        return await backend.allocated()
+    except ClientError as error:
+        ctx.log.warning("cannot look for control planes without an object: %s", error)
+        return []

@@ -1,6 +1,6 @@
 """Decides the next step from the instances that run to the desired ones. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -98,17 +98,17 @@ def _without_quorum_loss(
     return None
 
 
-def check_no_downgrade(plan: Plan, ready: Collection[str], version: str) -> None:
+def check_no_downgrade(serving: Iterable[str], version: str) -> None:
     """See to it that no API server of a newer version serves already.
+
+    Args:
+        serving: The versions of the API servers that are ready.
+        version: The desired version.
 
     Raises:
         Blocked: one does.
     """
-    newer = [
-        server.version
-        for server in plan.of("kube-apiserver")
-        if server.name in ready and Version.parse(server.version) > Version.parse(version)
-    ]
+    newer = [other for other in serving if Version.parse(other) > Version.parse(version)]
     if newer:
         raise Blocked(
             "InvalidConfiguration",

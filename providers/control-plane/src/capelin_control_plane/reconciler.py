@@ -1,15 +1,16 @@
 """Reconciles hosted control planes: observes, decides, applies, reports."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine, MachinePool
-from capelin.api.core import Secret
-from capelin.client import Client, ClientError
+from capelin.api.core import Deployment, Pod, Secret, Service, StatefulSet
+from capelin.client import Client, ClientError, Config
 from capelin.contract import (
     CLUSTER_NAME_LABEL,
     CONTROL_PLANE_LABEL,
@@ -18,12 +19,22 @@ from capelin.contract import (
     is_condition_true,
     named_by,
 )
-from capelin.controller import After, Context, Done, ObjectKey, Owns, Permission, Result
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    ObjectKey,
+    Owns,
+    Permission,
+    Result,
+    Watches,
+)
 from capelin.provider import Blocked, ControlPlaneContext, ControlPlaneReconciler
 
 from capelin_control_plane import status as conditions
-from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
 from capelin_control_plane.backends import Backend
+from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ControlPlane,
@@ -45,22 +56,45 @@ MANAGER = "capelin-control-plane"
 _RETRY_SECONDS = 5.0
 
 
+def control_plane_of(obj: BaseObject) -> Iterable[ObjectKey]:
+    """The control plane that an object of the backend Pods belongs to."""
+    name = owner_of(obj.metadata.labels, obj.metadata.annotations)
+    return [] if name is None else [ObjectKey(obj.namespace or "", name)]
+
+
+# Of the backend Pods. Label selectors keep others' pods away from the provider.
+_WATCHED = tuple(
+    Watches(kind, control_plane_of, {MANAGED_BY_LABEL: MANAGED_BY}, metadata_only=True)
+    for kind in (Pod, Deployment, StatefulSet, Service)
+)
+_CHANGED = ("create", "delete", "get", "patch")
+
+
 class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane]):
     """Reconciles hosted control planes."""
 
     finalizer = FINALIZER
-    watches = (Owns(Secret, labels={CLUSTER_NAME_LABEL: None}),)
-    permissions = (Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),)
+    watches = (Owns(Secret, labels={CLUSTER_NAME_LABEL: None}), *_WATCHED)
+    permissions = (
+        Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),
+        Permission("apps", ("deployments", "statefulsets"), _CHANGED),
+        Permission("policy", ("poddisruptionbudgets",), _CHANGED),
+        Permission("networking.k8s.io", ("networkpolicies",), _CHANGED),
+        Permission("", ("configmaps", "services"), _CHANGED),
+        Permission("", ("secrets", "pods"), ("delete",)),
+        Permission("", ("persistentvolumeclaims",), ("get", "delete")),
+        Permission("", ("nodes",), ("list",)),
+    )
 
     def __init__(
         self,
-        backend: Backend,
+        backends: Mapping[BackendName, Backend],
         policy: Policy = DEFAULT_POLICY,
         orphan_grace: timedelta | None = None,
     ) -> None:
-        self._backend = backend
+        self._backends = backends
         self._policy = policy
-        self._orphans = Orphans(backend, orphan_grace)
+        self._orphans = Orphans(backends.values(), orphan_grace)
         self._workload = WorkloadSync(MANAGER)
 
     @asynccontextmanager
@@ -116,23 +150,23 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     async def reconcile_normal(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Observe the instances, take the next step, and report."""
-        key, now = _key(obj), ctx.now()
+        key, now, backend = _key(obj), ctx.now(), self._backend_of(obj)
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         try:
             desired = _desired_state(obj, ctx.cluster, now, self._policy)
             authorities = await ensure_authorities(
                 ctx.client, obj, desired, may_create=address is None
             )
-            endpoint = await self._backend.allocate(key, desired, authorities, address)
+            endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
             if blocked.reason.startswith("Certificates"):
                 ctx.set_conditions(conditions.certificates_available(blocked))
             if address is not None:
-                await self._backend.keep_running(key, address)
+                await backend.keep_running(key, address)
             raise
         # Before anything runs there: whoever deletes the control plane has to find it.
         await ctx.apply_metadata(obj, annotations={ADDRESS_ANNOTATION: endpoint.address})
-        observed = await reconcile_instances(self._backend, key, endpoint, desired)
+        observed = await reconcile_instances(backend, key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
             raise observed.blocked
         if observed.answers or obj.spec.control_plane_endpoint is not None:
@@ -145,7 +179,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:
             await ctx.send_status()
-            objects = await self._sync_workload(key, endpoint, desired, authorities)
+            config = backend.client_config(endpoint)
+            objects = await self._sync_workload(key, config, endpoint, desired, authorities)
             ctx.set_conditions(objects)
         return _requeue(obj, observed, now)
 
@@ -157,30 +192,51 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             if await ctx.client.find(CapelinControlPlane, replaced_by, key.namespace) is not None:
                 # A copy: what runs belongs to the control plane that the Cluster names.
                 return Done()
+        address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
+        if address is None and obj.spec.backend not in self._backends:
+            return Done()
+        backend = self._backend_of(obj)
         workers = await _workers_of(ctx, obj)
         if workers:
             message = f"{', '.join(workers)} still need the API; they are deleted first"
             ctx.set_conditions(ConditionSpec(DELETING, "True", conditions.WORKERS_REMAIN, message))
-            if address := obj.metadata.annotations.get(ADDRESS_ANNOTATION):
-                await self._backend.keep_running(key, address)
+            if address is not None:
+                await backend.keep_running(key, address)
             return After(_RETRY_SECONDS)
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()
-        await self._backend.delete(key)
+        await backend.delete(key)
         self._workload.forget(key)
         return Done()
 
     async def _release(self, key: ObjectKey) -> None:
         self._workload.forget(key)
-        await self._backend.release(key)
+        for backend in self._backends.values():
+            await backend.release(key)
+
+    def _backend_of(self, obj: CapelinControlPlane) -> Backend:
+        backend = self._backends.get(obj.spec.backend)
+        if backend is None:
+            raise Blocked(
+                conditions.BACKEND_NOT_AVAILABLE,
+                f"spec.backend: this provider does not run control planes on {obj.spec.backend}",
+                f"write backend: {' or '.join(sorted(self._backends))}, or ask its administrator"
+                f" for --backends={obj.spec.backend.lower()}; pods need a management cluster with"
+                " nodes",
+            )
+        return backend
 
     async def _sync_workload(
-        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, authorities: Authorities
+        self,
+        key: ObjectKey,
+        config: Config,
+        endpoint: Endpoint,
+        desired: ControlPlane,
+        authorities: Authorities,
     ) -> ConditionSpec:
         type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
         objects = workload_objects(desired, endpoint, authorities.ca.certificate_pem)
         try:
-            config = self._backend.client_config(endpoint)
             await self._workload.apply(key, config, objects, desired.now)
         except ClientError as error:
             message = f"cannot apply them: {error}"

@@ -42,6 +42,7 @@ API_SERVERS_DEGRADED = "APIServersDegraded"
 NOT_APPLIED = "NotApplied"
 NO_REPLICAS = "NoReplicas"
 INVALID_CONFIGURATION = "InvalidConfiguration"
+BACKEND_NOT_AVAILABLE = "BackendNotAvailable"
 WORKERS_REMAIN = "WaitingForWorkersDeletion"
 
 _COMPONENTS: dict[str, Component] = {

@@ -111,7 +111,7 @@ async def test_an_unreadable_owner_concerns_no_other_control_plane(
     for content in ("", "[]", "{}", "\0" * 100):
         (broken / "owner.json").write_text(content)
         await idle.allocate(control_plane())
-        assert idle.backend.allocated() == {KEY}
+        assert await idle.backend.allocated() == {KEY}
         await idle.backend.delete(KEY)
         idle.endpoint = None
     assert broken.exists()

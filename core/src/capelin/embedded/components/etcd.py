@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Literal
 
 from capelin.embedded.components.arguments import (
     CertificateFiles,
@@ -67,7 +66,8 @@ class Etcd:
     """The peer URLs of all members by name, this one included."""
     token: str
     """The same for all members of a cluster, so that two clusters never mix."""
-    state: Literal["new", "existing"] = "new"
+    state: str = "new"
+    """`new` or `existing`; in a pod, the variable that says which."""
     serving: CertificateFiles
     client_ca: PurePath
     peer: CertificateFiles

@@ -5,7 +5,7 @@ from capelin.embedded.processes.proc import marked_processes
 from capelin.embedded.processes.process import Exit, Process, kill_all
 from capelin.embedded.processes.reconcile import Backoff, Phase
 from capelin.embedded.processes.spec import Command, Limits, Liveness, Probe, ProcessSpec
-from capelin.embedded.processes.state_dir import private_folder, write_private
+from capelin.embedded.processes.state_dir import exit_reason, private_folder, write_private
 from capelin.embedded.processes.supervisor import (
     AlreadySupervisedError,
     NotReadyError,
@@ -29,6 +29,7 @@ __all__ = [
     "ProcessState",
     "Supervisor",
     "SupervisorFailedError",
+    "exit_reason",
     "kill_all",
     "liveness_probe",
     "marked_processes",

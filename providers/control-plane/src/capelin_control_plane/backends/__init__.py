@@ -61,7 +61,7 @@ class Backend(Protocol):
         """Stop supervising a control plane. It keeps running."""
         ...
 
-    def allocated(self) -> set[ObjectKey]:
+    async def allocated(self) -> set[ObjectKey]:
         """The objects that something on this backend belongs to, whether or not they exist."""
         ...
 

@@ -136,7 +136,9 @@ class ProcessesBackend:
         await self._declare_once(supervised)
         programs, blocked = None, None
         try:
-            check_no_downgrade(plan, supervised.ready, desired.version)
+            servers = plan.of("kube-apiserver")
+            serving = [each.version for each in servers if each.name in supervised.ready]
+            check_no_downgrade(serving, desired.version)
             programs = await self._programs(key, desired.version)
         except Blocked as error:
             # Everything but the upgrade goes on.
@@ -232,7 +234,7 @@ class ProcessesBackend:
                 # It ended by itself: the next reconcile supervises anew.
                 _log.exception("the supervisor of %s failed: %s", key, ended)
 
-    def allocated(self) -> set[ObjectKey]:
+    async def allocated(self) -> set[ObjectKey]:
         """The objects that state directories belong to."""
         owners = all_owners(self._state)
         for path in owners.keys() - self._unreadable:

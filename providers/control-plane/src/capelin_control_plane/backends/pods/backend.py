@@ -1,0 +1,324 @@
+"""Control planes as pods of the management cluster: objects applied, and their pods observed."""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from capelin.api import Resource, Unstructured, resource_of
+from capelin.api.core import Node, Pod
+from capelin.client import Client, Config, Invalid, needs_apply
+from capelin.controller import ObjectKey
+from capelin.pki import KeyPair, new_kubeconfig
+from capelin.provider import Blocked
+
+from capelin_control_plane.backends.pods.exposure import api_server_service, endpoint_of
+from capelin_control_plane.backends.pods.names import (
+    COMPONENT_LABEL,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    Names,
+    owner_of,
+)
+from capelin_control_plane.backends.pods.objects import (
+    ETCD_STATE_KEY,
+    DesiredObjects,
+    desired_objects,
+    etcd_state,
+    labelled,
+    pki_secret,
+)
+from capelin_control_plane.backends.pods.pki_secret import key_pair, pki_data
+from capelin_control_plane.backends.pods.pod_status import instance_status
+from capelin_control_plane.backends.pods.rollout import (
+    is_complete,
+    next_etcd_state,
+    workloads_to_apply,
+)
+from capelin_control_plane.backends.pods.trees import fields_at, value_at
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
+from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
+from capelin_control_plane.plan import check_no_downgrade
+
+MANAGER = "capelin-control-plane-pods"
+
+_CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
+_CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+_DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
+_NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
+_BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+_SECRETS = Resource("", "v1", "Secret", "secrets")
+_SERVICES = Resource("", "v1", "Service", "services")
+_STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
+
+_MOST_MEMBERS = 5
+# What nobody watches is compared with what is desired so often.
+_RESYNC = timedelta(minutes=2)
+# API servers of a control plane that is deleted serve nobody: no time to end in order.
+_STOP_SECONDS = 1
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a control plane between two calls."""
+
+    names: Names
+    service: Unstructured
+    admin: KeyPair
+    ca: bytes
+    renew_at: datetime | None
+    objects: DesiredObjects | None = None
+    live: Mapping[Component, Unstructured] = field(default_factory=dict[Component, Unstructured])
+    statuses: tuple[InstanceStatus, ...] = ()
+    synced: tuple[str, datetime] | None = None
+    """The digest of the supporting objects that were last compared, and when."""
+
+
+class PodsBackend:
+    """Runs control planes as pods of the management cluster. They outlive the provider."""
+
+    def __init__(self, client: Client, namespace: str | None = None) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._known: dict[ObjectKey, _Known] = {}
+
+    async def allocate(
+        self,
+        key: ObjectKey,
+        desired: ControlPlane,
+        authorities: Authorities,
+        address: str | None,
+    ) -> Endpoint:
+        """Apply the Service of the API servers, and the Secret with renewed certificates."""
+        names = Names.of(key)
+        secret = await self._client.find(_SECRETS, names.pki, key.namespace)
+        if address is not None and secret is None:
+            await self._check_data(names, address)
+        manifest = labelled(api_server_service(desired, names), desired, names, "kube-apiserver")
+        service = await self._ensure(manifest)
+        endpoint = await self._endpoint(desired, names, service)
+        present = {
+            name: base64.b64decode(content) for name, content in fields_at(secret, "data").items()
+        }
+        data, renew_at = await asyncio.to_thread(
+            pki_data, desired, authorities, names, endpoint.host, present
+        )
+        if data != present:
+            await self._ensure(pki_secret(desired, names, data))
+        admin = key_pair(data["admin.pem"])
+        if admin is None:
+            raise ValueError("the provider's own certificate cannot be read")
+        before = self._known.get(key)
+        self._known[key] = _Known(
+            names,
+            manifest,
+            admin,
+            authorities.ca.certificate_pem,
+            renew_at,
+            synced=before.synced if before else None,
+        )
+        return endpoint
+
+    async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
+        """Read the workloads and pods of a control plane."""
+        del endpoint
+        known = self._known[key]
+        try:
+            objects = known.objects = desired_objects(desired, known.names, known.service)
+        except InvalidSpecError as error:
+            raise Blocked("InvalidConfiguration", str(error)) from error
+        labels = known.names.labels()
+        deployments, stateful_sets, pods = await asyncio.gather(
+            self._client.list(_DEPLOYMENTS, key.namespace, labels=labels),
+            self._client.list(_STATEFUL_SETS, key.namespace, labels=labels),
+            self._client.list(Pod, key.namespace, labels=labels),
+        )
+        known.live = {
+            component: workload
+            for workload in (*deployments.items, *stateful_sets.items)
+            for component in PROGRAMS
+            if value_at(workload, "metadata", "labels", COMPONENT_LABEL) == component
+        }
+        statuses = [instance_status(pod, objects.digests) for pod in pods.items]
+        known.statuses = tuple(
+            sorted((status for status in statuses if status), key=lambda status: status.name)
+        )
+        return Observed(
+            statuses=known.statuses,
+            complete=is_complete(desired, objects, known.statuses),
+            blocked=_downgrade(desired, known.statuses),
+            renew_at=known.renew_at,
+        )
+
+    async def apply(
+        self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
+    ) -> bool:
+        """Apply the objects that may change now."""
+        del endpoint
+        known = self._known[key]
+        objects = known.objects
+        if objects is None or observed.blocked is not None:
+            return False
+        await self._sync(known, objects, desired)
+        workloads = workloads_to_apply(desired, objects, known.live, observed.statuses)
+        applied = [
+            await self._ensure(workload.manifest, known.live.get(workload.component))
+            is not known.live.get(workload.component)
+            for workload in workloads
+        ]
+        return any(applied)
+
+    async def keep_running(self, key: ObjectKey, address: str) -> None:
+        """Nothing to do: the management cluster keeps pods running."""
+
+    async def release(self, key: ObjectKey) -> None:
+        """Forget a control plane. It keeps running."""
+        self._known.pop(key, None)
+
+    async def allocated(self) -> set[ObjectKey]:
+        """The objects that etcd clusters belong to."""
+        listed = await self._client.list(
+            _STATEFUL_SETS, self._namespace, labels={MANAGED_BY_LABEL: MANAGED_BY}
+        )
+        return {
+            ObjectKey(item["metadata"]["namespace"], owner)
+            for item in listed.items
+            if (owner := _owner(item))
+        }
+
+    async def delete(self, key: ObjectKey) -> None:
+        """Delete everything that belongs to a control plane, and wait for its pods to end."""
+        names = Names.of(key)
+        for resource, name in _deletable(names):
+            await self._delete_own(names, resource, name)
+        pods = await self._client.list(Pod, key.namespace, labels=names.labels())
+        for pod in pods.items:
+            await self._client.delete(
+                Pod, pod.name, key.namespace, uid=pod.uid, grace_seconds=_STOP_SECONDS
+            )
+        if pods.items:
+            raise Blocked("StoppingPods", "waiting for its pods to end", retry_seconds=1.0)
+        self._known.pop(key, None)
+
+    def client_config(self, endpoint: Endpoint) -> Config:
+        """The provider's own access to the API of a control plane."""
+        for known in self._known.values():
+            if known.names.api_server_host == endpoint.address:
+                kubeconfig = new_kubeconfig(endpoint.url, known.ca, "capelin", known.admin)
+                return Config.from_kubeconfig(kubeconfig)
+        raise KeyError(endpoint.address)
+
+    async def _check_data(self, names: Names, address: str) -> None:
+        """A control plane that ran before is not begun anew without its data."""
+        state, etcd, claim = await asyncio.gather(
+            self._client.find(_CONFIG_MAPS, names.etcd_state, names.namespace),
+            self._client.find(_STATEFUL_SETS, names.of_component("etcd"), names.namespace),
+            self._client.find(_CLAIMS, f"data-{names.member(0)}", names.namespace),
+        )
+        if address != names.api_server_host or not (state or etcd or claim):
+            raise Blocked(
+                "DataMissing",
+                f"the control plane ran as {address}, and nothing of it is in namespace"
+                f" {names.namespace}; a new etcd in its place would be an empty cluster",
+                "restore its PersistentVolumeClaims and its StatefulSet from a backup",
+            )
+
+    async def _endpoint(
+        self, desired: ControlPlane, names: Names, service: Unstructured
+    ) -> Endpoint:
+        needs_node = desired.host is None and desired.pods.exposure.type == "NodePort"
+        nodes = (await self._client.list(Node)).items if needs_node else ()
+        return endpoint_of(desired, names, service, nodes)
+
+    async def _sync(self, known: _Known, objects: DesiredObjects, desired: ControlPlane) -> None:
+        """Apply what supports the workloads, unless it was just found as it should be."""
+        names = known.names
+        live = await self._client.find(_CONFIG_MAPS, names.etcd_state, names.namespace)
+        present = value_at(live, "data", ETCD_STATE_KEY)
+        state = next_etcd_state(desired, present, known.statuses, has_etcd="etcd" in known.live)
+        await self._ensure(etcd_state(desired, names, state), live)
+        digest = hashlib.sha256(json.dumps(objects.supporting, sort_keys=True).encode()).hexdigest()
+        if known.synced and known.synced[0] == digest and desired.now - known.synced[1] < _RESYNC:
+            return
+        await asyncio.gather(*map(self._ensure, objects.supporting))
+        known.synced = digest, desired.now
+
+    async def _ensure(
+        self, manifest: Unstructured, live: Unstructured | None = None
+    ) -> Unstructured:
+        """Apply an object unless it is as desired; return it as it is then."""
+        resource, metadata = resource_of(manifest), manifest["metadata"]
+        if live is None:
+            live = await self._client.find(resource, metadata["name"], metadata["namespace"])
+        if live is not None:
+            if _owner(live) != _owner(manifest):
+                raise Blocked(
+                    "NameTaken",
+                    f"{resource.kind} {metadata['name']} in namespace {metadata['namespace']} is"
+                    " not this control plane's",
+                    "delete it, or give the control plane another name",
+                )
+            if not needs_apply(live, manifest, MANAGER):
+                return live
+        try:
+            return await self._client.apply(manifest, resource=resource, manager=MANAGER)
+        except Invalid as error:
+            raise Blocked(
+                "InvalidConfiguration",
+                f"the management cluster refuses {resource.kind} {metadata['name']}: {error}",
+            ) from error
+
+    async def _delete_own(self, names: Names, resource: Resource, name: str) -> None:
+        live = await self._client.find(resource, name, names.namespace)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return
+        # The volumes of a StatefulSet have its labels, and no annotations.
+        if resource is _CLAIMS or _owner(live) == names.control_plane:
+            await self._client.delete(
+                resource,
+                name,
+                names.namespace,
+                uid=live["metadata"]["uid"],
+                propagation="Background",
+            )
+
+
+def _owner(live: Unstructured) -> str | None:
+    return owner_of(
+        fields_at(live, "metadata", "labels"), fields_at(live, "metadata", "annotations")
+    )
+
+
+def _downgrade(desired: ControlPlane, statuses: Iterable[InstanceStatus]) -> Blocked | None:
+    try:
+        check_no_downgrade(
+            [
+                each.version
+                for each in statuses
+                if each.component == "kube-apiserver" and each.ready
+            ],
+            desired.version,
+        )
+    except Blocked as blocked:
+        return blocked
+    return None
+
+
+def _deletable(names: Names) -> list[tuple[Resource, str]]:
+    """Everything that a control plane may have, what makes pods first."""
+    components = [names.of_component(component) for component in PROGRAMS]
+    return [
+        *((_DEPLOYMENTS, name) for name in components),
+        (_STATEFUL_SETS, names.of_component("etcd")),
+        *((_SERVICES, name) for name in (*components[:2], names.etcd_members)),
+        *((_BUDGETS, name) for name in components),
+        *((_NETWORK_POLICIES, name) for name in components),
+        (_SECRETS, names.pki),
+        *((_CLAIMS, f"data-{names.member(index)}") for index in range(_MOST_MEMBERS)),
+        # Last: while it is there, nothing begins anew.
+        (_CONFIG_MAPS, names.etcd_state),
+    ]

@@ -1,0 +1,112 @@
+"""Where clients reach the API servers: their Service, and the address that comes of it. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from capelin.api import Unstructured
+from capelin.api.core import Node
+from capelin.provider import Blocked
+
+from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
+from capelin_control_plane.backends.pods.trees import items_at
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.instances import Endpoint
+
+_NODE_PORTS = range(30000, 32768)
+
+
+def service_port(desired: ControlPlane) -> int:
+    """The port of the API servers' Service inside the management cluster."""
+    is_node_port = desired.pods.exposure.type == "NodePort"
+    return API_SERVER_PORT if is_node_port else desired.port
+
+
+def api_server_service(desired: ControlPlane, names: Names) -> Unstructured:
+    """The Service of the API servers. It sends nothing to those that are not ready."""
+    exposure = desired.pods.exposure
+    port: dict[str, Any] = {
+        "name": "https",
+        "port": service_port(desired),
+        "targetPort": API_SERVER_PORT,
+        "protocol": "TCP",
+    }
+    if exposure.type == "NodePort" and desired.port in _NODE_PORTS:
+        # The endpoint is in every machine's kubeconfig: a new Service has the same port.
+        port["nodePort"] = desired.port
+    spec: dict[str, Any] = {
+        "type": exposure.type,
+        "selector": names.labels("kube-apiserver"),
+        "ports": [port],
+    }
+    if exposure.load_balancer_class is not None:
+        spec["loadBalancerClass"] = exposure.load_balancer_class
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": names.of_component("kube-apiserver"),
+            "namespace": names.namespace,
+            "annotations": dict(exposure.annotations),
+        },
+        "spec": spec,
+    }
+
+
+def endpoint_of(
+    desired: ControlPlane, names: Names, service: Mapping[str, Any], nodes: Iterable[Node] = ()
+) -> Endpoint:
+    """The endpoint that a Service gives.
+
+    Args:
+        desired: The control plane.
+        names: The names of its objects.
+        service: The Service as it is.
+        nodes: The nodes of the management cluster, where the host is one of theirs.
+
+    Raises:
+        Blocked: there is no address yet.
+    """
+    spec, exposure = service["spec"], desired.pods.exposure.type
+    port = desired.port
+    host = desired.host
+    match exposure:
+        case "NodePort":
+            port = spec["ports"][0].get("nodePort")
+            host = host or _node_address(nodes)
+            problem = "no node of the management cluster is ready and has an internal address"
+        case "LoadBalancer":
+            host = host or _balancer_host(service)
+            problem = (
+                "the load balancer of the management cluster has given no address yet to Service"
+                f" {names.of_component('kube-apiserver')}"
+            )
+        case "ClusterIP":
+            cluster_ip = spec.get("clusterIP")
+            host = host or (None if cluster_ip in {None, "", "None"} else cluster_ip)
+            problem = "the management cluster has given its Service no address yet"
+    if not host or not port:
+        raise Blocked(
+            "WaitingForAddress",
+            problem,
+            "if it never will, write another spec.pods.exposure.type",
+        )
+    return Endpoint(names.api_server_host, host, port)
+
+
+def _node_address(nodes: Iterable[Node]) -> str | None:
+    """The first node's by name: the same one each time, until the endpoint is written down."""
+    for node in sorted(nodes, key=lambda node: node.name):
+        if any(
+            state.type == "Ready" and state.status == "True" for state in node.status.conditions
+        ):
+            for address in node.status.addresses:
+                if address.type == "InternalIP":
+                    return address.address
+    return None
+
+
+def _balancer_host(service: Mapping[str, Any]) -> str | None:
+    for ingress in items_at(service, "status", "loadBalancer", "ingress"):
+        if host := ingress.get("ip") or ingress.get("hostname"):
+            return host
+    return None

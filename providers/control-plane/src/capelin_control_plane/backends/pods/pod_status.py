@@ -1,0 +1,94 @@
+"""What the pods of a control plane do, as the status of its instances. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from capelin.api.core import ContainerStatus, Pod
+from capelin.embedded.processes import exit_reason
+
+from capelin_control_plane.backends.pods.names import (
+    COMPONENT_LABEL,
+    DIGEST_ANNOTATION,
+    VERSION_LABEL,
+)
+from capelin_control_plane.backends.pods.trees import fields_at
+from capelin_control_plane.desired import FIELDS, PROGRAMS, Component
+from capelin_control_plane.instances import InstanceStatus
+
+_HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
+# They take turns, and their messages change. The events of the pod say more.
+_CANNOT_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"})
+
+
+def instance_status(pod: Pod, digests: Mapping[Component, str]) -> InstanceStatus | None:
+    """The status of a pod. None for one that is going, or is no component of a control plane.
+
+    Args:
+        pod: The pod.
+        digests: By component, the digest of the desired template.
+    """
+    labels = pod.metadata.labels
+    if pod.metadata.deletion_timestamp or labels.get(COMPONENT_LABEL) not in PROGRAMS:
+        return None
+    component = cast("Component", labels[COMPONENT_LABEL])
+    ready = any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
+    return InstanceStatus(
+        name=pod.name,
+        component=component,
+        version=labels.get(VERSION_LABEL, "").replace("_", "+"),
+        ready=ready,
+        current=pod.metadata.annotations.get(DIGEST_ANNOTATION) == digests.get(component),
+        failure="" if ready else failure_of(pod, component),
+    )
+
+
+def failure_of(pod: Pod, component: Component) -> str:
+    """Why a pod is not ready, if something is wrong with it."""
+    for state in pod.status.conditions:
+        if (state.type, state.status) == ("PodScheduled", "False"):
+            return f"cannot be scheduled: {state.message or state.reason}"
+    for container in pod.status.container_statuses:
+        if problem := _exit(container, component) or _waiting(container):
+            return problem
+    if pod.status.phase == "Failed":
+        return f"has failed: {pod.status.message or pod.status.reason or 'no reason is known'}"
+    return ""
+
+
+def exit_message(pod: Pod) -> str:
+    """The last words of a container that has ended, whether or not it was started again."""
+    for container in pod.status.container_statuses:
+        if (terminated := _terminated(container)) is not None:
+            return exit_reason(str(terminated.get("message") or "").splitlines())
+    return ""
+
+
+def _exit(container: ContainerStatus, component: Component) -> str:
+    terminated = _terminated(container)
+    if terminated is None:
+        return ""
+    reason = exit_reason(str(terminated.get("message") or "").splitlines())
+    if reason:
+        return f"ended: {reason}"
+    if terminated.get("reason") == "OOMKilled":
+        return f"ran out of memory; raise spec.{FIELDS[component]}.resources.memory"
+    return f"ended with exit code {terminated.get('exitCode')}"
+
+
+def _terminated(container: ContainerStatus) -> Mapping[str, Any] | None:
+    for state in (container.state, container.last_state):
+        terminated = fields_at(state, "terminated")
+        if terminated.get("exitCode"):
+            return terminated
+    return None
+
+
+def _waiting(container: ContainerStatus) -> str:
+    waiting = fields_at(container.state, "waiting")
+    reason = str(waiting.get("reason") or "")
+    if reason in _HARMLESS:
+        return ""
+    if reason in _CANNOT_PULL:
+        return f"cannot be started: image {container.image} cannot be pulled"
+    message = "" if reason == "CrashLoopBackOff" else str(waiting.get("message") or "")
+    return f"cannot be started: {reason}{': ' if message else ''}{message}"

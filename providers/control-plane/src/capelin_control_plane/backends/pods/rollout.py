@@ -1,0 +1,88 @@
+"""Which workloads of a control plane may change now: etcd, then API servers, then the rest. Pure.
+
+How their pods are replaced is up to StatefulSets and Deployments.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from capelin.api import Unstructured
+
+from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION
+from capelin_control_plane.backends.pods.objects import DesiredObjects, EtcdState, Workload
+from capelin_control_plane.backends.pods.trees import fields_at, value_at
+from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.instances import InstanceStatus
+
+
+def workloads_to_apply(
+    desired: ControlPlane,
+    objects: DesiredObjects,
+    live: Mapping[Component, Unstructured],
+    statuses: Sequence[InstanceStatus],
+) -> tuple[Workload, ...]:
+    """The workloads that may be made as desired now.
+
+    Args:
+        desired: The control plane.
+        objects: Its desired objects.
+        live: The workloads that are there.
+        statuses: Its pods.
+    """
+    allowed = [objects.etcd]
+    is_etcd_settled = _is_settled(statuses, "etcd", desired.etcd_replicas)
+    servers = objects.api_server
+    # The first API server starts beside etcd, and waits for it: it is ready sooner.
+    if _is_same(servers, live) or servers.component not in live or is_etcd_settled:
+        allowed.append(servers)
+    answers = any(status.ready for status in _of(statuses, "kube-apiserver"))
+    # These are never newer than an API server.
+    are_servers_settled = _is_settled(statuses, "kube-apiserver", desired.replicas)
+    for controller in objects.controllers:
+        is_new = controller.component not in live
+        if _is_same(controller, live) or (answers if is_new else are_servers_settled):
+            allowed.append(controller)
+    return tuple(allowed)
+
+
+def next_etcd_state(
+    desired: ControlPlane,
+    present: EtcdState | None,
+    statuses: Sequence[InstanceStatus],
+    *,
+    has_etcd: bool,
+) -> EtcdState:
+    """Whether etcd's cluster has formed. If nobody knows any more, no empty one may begin."""
+    if present is None:
+        return "existing" if has_etcd else "new"
+    members = _of(statuses, "etcd")
+    if len(members) >= desired.etcd_replicas and all(member.ready for member in members):
+        return "existing"
+    return present
+
+
+def is_complete(
+    desired: ControlPlane, objects: DesiredObjects, statuses: Sequence[InstanceStatus]
+) -> bool:
+    """Whether exactly the desired pods are there, ready or not."""
+    counts = {
+        "etcd": desired.etcd_replicas,
+        "kube-apiserver": desired.replicas,
+        **{workload.component: min(desired.replicas, 2) for workload in objects.controllers},
+    }
+    return all(status.current for status in statuses) and all(
+        len(_of(statuses, component)) == count for component, count in counts.items()
+    )
+
+
+def _is_same(workload: Workload, live: Mapping[Component, Unstructured]) -> bool:
+    template = fields_at(live.get(workload.component), "spec", "template")
+    return value_at(template, "metadata", "annotations", DIGEST_ANNOTATION) == workload.digest
+
+
+def _is_settled(statuses: Iterable[InstanceStatus], component: Component, replicas: int) -> bool:
+    pods = _of(statuses, component)
+    return len(pods) == replicas and all(pod.ready and pod.current for pod in pods)
+
+
+def _of(statuses: Iterable[InstanceStatus], component: str) -> list[InstanceStatus]:
+    return [status for status in statuses if status.component == component]

@@ -1,0 +1,124 @@
+"""API types of control planes that run as pods of the management cluster."""
+
+from typing import Annotated, Literal
+
+from annotated_types import MaxLen, MinLen
+from capelin.api import (
+    AnyObject,
+    AnyValue,
+    DNSSubdomain,
+    Model,
+    Quantity,
+    immutable,
+    rule,
+    set_list,
+)
+
+ImageRepository = Annotated[str, MinLen(1), MaxLen(255)]
+StorageClassName = Annotated[str, MinLen(1), MaxLen(253)]
+AnnotationValue = Annotated[str, MaxLen(4096)]
+JsonPointer = Annotated[str, MinLen(1), MaxLen(512)]
+
+PodComponent = Literal["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+PatchedKind = Literal[
+    "Deployment", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"
+]
+
+
+class Images(Model):
+    """Where the images of the control plane come from."""
+
+    repository: ImageRepository = "registry.k8s.io"
+    """Registry and path of the images, such as `registry.example.com/mirror`."""
+    etcd: Annotated[str, MinLen(1), MaxLen(512)] | None = None
+    """Image of etcd in place of the one that Capelin was tested with."""
+    pull_secrets: Annotated[list[DNSSubdomain], MaxLen(8), set_list()] = []
+    """Names of secrets in the control plane's namespace, with credentials of the registry."""
+
+
+class Exposure(Model):
+    """How clients reach the API servers."""
+
+    type: Literal["LoadBalancer", "NodePort", "ClusterIP"] = "LoadBalancer"
+    """Type of the API servers' Service.
+
+    `LoadBalancer` has the management cluster's load balancer give an address. `NodePort` takes the
+    internal address of a node, unless `spec.controlPlaneEndpoint` names another one. `ClusterIP` is
+    for clients inside the management cluster.
+    """
+    annotations: Annotated[dict[str, AnnotationValue], MaxLen(32)] = {}
+    """Annotations of the Service, such as those that a cloud's load balancer reads."""
+    load_balancer_class: Annotated[str, MinLen(1), MaxLen(253)] | None = None
+    """Class of the load balancer, if not the management cluster's default."""
+
+    rules = (
+        rule(
+            "!has(self.loadBalancerClass) || self.type == 'LoadBalancer'",
+            "loadBalancerClass is for the type LoadBalancer",
+            field_path=".loadBalancerClass",
+        ),
+    )
+
+
+class EtcdVolume(Model):
+    """Where the members of etcd keep their data."""
+
+    medium: Literal["PersistentVolume", "Memory"] = "PersistentVolume"
+    """`Memory` is for tests: all data is lost with its pod."""
+    size: Quantity = "4Gi"
+    """Size of each member's volume. In memory, it counts as memory of the pod."""
+    storage_class: StorageClassName | None = None
+    """Storage class, if not the management cluster's default."""
+
+
+class JsonPatchOperation(Model):
+    """One operation of a JSON patch (RFC 6902)."""
+
+    op: Literal["add", "remove", "replace"]
+    """What to do."""
+    path: JsonPointer
+    """Where, such as `/spec/template/spec/priorityClassName`."""
+    value: AnyValue | None = None
+    """What to add or put in place."""
+
+
+class PatchTarget(Model):
+    """The generated objects that a patch changes."""
+
+    kind: PatchedKind
+    """Kind of the objects."""
+    component: PodComponent | None = None
+    """Component of the control plane, if not all of that kind."""
+
+
+class Patch(Model):
+    """A change of generated objects: either `merge` or `json`."""
+
+    target: PatchTarget
+    """What is changed."""
+    merge: AnyObject | None = None
+    """A strategic merge patch: lists of containers, volumes and so on are merged by name."""
+    json_: Annotated[list[JsonPatchOperation], MinLen(1), MaxLen(32)] | None = None
+    """A JSON patch."""
+
+    rules = (
+        rule("has(self.merge) != has(self.json)", "a patch has either merge or json, and not both"),
+    )
+
+
+class Pods(Model):
+    """Settings of a control plane that runs as pods of the management cluster."""
+
+    images: Images = Images()
+    """Where the images come from."""
+    exposure: Exposure = Exposure()
+    """How clients reach the API servers."""
+    etcd_volume: Annotated[
+        EtcdVolume, immutable("the volumes of etcd cannot be changed once they are there")
+    ] = EtcdVolume()
+    """Where the members of etcd keep their data."""
+    patches: Annotated[list[Patch], MaxLen(32)] = []
+    """Changes of generated objects, in their order.
+
+    Pods must stay within the restricted pod security standard.
+    """

@@ -1,0 +1,87 @@
+"""What is said about a pod that is not ready: the same words each time."""
+
+from typing import Any
+
+import pytest
+from capelin.api.core import Pod
+from capelin_control_plane.backends.pods.names import MANAGED_BY_LABEL, Names, owner_of
+from capelin_control_plane.backends.pods.pod_status import failure_of, instance_status
+
+from .pod_objects import NAMES, objects_of, on_pods
+
+OBJECTS = objects_of(on_pods())
+
+
+def pod(state: dict[str, Any] | None = None, *, ready: bool = False, **fields: Any) -> Pod:
+    template = OBJECTS.api_server.manifest["spec"]["template"]
+    container = {"name": "kube-apiserver", "image": "r/kube-apiserver:v1.34.4", **(state or {})}
+    return Pod.read(
+        {
+            "metadata": {"name": "one-x", "namespace": "default", **template["metadata"], **fields},
+            "spec": template["spec"],
+            "status": {
+                "conditions": [{"type": "Ready", "status": str(ready)}],
+                "containerStatuses": [container],
+            },
+        }
+    )
+
+
+def test_a_ready_pod_of_the_desired_template_is_current() -> None:
+    status = instance_status(pod(ready=True), OBJECTS.digests)
+    assert status is not None
+    assert (status.component, status.version) == ("kube-apiserver", "v1.34.4")
+    assert (status.ready, status.current, status.failure) == (True, True, "")
+
+
+def test_a_pod_of_another_template_is_outdated() -> None:
+    other = objects_of(on_pods("v1.33.13")).digests
+    status = instance_status(pod(ready=True), other)
+    assert status is not None
+    assert not status.current
+
+
+def test_a_pod_that_is_going_does_not_count() -> None:
+    going = pod(ready=True, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert instance_status(going, OBJECTS.digests) is None
+
+
+def test_a_pod_leads_to_its_control_plane() -> None:
+    metadata = pod().metadata
+    assert owner_of(metadata.labels, metadata.annotations) == NAMES.control_plane
+    assert owner_of({}, metadata.annotations) is None
+    assert Names("default", "one").labels()[MANAGED_BY_LABEL]
+
+
+ENDED = {"exitCode": 1, "message": 'E1122 08:00:01.123456       1 run.go:72] "bad" err="no flag"'}
+
+
+@pytest.mark.parametrize(
+    ("state", "failure"),
+    [
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, ""),
+        ({"state": {"running": {}}}, ""),
+        (
+            {"state": {"waiting": {"reason": "ErrImagePull", "message": "at 12:00"}}},
+            "cannot be started: image r/kube-apiserver:v1.34.4 cannot be pulled",
+        ),
+        (
+            {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no key"}}},
+            "cannot be started: CreateContainerConfigError: no key",
+        ),
+        ({"state": {"terminated": ENDED}}, 'ended: "bad" err="no flag"'),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "20s"}},
+                "lastState": {"terminated": ENDED},
+            },
+            'ended: "bad" err="no flag"',
+        ),
+        (
+            {"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+            "ran out of memory; raise spec.apiServer.resources.memory",
+        ),
+    ],
+)
+def test_a_failure_is_named_without_what_changes(state: dict[str, Any], failure: str) -> None:
+    assert failure_of(pod(state), "kube-apiserver") == failure

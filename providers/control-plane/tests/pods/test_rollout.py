@@ -1,0 +1,108 @@
+"""In what order the workloads of a control plane change."""
+
+from dataclasses import replace
+
+import pytest
+from capelin.api import Unstructured
+from capelin_control_plane.backends.pods.objects import DesiredObjects, EtcdState
+from capelin_control_plane.backends.pods.rollout import (
+    is_complete,
+    next_etcd_state,
+    workloads_to_apply,
+)
+from capelin_control_plane.desired import Component
+from capelin_control_plane.instances import InstanceStatus
+
+from .pod_objects import objects_of, on_pods
+
+ALL: tuple[Component, ...] = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+DESIRED = on_pods()
+NEW = objects_of(DESIRED)
+OLD = objects_of(on_pods("v1.33.13"))
+
+
+def status(component: Component, *, ready: bool = True, current: bool = True) -> InstanceStatus:
+    return InstanceStatus(
+        name=f"{component}-x", component=component, version="v1.34.4", ready=ready, current=current
+    )
+
+
+def running(objects: DesiredObjects, *components: Component) -> dict[Component, Unstructured]:
+    all_ = (objects.etcd, objects.api_server, *objects.controllers)
+    return {each.component: each.manifest for each in all_ if each.component in components}
+
+
+def applied(
+    live: DesiredObjects, *statuses: InstanceStatus, components: tuple[Component, ...] = ALL
+) -> list[Component]:
+    found = workloads_to_apply(DESIRED, NEW, running(live, *components), statuses)
+    return [workload.component for workload in found]
+
+
+def test_an_api_server_starts_beside_etcd() -> None:
+    assert applied(NEW, components=()) == ["etcd", "kube-apiserver"]
+
+
+def test_the_rest_starts_when_an_api_server_is_ready() -> None:
+    there: tuple[Component, ...] = ("etcd", "kube-apiserver")
+    waiting = status("kube-apiserver", ready=False)
+    assert applied(NEW, status("etcd"), waiting, components=there) == list(there)
+    assert applied(NEW, status("etcd"), status("kube-apiserver"), components=there) == list(ALL)
+
+
+@pytest.mark.parametrize(
+    ("servers", "changed"),
+    [
+        ([status("kube-apiserver", current=False)], ["etcd", "kube-apiserver"]),
+        (
+            [status("kube-apiserver"), status("kube-apiserver", current=False)],
+            ["etcd", "kube-apiserver"],
+        ),
+        ([status("kube-apiserver", ready=False)], ["etcd", "kube-apiserver"]),
+        ([status("kube-apiserver")], list(ALL)),
+    ],
+)
+def test_controllers_are_upgraded_after_all_api_servers(
+    servers: list[InstanceStatus], changed: list[str]
+) -> None:
+    assert applied(OLD, status("etcd"), *servers) == changed
+
+
+@pytest.mark.parametrize("etcd", [status("etcd", ready=False), status("etcd", current=False)])
+def test_api_servers_are_upgraded_after_etcd(etcd: InstanceStatus) -> None:
+    assert "kube-apiserver" not in applied(OLD, etcd, status("kube-apiserver", current=False))
+
+
+def test_what_stays_the_same_is_mended_at_any_time() -> None:
+    assert applied(NEW, status("etcd", ready=False)) == list(ALL)
+
+
+@pytest.mark.parametrize(
+    ("present", "has_etcd", "ready", "expected"),
+    [
+        (None, False, False, "new"),
+        ("new", True, False, "new"),
+        ("new", True, True, "existing"),
+        ("existing", True, False, "existing"),
+        ("existing", False, False, "existing"),
+        (None, True, False, "existing"),
+    ],
+)
+def test_a_cluster_of_etcd_is_begun_once(
+    present: EtcdState | None, *, has_etcd: bool, ready: bool, expected: str
+) -> None:
+    members = [status("etcd", ready=ready)] if has_etcd else []
+    assert next_etcd_state(DESIRED, present, members, has_etcd=has_etcd) == expected
+
+
+def test_a_cluster_has_formed_only_with_all_its_members() -> None:
+    three = replace(DESIRED, etcd_replicas=3)
+    two = [status("etcd"), status("etcd")]
+    assert next_etcd_state(three, "new", two, has_etcd=True) == "new"
+
+
+def test_it_is_complete_with_its_desired_pods_and_no_others() -> None:
+    pods = [status(component) for component in ALL]
+    assert is_complete(DESIRED, NEW, pods)
+    assert not is_complete(DESIRED, NEW, [*pods, status("kube-apiserver", current=False)])
+    assert not is_complete(DESIRED, NEW, pods[1:])
