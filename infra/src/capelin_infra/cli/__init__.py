@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli import clusters, environments, hooks, new, runner, system
+from capelin_infra.cli import bundles, clusters, environments, hooks, new, runner, system
 
 app = typer.Typer(
     name="capelin",
@@ -23,6 +23,7 @@ clusters.register(app)
 hooks.register(app)
 system.register(app)
 new.register(app)
+bundles.register(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from capelin.errors import InvalidInputError, UserError
 
+from capelin_infra.release.bundle import installation_entries
 from capelin_infra.release.checksums import write_checksums
 from capelin_infra.release.commit import Commit, Version, set_version
 from capelin_infra.release.downloads import Downloads
@@ -69,9 +70,12 @@ def build_release(
         report(f"{version.semantic}, commit {commit.revision[:12]}")
         wheels = _build_packages(release)
         report(f"{len(wheels)} Python packages")
-        entries = [*_build_images(release, wheels, report), *add_files(release)]
+        images = _build_images(release, wheels, report)
+        more = add_files(release)
+        installed = installation_entries(store, out, release.tag, commit.time)
+        report(f"{len(installed)} charts and component files")
         bundle = out / f"capelin-{release.tag}-bundle.tar"
-        store.write_archive(bundle, entries, commit.time)
+        store.write_archive(bundle, [*images, *installed, *more], commit.time)
         report(f"{bundle.name}: {bundle.stat().st_size / 1e6:.0f} MB")
     write_checksums(out)
     return release

@@ -58,6 +58,16 @@ def add_components(
     return artifact.named(f"components/{name}:{tag}")
 
 
+def installation_entries(store: Store, out: Path, tag: str, created: int) -> list[Descriptor]:
+    """The charts and component files that a release has written into its folder."""
+    charts = [add_chart(store, package, created) for package in sorted(out.glob("*.tgz"))]
+    components = [
+        add_components(store, folder.name, tag, [*(folder / tag).glob("*.yaml")], created)
+        for folder in sorted((out / "clusterctl").glob("*"))
+    ]
+    return [*charts, *components]
+
+
 def names(entries: Sequence[Descriptor]) -> Mapping[str, Descriptor]:
     """The entries of a bundle by their names, as in `charts/capelin:0.2.0`.
 
