@@ -14,8 +14,10 @@ import yaml
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import Client, Config
+from capelin.embedded.management import render_template
 from capelin.errors import InvalidInputError
 from capelin.runtime.client import endpoint_of
+from capelin_infra.release.project import Project
 from capelin_infra.scaffold.writing import write_project
 
 
@@ -184,3 +186,55 @@ def test_a_new_provider_is_found_by_its_entry_point(provider: Path) -> None:
     assert done.stdout.split() == ["infrastructure-my-cloud", "4"]
     files = [path for path in provider.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert [path for path in files if "{{" in path.read_text()] == []
+
+
+RELEASE = """
+import asyncio
+from pathlib import Path
+from capelin_infra.release.repository import write_installation
+from my_cloud.release import installation
+
+asyncio.run(
+    write_installation(
+        Path("dist"),
+        installation(version="0.1.0", registry="registry.example/us"),
+        version="0.1.0",
+        sources=Path("clusterctl"),
+        modified=0,
+    )
+)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.needs_programs("helm")
+def test_a_new_provider_has_a_release(provider: Path) -> None:
+    done = run(provider, "my_cloud.release")
+    assert done.returncode == 0, done.stderr
+    subprocess.run(
+        [sys.executable, "-c", RELEASE],
+        cwd=provider,
+        env={**os.environ, "PYTHONPATH": "src"},
+        check=True,
+    )
+    release = provider / "dist/clusterctl/infrastructure-my-cloud/v0.1.0"
+    assert {file.name for file in release.iterdir()} == {
+        "cluster-template.yaml",
+        "infrastructure-components.yaml",
+        "metadata.yaml",
+    }
+    text = (release / "infrastructure-components.yaml").read_text()
+    objects = render_template(text, {"MY_CLOUD_INFRASTRUCTURE_REPLICAS": "2"})
+    (deployment,) = (obj for obj in objects if obj["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert deployment["spec"]["replicas"] == 2
+    assert container["image"] == "registry.example/us/my-cloud:v0.1.0"
+    kinds = {obj["spec"]["names"]["kind"] for obj in objects if "names" in obj.get("spec", {})}
+    assert {"MyCloudCluster", "MyCloudMachine", "MyCloudMachineTemplate"} < kinds
+    given = {"CLUSTER_NAME": "demo", "NAMESPACE": "sea", "KUBERNETES_VERSION": "v1.34.4"}
+    cluster = render_template((release / "cluster-template.yaml").read_text(), given)
+    assert {obj["metadata"]["namespace"] for obj in cluster} == {"sea"}
+    assert (provider / "dist/my-cloud-0.1.0.tgz").exists()
+    settings = Project(provider).release
+    assert settings.installation == "my_cloud.release:installation"
+    assert [image.name for image in settings.images] == ["my-cloud"]

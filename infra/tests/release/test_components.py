@@ -196,19 +196,9 @@ async def of_file(name: str, variables: dict[str, str]) -> dict[tuple[str, str],
     return normal([obj for obj in objects if obj["kind"] != "Namespace"])
 
 
-def without_priority(objects: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
-    """An empty priority class is none."""
-    for (kind, _), obj in objects.items():
-        if kind == "Deployment":
-            pod = obj["spec"]["template"]["spec"]
-            if not pod.get("priorityClassName"):
-                pod.pop("priorityClassName", None)
-    return objects
-
-
 @pytest.mark.parametrize("name", PROVIDERS)
 async def test_charts_and_component_files_are_equal_by_default(name: str) -> None:
-    assert without_priority(await of_file(name, {})) == await of_chart(name, {})
+    assert await of_file(name, {}) == await of_chart(name, {})
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
@@ -218,8 +208,6 @@ async def test_charts_and_component_files_are_equal_when_tuned(name: str) -> Non
         "CPU_REQUEST": ("1", "1"),
         "MEMORY_REQUEST": ("1Gi", "1Gi"),
         "MEMORY_LIMIT": ("2Gi", "2Gi"),
-        "PRIORITY_CLASS": ("high", "high"),
-        "WATCH_FILTER": ("blue", "blue"),
         "CONCURRENCY": (5, "5"),
         "SYNC_PERIOD": ("1h", "1h"),
         "VERBOSITY": (2, "2"),
@@ -248,7 +236,7 @@ async def test_variables_have_defaults_and_the_provider_s_prefix(name: str) -> N
         "capelin-machine-pool": "CAPELIN_INFRASTRUCTURE",
     }
     assert len(variables) == len(variables_of(PROVIDERS[name]))
-    assert all(re.fullmatch(rf"{prefix[name]}_[A-Z_]+:=[\w.]*", found) for found in variables)
+    assert all(re.fullmatch(rf"{prefix[name]}_[A-Z_]+:=[\w.]+", found) for found in variables)
 
 
 def test_permissions_are_those_that_the_reconcilers_declare() -> None:

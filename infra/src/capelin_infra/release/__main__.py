@@ -7,6 +7,7 @@ from pathlib import Path
 from capelin.errors import UserError
 
 from capelin_infra.release.build import build_release
+from capelin_infra.release.repository import add_installation
 
 
 def main() -> int:
@@ -17,7 +18,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("dist"), help="(%(default)s)")
     options = parser.parse_args()
     try:
-        build_release(Path.cwd(), options.out, lambda _: (), _print)
+        build_release(Path.cwd(), options.out, add_installation, _print)
     except UserError as error:
         for line in filter(None, (error.message, error.reason, error.hint)):
             sys.stderr.write(f"{line}\n")

@@ -30,6 +30,8 @@ _NOTES: Final = (
 )
 _LABELS_HERE: Final = "capelin.labels"
 _KEEP_HERE: Final = "capelin.keep"
+_NAMESPACE_HERE: Final = "capelin-namespace-of-the-release"
+_AGGREGATE: Final = "rbac.authorization.k8s.io/aggregate-to-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,11 @@ def provider_chart(
         ),
         "templates/provider.yaml": f'{{{{- include "capelin.{template}" . -}}}}\n',
         "files/rules.yaml": _rules(provider.rules),
-        "files/lease-rules.yaml": _rules(lease_rules(provider.manager)),
+        "files/lease-rules.yaml": _rules(lease_rules(provider.manager) if provider.manager else ()),
         "files/metrics-rules.yaml": _rules(diagnostics_rules()),
     }
+    if inside := [_template(obj, {}, keep=False) for obj in _inside(provider)]:
+        made["templates/objects.yaml"] = "---\n".join(inside)
     if with_kinds:
         made |= _kinds(provider, labelled=False)
     return Chart(name, made, [library_chart()])
@@ -179,13 +183,12 @@ def aggregated_roles(provider: Provider) -> list[Unstructured]:
         {"apiGroups": [group], "resources": sorted(names), "verbs": ["get", "patch", "update"]}
         for group, names in sorted(scaled.items())
     ]
-    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
     roles = [
-        _role(provider, "view", [f"{aggregate}view"], rules(read)),
+        _role(provider, "view", [f"{_AGGREGATE}view"], rules(read)),
         _role(
             provider,
             "edit",
-            [f"{aggregate}edit", f"{aggregate}admin"],
+            [f"{_AGGREGATE}edit", f"{_AGGREGATE}admin"],
             [*rules(sorted([*read, *write])), *scaling],
         ),
     ]
@@ -225,7 +228,14 @@ def _role(
 def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
     """The templates of a provider's kinds, their roles and its policies."""
     label = {PROVIDER_LABEL: provider.label} if labelled else {}
-    others = [*aggregated_roles(provider), *provider.objects]
+    outside = [
+        obj
+        for obj in provider.objects
+        if "namespace" not in obj["metadata"] and obj["kind"] != "ExtensionConfig"
+    ]
+    # A provider that says itself who may use its kinds knows better.
+    declared = any(_is_aggregated(obj) for obj in outside)
+    others = [*(() if declared else aggregated_roles(provider)), *outside]
     kinds = [_template(each, label, keep=True) for each in provider.crds]
     rest = [_template(each, label, keep=False) for each in others]
     made = {
@@ -233,6 +243,21 @@ def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
         f"templates/{provider.label}.yaml": "---\n".join(rest),
     }
     return {path: text for path, text in made.items() if text}
+
+
+def _inside(provider: Provider) -> list[Unstructured]:
+    """What a provider needs in its namespace and the chart does not make itself."""
+    made = {"ExtensionConfig", "Role", "RoleBinding"}
+    return [
+        {**obj, "metadata": {**obj["metadata"], "namespace": _NAMESPACE_HERE}}
+        for obj in provider.objects
+        if "namespace" in obj["metadata"] and obj["kind"] not in made
+    ]
+
+
+def _is_aggregated(obj: Unstructured) -> bool:
+    labels: Mapping[str, str] = obj["metadata"].get("labels", {})
+    return any(label.startswith(_AGGREGATE) for label in labels)
 
 
 def _template(obj: Unstructured, labels: Mapping[str, str], *, keep: bool) -> str:
@@ -246,6 +271,7 @@ def _template(obj: Unstructured, labels: Mapping[str, str], *, keep: bool) -> st
     include = '    {{- include "capelin.labels" . | nindent 4 }}\n'
     kept = "    {{- if .Values.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n"
     text = text.replace(f"    {_LABELS_HERE}: null\n", include)
+    text = text.replace(_NAMESPACE_HERE, "{{ .Release.Namespace }}")
     return text.replace(f"    {_KEEP_HERE}: null\n", kept)
 
 

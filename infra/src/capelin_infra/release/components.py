@@ -47,16 +47,15 @@ class Variable:
     """What the chart is rendered with. It is valid there, and appears nowhere else."""
 
 
+# All have defaults: to clusterctl, a variable whose default is empty has none.
 _SHARED: Final = (
     Variable("REPLICAS", "replicas", 987651),
     Variable("CPU_REQUEST", "resources.requests.cpu", "987652"),
     Variable("MEMORY_REQUEST", "resources.requests.memory", "987653"),
     Variable("MEMORY_LIMIT", "resources.limits.memory", "987654"),
-    Variable("PRIORITY_CLASS", "priorityClassName", "stand-in-987655"),
 )
 _MANAGER: Final = (
     *_SHARED,
-    Variable("WATCH_FILTER", "watch.filter", "stand-in-987656"),
     Variable("CONCURRENCY", "concurrency", 987657),
     Variable("SYNC_PERIOD", "syncPeriod", "987658s"),
     Variable("VERBOSITY", "log.verbosity", 987659),

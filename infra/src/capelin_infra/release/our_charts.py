@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from capelin.api import Model
+from capelin.provider import Provider
 from capelin_control_plane.provider import provider as control_plane
 from capelin_machine_pool.provider import provider as machine_pool
 from pydantic import Field
@@ -22,6 +23,7 @@ from capelin_infra.release.charts import (
     provider_chart,
     umbrella_chart,
 )
+from capelin_infra.release.repository import Installation
 from capelin_infra.release.values import Image, ManagerValues
 
 REGISTRY = "ghcr.io/capelin"
@@ -50,6 +52,11 @@ class UmbrellaValues(Model):
     """Values of the chart `capelin-machine-pool`."""
 
 
+def our_providers() -> dict[str, Provider]:
+    """Our providers, by the names of their charts."""
+    return {"capelin-control-plane": control_plane(), "capelin-machine-pool": machine_pool()}
+
+
 def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
     """All charts, by name, in a version as `0.1.0`."""
     hosted, machines = control_plane(), machine_pool()
@@ -61,7 +68,9 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
     )
     hosted_chart = provider_chart(
         hosted,
-        ManagerValues(image=Image(repository=f"{registry}/capelin-control-plane")),
+        ManagerValues(
+            image=Image(repository=f"{registry}/capelin-control-plane"), args=["--backends=pods"]
+        ),
         name="capelin-control-plane",
         version=version,
         description="Hosted control planes for Cluster API.",
@@ -84,6 +93,16 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         description="Capelin's Cluster API providers.",
     )
     return {chart.name: chart for chart in (*parts.values(), everything)}
+
+
+def our_installation(*, version: str, registry: str) -> Installation:
+    """What a release of Capelin has to be installed."""
+    charts = our_charts(version, registry)
+    providers = [
+        (provider, [charts[name], charts["capelin-crds"]])
+        for name, provider in our_providers().items()
+    ]
+    return Installation([*charts.values()], providers)
 
 
 def write_tree(folder: Path) -> None:

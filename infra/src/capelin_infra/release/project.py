@@ -37,6 +37,8 @@ class ReleaseSettings(_Strict):
     """Where the source is."""
     architectures: tuple[str, ...] = ARCHITECTURES
     images: tuple[ReleasedImage, ...] = ()
+    installation: str = ""
+    """Function that describes what there is to install, as in `my_cloud.release:installation`."""
 
 
 class Project:

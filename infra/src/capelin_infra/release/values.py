@@ -167,6 +167,8 @@ class ExtensionConfigValues(Model):
 
     enabled: bool = True
     """Whether to create it."""
+    name: str = ""
+    """Its name, by which ClusterClasses refer to handlers; empty for that of the other objects."""
     namespace_selector: AnyObject = {}
     """Namespaces whose objects the extension is called for; empty for all."""
     settings: Labels = {}

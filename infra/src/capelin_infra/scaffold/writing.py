@@ -51,6 +51,7 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
         "name": name,
         "package": package,
         "kind": "".join(word.capitalize() for word in name.split("-")),
+        "variable": package.upper(),
         "capelin": version("capelin"),
     }
     written: list[Path] = []

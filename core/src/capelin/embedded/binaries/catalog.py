@@ -140,9 +140,16 @@ HELM = Project(
 HELM_3 = Project(
     "helm3", "Helm 3", sources={}, stamps={"helm.sh/helm/v3/internal/version.version": "{version}"}
 )
+CERT_MANAGER = Project(
+    "cert-manager",
+    "cert-manager",
+    sources={"cert-manager": "github.com/cert-manager/cert-manager"},
+    stamps={},
+)
 
 PROJECTS = {
-    project.name: project for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK, HELM, HELM_3)
+    project.name: project
+    for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK, HELM, HELM_3, CERT_MANAGER)
 }
 
 

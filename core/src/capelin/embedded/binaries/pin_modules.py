@@ -42,6 +42,7 @@ RECIPES = {
     "kwok": Recipe(("sigs.k8s.io/kwok",)),
     "helm": Recipe(("helm.sh/helm/v4",)),
     "helm3": Recipe(("helm.sh/helm/v3",)),
+    "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),
 }
 
 

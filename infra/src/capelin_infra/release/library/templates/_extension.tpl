@@ -5,6 +5,10 @@
 ---
 {{ include "capelin.role" (dict "root" $ "suffix" "manager" "namespace" "" "rules" .) }}
 {{- end }}
+{{- with .Files.Get "files/lease-rules.yaml" | trim }}
+---
+{{ include "capelin.role" (dict "root" $ "suffix" "leader-election" "namespace" $.Release.Namespace "rules" .) }}
+{{- end }}
 ---
 apiVersion: v1
 kind: Service
@@ -107,7 +111,7 @@ that last. A hook of the same name has it removed before anything else.
 apiVersion: runtime.cluster.x-k8s.io/v1beta2
 kind: ExtensionConfig
 metadata:
-  name: {{ include "capelin.name" . }}
+  name: {{ .Values.extensionConfig.name | default (include "capelin.name" .) }}
   labels:
     {{- include "capelin.labels" . | nindent 4 }}
   annotations:

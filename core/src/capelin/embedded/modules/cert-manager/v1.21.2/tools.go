@@ -1,0 +1,6 @@
+//go:build tools
+
+package tools
+
+import (
+)

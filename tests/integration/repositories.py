@@ -1,0 +1,121 @@
+"""A folder that clusterctl takes for the repositories of providers: ours, and Cluster API's own."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from capelin.api import Unstructured
+from capelin.embedded.binaries import Binaries
+from capelin.yaml import read_all_yaml
+from capelin_infra.release.charts import dump_yaml
+from capelin_infra.release.our_charts import our_installation
+from capelin_infra.release.repository import write_installation
+
+ROOT = Path(__file__).parents[2]
+CLUSTER_API = "v1.14.0"
+SHARED_VARIABLES = {
+    "CAPELIN_BACKEND": "Processes",
+    "CLUSTER_TOPOLOGY": "true",
+    "EXP_MACHINE_POOL": "true",
+}
+
+
+class CommandError(Exception):
+    """A command failed; what it printed."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The repositories, and clusterctl with a configuration that names them."""
+
+    folder: Path
+    variables: dict[str, str] = field(default_factory=lambda: dict(SHARED_VARIABLES))
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "clusterctl.yaml"
+
+    async def clusterctl(self, *arguments: str, kubeconfig: Path | None = None) -> str:
+        """What it prints to its standard output."""
+        program = await Binaries().path("clusterctl")
+        environment = {
+            **os.environ,
+            **self.variables,
+            "CLUSTERCTL_DISABLE_VERSIONCHECK": "true",
+            "GOPROXY": "off",
+            **({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
+        }
+        return await run([program, *arguments, f"--config={self.config}"], environment)
+
+    async def add_capelin(self, version: str) -> None:
+        """Have our providers in a version as `0.1.0`."""
+        await write_installation(
+            self.folder / "dist",
+            our_installation(version=version, registry="registry.example/capelin"),
+            version=version,
+            sources=ROOT / "clusterctl",
+            modified=0,
+        )
+
+    def file(self, label: str, version: str) -> Path:
+        """A component file of ours."""
+        folder = self.folder / "dist" / "clusterctl" / label / f"v{version}"
+        (file,) = folder.glob("*-components.yaml")
+        return file
+
+    async def add_cluster_api(self) -> None:
+        """Have Cluster API's core and kubeadm bootstrap provider, from the module's sources."""
+        binaries = Binaries()
+        source = await binaries.module_dir("cluster-api", CLUSTER_API)
+        for label, name, path in (
+            ("cluster-api", "core", "core/config/default"),
+            ("bootstrap-kubeadm", "bootstrap", "bootstrap/kubeadm/config/default"),
+        ):
+            text = await run([await binaries.path("kubectl"), "kustomize", source / path])
+            into = self.folder / "dist" / "clusterctl" / label / CLUSTER_API
+            into.mkdir(parents=True, exist_ok=True)
+            (into / f"{name}-components.yaml").write_text(text)
+            (into / "metadata.yaml").write_text((source / "metadata.yaml").read_text())
+
+    def write_config(self, versions: Mapping[str, str]) -> None:
+        """Write the configuration, with the newest version of each provider."""
+        base = f"file://{self.folder}/dist/clusterctl"
+        types = {
+            "cluster-api": ("cluster-api", "CoreProvider", "core"),
+            "bootstrap-kubeadm": ("kubeadm", "BootstrapProvider", "bootstrap"),
+            "control-plane-capelin": ("capelin", "ControlPlaneProvider", "control-plane"),
+            "infrastructure-capelin": ("capelin", "InfrastructureProvider", "infrastructure"),
+        }
+        providers = [
+            {
+                "name": types[label][0],
+                "type": types[label][1],
+                "url": f"{base}/{label}/{version}/{types[label][2]}-components.yaml",
+            }
+            for label, version in versions.items()
+        ]
+        self.config.write_text(dump_yaml({"providers": providers}))
+
+
+async def run(command: list[object], environment: Mapping[str, str] | None = None) -> str:
+    """Run a command; returns its standard output."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command),
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    if process.returncode:
+        raise CommandError(f"{command}\n{out.decode()}\n{err.decode()}")
+    return out.decode()
+
+
+async def cert_manager_crds() -> list[Unstructured]:
+    """cert-manager's kinds, from the sources of its module."""
+    source = await Binaries().module_dir("cert-manager")
+    texts = [file.read_text() for file in sorted((source / "deploy" / "crds").glob("*.yaml"))]
+    return [obj for text in texts for obj in read_all_yaml(text) if obj]
