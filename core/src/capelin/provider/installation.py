@@ -45,6 +45,8 @@ class Provider:
 
     A `clientConfig.service` in them is replaced by the URL of the process.
     """
+    on_request: bool = False
+    """Whether environments have it only if they ask for it: `capelin up --with NAME`."""
 
     @classmethod
     def of(
@@ -60,6 +62,7 @@ class Provider:
         arguments: Sequence[str] = (),
         programs: Sequence[str] = (),
         objects: Sequence[Unstructured] = (),
+        on_request: bool = False,
     ) -> Self:
         """A provider that consists of these reconcilers.
 
@@ -77,6 +80,7 @@ class Provider:
             arguments: Flags beyond those that every manager gets.
             programs: What it runs on this machine, by the names of the binaries.
             objects: What else it needs, such as admission policies.
+            on_request: Whether environments have it only if they ask for it.
         """
         # Whoever only installs providers does not need what their managers are made of.
         from capelin.controller import rbac  # noqa: PLC0415
@@ -97,6 +101,7 @@ class Provider:
             arguments=arguments,
             programs=programs,
             objects=[*policies, *objects],
+            on_request=on_request,
         )
 
     @property

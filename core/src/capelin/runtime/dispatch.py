@@ -190,11 +190,10 @@ def _outcome(response: Response) -> Outcome:
 
 def handler_runners(extension: Extension) -> dict[str, HandlerRunner]:
     """Runners for everything that an extension serves, discovery included, by path."""
-    response = encode(Discovery, extension.discovery())
     discovery = Handler(
         name="discovery",
         hook=Discovery,
-        function=lambda _: response,
+        function=_Discovery(extension),
         timeout_seconds=10,
         failure_policy="Fail",
         settings=None,
@@ -202,6 +201,22 @@ def handler_runners(extension: Extension) -> dict[str, HandlerRunner]:
     known = {name for handler in extension.handlers for name in settings_of(handler)}
     handlers = (discovery, *extension.handlers)
     return {handler.path: HandlerRunner(handler, known) for handler in handlers}
+
+
+class _Discovery:
+    """Responds to discovery, encoded anew only when other handlers are reported."""
+
+    def __init__(self, extension: Extension) -> None:
+        self._extension = extension
+        self._reported: tuple[Handler, ...] | None = None
+        self._response = EncodedResponse(b"", "failure")
+
+    def __call__(self, _: Call[Any, Any]) -> EncodedResponse:
+        reported = self._extension.discovered
+        if reported != self._reported:
+            self._response = encode(Discovery, self._extension.discovery())
+            self._reported = reported
+        return self._response
 
 
 class AllThreadsHangError(Exception):

@@ -92,9 +92,25 @@ class Extension:
     async def storage_is_healthy(call: Call[BeforeClusterUpgrade, None]) -> Response: ...
     """
 
-    def __init__(self, name: str, *, lifespan: Lifespan | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        lifespan: Lifespan | None = None,
+        is_discovered: Callable[[Handler], bool] | None = None,
+    ) -> None:
+        """Start without handlers.
+
+        Args:
+            name: The name of the extension.
+            lifespan: What is open for as long as the server runs.
+            is_discovered: Whether discovery reports a handler now; all by default. A handler that
+                it does not report still serves callers that know it. Touch the ExtensionConfig
+                when this changes: Cluster API then discovers anew.
+        """
         self.name = name
         self.lifespan = lifespan
+        self._is_discovered = is_discovered
         self._handlers: list[Handler] = []
 
     @property
@@ -182,8 +198,15 @@ class Extension:
     def discovery(self) -> DiscoveryResponse:
         """The response to a discovery request."""
         return DiscoveryResponse(
-            status="Success", handlers=[handler.discovered() for handler in self._handlers]
+            status="Success", handlers=[handler.discovered() for handler in self.discovered]
         )
+
+    @property
+    def discovered(self) -> tuple[Handler, ...]:
+        """The handlers that discovery reports now."""
+        if self._is_discovered is None:
+            return tuple(self._handlers)
+        return tuple(filter(self._is_discovered, self._handlers))
 
 
 def _problems(handlers: Sequence[Handler]) -> Iterator[str]:

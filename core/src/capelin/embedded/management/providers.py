@@ -135,13 +135,17 @@ def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
     """Cluster API's core and, after it, the providers asked for by their `--with` names.
 
     Raises:
-        InvalidInputError: for a name that is not in `ON_REQUEST`.
+        InvalidInputError: for a name that is neither in `OPTIONAL_PROVIDERS` nor that of a provider
+            which an installed package brings on request.
     """
     asked = set(requested)
-    if unknown := sorted(asked - OPTIONAL_PROVIDERS.keys()):
+    known = [*OPTIONAL_PROVIDERS]
+    if not asked <= OPTIONAL_PROVIDERS.keys():
+        known += [each.name for each in installed_providers() if each.on_request]
+    if unknown := sorted(asked.difference(known)):
         raise InvalidInputError(
             f"No provider is called {unknown[0]!r}.",
-            reason=f"Those that there are: {', '.join(OPTIONAL_PROVIDERS)}.",
+            reason=f"Those that there are: {', '.join(known)}.",
             hint="Name some of them, separated by commas.",
         )
     brought = (
@@ -158,6 +162,12 @@ def installed_providers(points: Iterable[EntryPoint] | None = None) -> list[Prov
     """
     found = entry_points(group=ENTRY_POINTS) if points is None else points
     return sorted((_described(point) for point in found), key=lambda each: each.label)
+
+
+def chosen_providers(requested: Iterable[str]) -> list[Provider]:
+    """The providers of installed packages that an environment has."""
+    asked = set(requested)
+    return [each for each in installed_providers() if not each.on_request or each.name in asked]
 
 
 def _described(point: EntryPoint) -> Provider:
@@ -179,9 +189,10 @@ def required_programs(
     kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
 ) -> list[str]:
     """The programs that an environment needs, as the binaries are asked for."""
+    requested = [*requested]
     needed = [
         *((KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD) if target == "process" else ()),
-        *(program for provider in installed_providers() for program in provider.programs),
+        *(program for provider in chosen_providers(requested) for program in provider.programs),
     ]
     ours = [
         f"{name}@{kubernetes_version}"
@@ -214,7 +225,8 @@ async def resolve_components(
     Raises:
         UserError: if the components of a provider cannot be rendered.
     """
-    asked = upstream_providers(requested)
+    asked_names = [*requested]
+    asked = upstream_providers(asked_names)
     found = await binaries.fetch(each.program for each in asked)
     kubectl = partial(binaries.path, "kubectl", kubernetes_version)
     ours = [
@@ -226,7 +238,7 @@ async def resolve_components(
         )
         for each in asked
     ]
-    return [*ours, *map(python_component, installed_providers())]
+    return [*ours, *map(python_component, chosen_providers(asked_names))]
 
 
 def render_template(text: str, variables: Mapping[str, str]) -> list[Unstructured]:

@@ -1,0 +1,205 @@
+"""Applies manifests to a workload cluster, waits until they are ready, and prunes what goes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import yaml
+from capelin.api import Unstructured
+from capelin.api.core import ConfigMap, Secret
+from capelin.client import ApiError, Client, NotServed
+from capelin.controller import redact
+from capelin.yaml import read_all_yaml
+
+from capelin_lifecycle.actions.action import (
+    CLUSTER_LABEL,
+    POLICY_LABEL,
+    SLOW_SECONDS,
+    Cleanup,
+    Outcome,
+    Run,
+    waiting,
+)
+from capelin_lifecycle.actions.workload import created_object, delete_all, workload_client
+from capelin_lifecycle.api import CreatedObject, LifecycleResult, Source
+from capelin_lifecycle.selection import KnownPolicy, in_range
+
+_FIRST: Final = ("CustomResourceDefinition", "Namespace")
+_POLL_SECONDS: Final = 5
+
+
+class SourceError(Exception):
+    """A source is missing, or holds no manifests; says which."""
+
+
+class ApplyRunner:
+    """The action `apply`."""
+
+    keeps_up = True
+
+    def problems(self, policy: KnownPolicy) -> list[str]:
+        """Nothing that the CRD does not say: sources may come after the policy."""
+        del policy
+        return []
+
+    async def reconcile(self, run: Run) -> Outcome:
+        """Apply everything, prune what is gone, and see whether it is ready."""
+        apply = run.policy.spec.action.apply
+        try:
+            manifests = await _read(run, apply.sources if apply else [])
+        except SourceError as error:
+            return waiting(str(error), SLOW_SECONDS)
+        async with workload_client(run) as client:
+            return await _apply(run, client, manifests)
+
+    async def cleanup(self, run: Cleanup) -> None:
+        """Delete all that was applied."""
+        created = run.result.status.created if run.result.status else []
+        if created:
+            async with workload_client(run) as client:
+                await delete_all(client, created)
+
+
+async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) -> Outcome:
+    before = await _created_before(run)
+    wanted = [created_object(manifest) for manifest in manifests]
+    # What is applied from now on has to be known before it is: a replica may die in between.
+    everything = [*wanted, *(entry for entry in before if entry not in wanted)]
+    if any(entry not in run.created for entry in everything):
+        return Outcome("Running", "manifests are being applied", _POLL_SECONDS, everything)
+    problems: list[str] = []
+    for manifest in manifests:
+        name = f"{manifest['kind']} {manifest['metadata']['name']}"
+        try:
+            applied = await client.apply(with_labels(manifest, run.labels))
+        except NotServed:
+            problems.append(f"{name} has a kind that is not installed")
+            continue
+        except ApiError as error:
+            problems.append(f"{name} cannot be applied: {redact(str(error))}")
+            continue
+        if (reason := unreadiness(applied)) is not None:
+            problems.append(f"{name} {reason}")
+    if problems:
+        return Outcome("Running", "; ".join(problems), _POLL_SECONDS, everything)
+    await delete_all(client, [entry for entry in before if entry not in wanted])
+    return Outcome("Done", f"{len(manifests)} objects are applied and ready", created=wanted)
+
+
+async def _created_before(run: Run) -> list[CreatedObject]:
+    """What this and earlier results of the policy have created in the cluster."""
+    labels = {POLICY_LABEL: run.policy.uid, CLUSTER_LABEL: run.cluster.uid}
+    results = await run.client.list(LifecycleResult, run.cluster.namespace, labels=labels)
+    found: list[CreatedObject] = []
+    for result in sorted(results.items, key=lambda result: result.name):
+        for entry in result.status.created if result.status else []:
+            if entry not in found:
+                found.append(entry)
+    return found
+
+
+def with_labels(manifest: Unstructured, labels: Mapping[str, str]) -> Unstructured:
+    """The manifest with further labels."""
+    metadata = cast("dict[str, Any]", manifest["metadata"])
+    merged = {**cast("dict[str, str]", metadata.get("labels") or {}), **labels}
+    return {**manifest, "metadata": {**metadata, "labels": merged}}
+
+
+async def _read(run: Run, sources: Iterable[Source]) -> list[Unstructured]:
+    topology = run.cluster.spec.topology
+    version = run.result.spec.to_version or (topology.version if topology else None) or ""
+    found: list[Unstructured] = []
+    for source in sources:
+        if source.versions is None or in_range(source.versions, version):
+            found += await _manifests(run, source)
+    return sorted(found, key=_order)
+
+
+async def _manifests(run: Run, source: Source) -> list[Unstructured]:
+    namespace = run.secrets_namespace
+    if source.config_map is not None:
+        name = f"ConfigMap {namespace}/{source.config_map}"
+        config_map = await run.client.find(ConfigMap, source.config_map, namespace)
+        texts = None if config_map is None else dict(config_map.data)
+    else:
+        name = f"Secret {namespace}/{source.secret}"
+        secret = await run.client.find(Secret, source.secret or "", namespace)
+        texts = None if secret is None else {k: v.decode() for k, v in secret.data.items()}
+    if texts is None:
+        raise SourceError(f"there is no {name}")
+    found: list[Unstructured] = []
+    for key in sorted(texts):
+        try:
+            found += read_manifests(texts[key])
+        except (yaml.YAMLError, ValueError):
+            # What is wrong might quote a secret.
+            raise SourceError(f"{key} of {name} holds no manifests in YAML") from None
+    return found
+
+
+def read_manifests(text: str) -> list[Unstructured]:
+    """The objects of a text, those of lists one by one.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    found: list[Unstructured] = []
+    for document in cast("list[Any]", read_all_yaml(text)):
+        if document is None:
+            continue
+        items: list[Any] = [document]
+        if isinstance(document, dict) and "items" in document:
+            items = cast("dict[str, Any]", document)["items"] or []
+        for item in items:
+            _check(item)
+            found.append(item)
+    return found
+
+
+def _check(item: Any) -> None:
+    manifest = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+    metadata: Any = manifest.get("metadata")
+    if (
+        not isinstance(manifest.get("apiVersion"), str)
+        or not isinstance(manifest.get("kind"), str)
+        or not isinstance(metadata, dict)
+        or not isinstance(cast("dict[str, Any]", metadata).get("name"), str)
+    ):
+        raise ValueError("a manifest needs apiVersion, kind and metadata.name")  # noqa: TRY004
+
+
+def _order(manifest: Unstructured) -> int:
+    kind = manifest["kind"]
+    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
+
+
+_CONDITIONS: Final = {
+    "CustomResourceDefinition": ("Established", "is not established"),
+    "APIService": ("Available", "is not available"),
+    "Job": ("Complete", "is not complete"),
+}
+
+
+def unreadiness(obj: Unstructured) -> str | None:
+    """Why an object is not ready; `None` if it is, or if its kind has no such state."""
+    status = cast("dict[str, Any]", obj.get("status") or {})
+    spec = cast("dict[str, Any]", obj.get("spec") or {})
+    kind = str(obj["kind"])
+    if kind in _CONDITIONS:
+        condition, reason = _CONDITIONS[kind]
+        return None if _is_true(status, condition) else reason
+    if kind in {"Deployment", "StatefulSet"}:
+        wanted, name = spec.get("replicas", 1), "replicas"
+        ready = min(status.get("readyReplicas", 0), status.get("updatedReplicas", 0))
+    elif kind == "DaemonSet":
+        wanted, name = status.get("desiredNumberScheduled", 0), "nodes"
+        ready = min(status.get("numberReady", 0), status.get("updatedNumberScheduled", 0))
+    else:
+        return None
+    if status.get("observedGeneration", 0) < obj["metadata"].get("generation", 0):
+        return "has not been rolled out"
+    return None if ready >= wanted else f"is ready on {ready} of {wanted} {name}"
+
+
+def _is_true(status: Mapping[str, Any], type_: str) -> bool:
+    conditions = cast("list[dict[str, str]]", status.get("conditions") or [])
+    return any(entry["type"] == type_ and entry["status"] == "True" for entry in conditions)

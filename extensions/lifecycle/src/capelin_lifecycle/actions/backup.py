@@ -1,0 +1,141 @@
+"""Backs up a workload cluster, by Velero or by CSI snapshots, and waits until that is complete."""
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from capelin.api import Resource, Unstructured
+from capelin.client import AlreadyExists, Client, Invalid, NotServed
+from capelin.controller import redact
+
+from capelin_lifecycle.actions.action import SLOW_SECONDS, Lasting, Outcome, Run, done, failed
+from capelin_lifecycle.actions.workload import created_object, unique_name, workload_client
+from capelin_lifecycle.api import Velero, VolumeSnapshots
+from capelin_lifecycle.selection import KnownPolicy
+
+BACKUPS: Final = Resource("velero.io", "v1", "Backup", "backups")
+SNAPSHOTS: Final = Resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")
+CLAIMS: Final = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+_OVER: Final = {"Failed", "PartiallyFailed", "FailedValidation", "Deleting"}
+_NAMED: Final = 3
+
+
+class BackupRunner(Lasting):
+    """The action `backup`. What it created is what it is for, and stays."""
+
+    def problems(self, policy: KnownPolicy) -> list[str]:
+        """Nothing that the CRD does not say."""
+        del policy
+        return []
+
+    async def reconcile(self, run: Run) -> Outcome:
+        """Create the backup, or see how it is."""
+        backup = run.policy.spec.action.backup
+        if backup is None:
+            return done()
+        async with workload_client(run) as client:
+            try:
+                if backup.velero is not None:
+                    return await _velero(run, client, backup.velero)
+                return await _snapshots(run, client, backup.volume_snapshots or VolumeSnapshots())
+            except NotServed as error:
+                return Outcome("Running", f"the workload cluster lacks it: {error}", SLOW_SECONDS)
+            except Invalid as error:
+                return failed(f"the backup is refused: {redact(str(error))}")
+
+
+async def _velero(run: Run, client: Client, velero: Velero) -> Outcome:
+    manifest: Unstructured = {
+        "apiVersion": BACKUPS.api_version,
+        "kind": BACKUPS.kind,
+        "metadata": {
+            "name": unique_name(run.cluster.name, run.result.uid),
+            "namespace": velero.namespace,
+            "labels": run.labels,
+        },
+        "spec": velero.spec,
+    }
+    live = await _created(client, BACKUPS, manifest)
+    name = f"Backup {velero.namespace}/{manifest['metadata']['name']}"
+    created = [created_object(manifest)]
+    status = cast("dict[str, Any]", live.get("status") or {})
+    phase = status.get("phase")
+    if phase == "Completed":
+        return Outcome("Done", f"{name} is complete", created=created)
+    if phase in _OVER:
+        reason = status.get("failureReason") or "; ".join(status.get("validationErrors") or [])
+        text = f"{name} is {phase}{': ' if reason else ''}{reason}"
+        return Outcome("Failed", redact(text), created=created)
+    return Outcome("Running", f"{name} is not complete yet", SLOW_SECONDS, created)
+
+
+async def _snapshots(run: Run, client: Client, wanted: VolumeSnapshots) -> Outcome:
+    live: list[Unstructured] = []
+    for claim in await _bound_claims(client, wanted.namespaces):
+        manifest = snapshot_manifest(run, wanted, claim)
+        found = await _created(client, SNAPSHOTS, manifest)
+        live.append({**manifest, "status": found.get("status") or {}})
+    created = [created_object(snapshot) for snapshot in live]
+    broken = [snapshot for snapshot in live if snapshot["status"].get("error")]
+    waiting = [snapshot for snapshot in live if not snapshot["status"].get("readyToUse")]
+    if broken:
+        # The snapshot controller tries again.
+        message = str(broken[0]["status"]["error"].get("message", ""))
+        text = f"{_named(broken)} have errors: {redact(message)}"
+        return Outcome("Running", text, SLOW_SECONDS, created)
+    if waiting:
+        return Outcome("Running", f"{_named(waiting)} are not ready", SLOW_SECONDS, created)
+    return Outcome("Done", f"{len(live)} volumes have snapshots", created=created)
+
+
+async def _bound_claims(client: Client, namespaces: Sequence[str]) -> list[Unstructured]:
+    claims = [
+        claim
+        for namespace in namespaces or [None]
+        for claim in (await client.list(CLAIMS, namespace)).items
+    ]
+    return sorted(
+        (claim for claim in claims if _phase(claim) == "Bound"),
+        key=lambda claim: (claim["metadata"]["namespace"], claim["metadata"]["name"]),
+    )
+
+
+def _phase(obj: Unstructured) -> str:
+    return str(cast("dict[str, Any]", obj.get("status") or {}).get("phase", ""))
+
+
+def snapshot_manifest(run: Run, wanted: VolumeSnapshots, claim: Unstructured) -> Unstructured:
+    """The snapshot of a claim's volume for a result."""
+    metadata = claim["metadata"]
+    spec: Unstructured = {"source": {"persistentVolumeClaimName": metadata["name"]}}
+    if wanted.class_name is not None:
+        spec["volumeSnapshotClassName"] = wanted.class_name
+    return {
+        "apiVersion": SNAPSHOTS.api_version,
+        "kind": SNAPSHOTS.kind,
+        "metadata": {
+            "name": unique_name(metadata["name"], run.result.uid, metadata["uid"]),
+            "namespace": metadata["namespace"],
+            "labels": run.labels,
+        },
+        "spec": spec,
+    }
+
+
+async def _created(client: Client, resource: Resource, manifest: Unstructured) -> Unstructured:
+    metadata = manifest["metadata"]
+    live = await client.find(resource, metadata["name"], metadata["namespace"])
+    if live is not None:
+        return live
+    try:
+        return await client.create(manifest, resource=resource)
+    except AlreadyExists:
+        return manifest
+
+
+def _named(snapshots: Sequence[Unstructured]) -> str:
+    names = [
+        f"{snapshot['metadata']['namespace']}/{snapshot['metadata']['name']}"
+        for snapshot in snapshots
+    ]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"snapshots {', '.join(names[:_NAMED])}{more}"

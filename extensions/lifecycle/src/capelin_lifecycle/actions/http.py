@@ -1,0 +1,160 @@
+"""Asks a service of the user's, once for each time that its answer says to ask again.
+
+The request is a JSON object with `policy`, `hook`, `cluster` (the whole Cluster), `fromVersion`,
+`toVersion` and `id`, which is the same for every request about one occurrence. The answer is
+`{"phase": "Waiting"|"Running"|"Done"|"Failed", "message": "...", "retryAfterSeconds": 10}`.
+"""
+
+import asyncio
+import ssl
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final
+
+import aiohttp
+from annotated_types import Ge, Le, MaxLen
+from capelin.api import Model
+from capelin.api.core import Secret
+from capelin.controller import redact
+from pydantic import ValidationError
+
+from capelin_lifecycle.actions.action import (
+    QUICK_SECONDS,
+    SLOW_SECONDS,
+    Lasting,
+    Outcome,
+    Run,
+    done,
+    waiting,
+)
+from capelin_lifecycle.api import Http, Phase
+from capelin_lifecycle.selection import KnownPolicy
+
+_MAX_BYTES: Final = 65_536
+
+
+class Answer(Model):
+    """What a service answers."""
+
+    phase: Phase
+    message: Annotated[str, MaxLen(1024)] = ""
+    retry_after_seconds: Annotated[int, Ge(1), Le(600)] = QUICK_SECONDS
+
+
+class SetupError(Exception):
+    """The connection cannot be set up; says what is missing."""
+
+
+class HttpRunner(Lasting):
+    """The action `http`."""
+
+    def problems(self, policy: KnownPolicy) -> list[str]:
+        """Certificates that cannot be read."""
+        http = policy.spec.action.http
+        if http is not None and http.ca_bundle is not None:
+            try:
+                ssl.create_default_context(cadata=http.ca_bundle)
+            except ssl.SSLError:
+                return ["caBundle holds no certificates in PEM"]
+        return []
+
+    async def reconcile(self, run: Run) -> Outcome:
+        """Ask the service."""
+        http = run.policy.spec.action.http
+        if http is None:
+            return done()
+        try:
+            context = await _tls(run, http)
+            headers = await _headers(run, http)
+        except SetupError as error:
+            return waiting(str(error), SLOW_SECONDS)
+        try:
+            body = await _post(http, context, headers, request_of(run))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return waiting(f"{http.url} does not answer ({_reason(error)})", SLOW_SECONDS)
+        if isinstance(body, str):
+            return waiting(f"{http.url} {body}", SLOW_SECONDS)
+        try:
+            answer = Answer.read_json(body)
+        except ValidationError:
+            return waiting(f"{http.url} gives no answer that the guide describes", SLOW_SECONDS)
+        return Outcome(answer.phase, redact(answer.message), answer.retry_after_seconds)
+
+
+def request_of(run: Run) -> dict[str, Any]:
+    """What the service is asked."""
+    spec = run.result.spec
+    return {
+        "id": run.result.uid,
+        "policy": {"namespace": run.policy.namespace, "name": run.policy.name},
+        "hook": spec.hook,
+        "fromVersion": spec.from_version,
+        "toVersion": spec.to_version,
+        "cluster": run.cluster_json,
+    }
+
+
+async def _tls(run: Run, http: Http) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=http.ca_bundle)
+    if http.client_certificate is not None:
+        secret = await _secret(run, http.client_certificate.name)
+        missing = {"tls.crt", "tls.key"} - secret.data.keys()
+        if missing:
+            raise SetupError(f"secret {secret.name} has no {' and no '.join(sorted(missing))}")
+        # Python reads certificates from files only; the folder is ours alone, and gone at once.
+        with TemporaryDirectory() as folder:
+            pair = Path(folder, "pair.pem")
+            await asyncio.to_thread(
+                pair.write_bytes, secret.data["tls.crt"] + b"\n" + secret.data["tls.key"]
+            )
+            try:
+                context.load_cert_chain(pair, password="")
+            except (ssl.SSLError, OSError):
+                raise SetupError(f"secret {secret.name} holds no certificate and its key") from None
+    return context
+
+
+async def _headers(run: Run, http: Http) -> dict[str, str]:
+    if http.token is None:
+        return {}
+    secret = await _secret(run, http.token.name)
+    if http.token.key not in secret.data:
+        raise SetupError(f"secret {secret.name} has no key {http.token.key}")
+    return {"Authorization": f"Bearer {secret.data[http.token.key].decode().strip()}"}
+
+
+async def _secret(run: Run, name: str) -> Secret:
+    secret = await run.client.find(Secret, name, run.secrets_namespace)
+    if secret is None:
+        raise SetupError(f"there is no secret {run.secrets_namespace}/{name}")
+    return secret
+
+
+async def _post(
+    http: Http, context: ssl.SSLContext, headers: dict[str, str], body: dict[str, Any]
+) -> bytes | str:
+    """The body of the response, or what is wrong with it."""
+    timeout = aiohttp.ClientTimeout(total=http.timeout_seconds)
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session,
+        session.post(http.url, json=body, allow_redirects=False) as response,
+    ):
+        if response.status != 200:
+            return f"answers with HTTP status {response.status}"
+        content = await response.content.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            return f"answers with more than {_MAX_BYTES // 1024} KiB"
+        return content
+
+
+def _reason(error: BaseException) -> str:
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+            return "its certificate is not trusted, or it does not accept ours"
+        case TimeoutError():
+            return "timed out"
+        case aiohttp.ClientConnectorError():
+            return "no connection"
+        case _:
+            return type(error).__name__

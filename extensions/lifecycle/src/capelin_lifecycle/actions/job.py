@@ -1,0 +1,137 @@
+"""Runs a Job to its end, in the workload or in the management cluster."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+from capelin.api import Resource, Unstructured
+from capelin.client import AlreadyExists, Client, ClientError, Invalid
+from capelin.controller import redact
+
+from capelin_lifecycle.actions.action import SLOW_SECONDS, Cleanup, Outcome, Run, failed
+from capelin_lifecycle.actions.workload import (
+    created_object,
+    delete_all,
+    unique_name,
+    workload_client,
+)
+from capelin_lifecycle.api import Job
+from capelin_lifecycle.selection import KnownPolicy
+
+JOBS: Final = Resource("batch", "v1", "Job", "jobs")
+PODS: Final = Resource("", "v1", "Pod", "pods")
+_LOG_BYTES: Final = 900
+
+
+class JobRunner:
+    """The action `job`."""
+
+    keeps_up = False
+
+    def problems(self, policy: KnownPolicy) -> list[str]:
+        """A template that no API server would take."""
+        job = policy.spec.action.job
+        spec: Any = job.template if job else {}
+        for key in ("template", "spec", "containers"):
+            spec = cast("dict[str, Any]", spec).get(key) if isinstance(spec, dict) else None
+        if not spec:
+            return ["template is the spec of a Job: it needs template.spec.containers"]
+        return []
+
+    async def reconcile(self, run: Run) -> Outcome:
+        """Create the Job, or see how it is."""
+        job = run.policy.spec.action.job or Job(template={})
+        async with _target(run, job.target) as client:
+            manifest = job_manifest(run, job)
+            metadata = manifest["metadata"]
+            live = await client.find(JOBS, metadata["name"], metadata["namespace"])
+            if live is None:
+                try:
+                    live = await client.create(manifest, resource=JOBS)
+                except AlreadyExists:
+                    live = manifest
+                except Invalid as error:
+                    return failed(f"the Job is refused: {redact(str(error))}")
+            name = f"Job {metadata['namespace']}/{metadata['name']}"
+            created = [created_object(manifest, job.target)]
+            match finished(live):
+                case None:
+                    return Outcome("Running", f"{name} runs", SLOW_SECONDS, created)
+                case "":
+                    log = await _log_tail(client, metadata, job.log_lines)
+                    return Outcome("Done", f"{name} is complete{log}", created=created)
+                case reason:
+                    log = await _log_tail(client, metadata, job.log_lines)
+                    return Outcome("Failed", f"{name} failed: {reason}{log}", created=created)
+
+    async def cleanup(self, run: Cleanup) -> None:
+        """Delete the Job with its pods."""
+        created = run.result.status.created if run.result.status else []
+        for target in ("Workload", "Management"):
+            entries = [entry for entry in created if entry.target == target]
+            if entries:
+                async with _target(run, target) as client:
+                    await delete_all(client, entries)
+
+
+def job_manifest(run: Run, job: Job) -> Unstructured:
+    """The Job of a result; it ends when the policy's time is over, if not earlier."""
+    spec = dict(job.template)
+    spec.setdefault("activeDeadlineSeconds", max(1, int(run.policy.spec.timeout.total_seconds())))
+    spec.setdefault("backoffLimit", 0)
+    is_workload = job.target == "Workload"
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {
+            "name": unique_name(run.policy.name, run.result.uid),
+            "namespace": job.namespace if is_workload else run.cluster.namespace,
+            "labels": run.labels,
+        },
+        "spec": spec,
+    }
+
+
+def finished(job: Unstructured) -> str | None:
+    """Nothing while the Job goes on, an empty text when it is complete, or why it failed."""
+    status = cast("dict[str, Any]", job.get("status") or {})
+    for condition in cast("list[dict[str, str]]", status.get("conditions") or []):
+        if condition.get("status") == "True":
+            if condition.get("type") == "Complete":
+                return ""
+            if condition.get("type") == "Failed":
+                return condition.get("message") or condition.get("reason") or "unknown reason"
+    return None
+
+
+@asynccontextmanager
+async def _target(run: Run | Cleanup, target: str) -> AsyncGenerator[Client]:
+    if target == "Management":
+        yield run.client
+    else:
+        async with workload_client(run) as client:
+            yield client
+
+
+async def _log_tail(client: Client, metadata: Unstructured, lines: int) -> str:
+    """The last lines of the log of the newest pod, or nothing if they cannot be had."""
+    if not lines:
+        return ""
+    labels = {"batch.kubernetes.io/job-name": metadata["name"]}
+    try:
+        pods = (await client.list(PODS, metadata["namespace"], labels=labels)).items
+        if not pods:
+            return ""
+        pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])
+        text = await client.request(
+            "GET",
+            PODS.path(metadata["namespace"], pod["metadata"]["name"], "log"),
+            parameters={
+                "container": pod["spec"]["containers"][0]["name"],
+                "tailLines": str(lines),
+            },
+        )
+    except ClientError:
+        return ""
+    tail = redact(str(text)).strip()[-_LOG_BYTES:]
+    return f"; its log ends with:\n{tail}" if tail else ""

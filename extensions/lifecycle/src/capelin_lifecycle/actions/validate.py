@@ -1,0 +1,66 @@
+"""Checks rules about a Cluster before a step of its life."""
+
+from typing import Any
+
+from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
+from capelin_lifecycle.api import Validate
+from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.selection import KnownPolicy
+
+CLUSTER_VARIABLES = ("fromVersion", "now", "object", "toVersion")
+"""For the hooks of a Cluster's life: `object` is the Cluster."""
+TOPOLOGY_VARIABLES = ("templates", "variables")
+"""For `ValidateTopology`: the variables by name, `builtin` among them, and the templates."""
+
+
+def variables_for(policy: KnownPolicy) -> tuple[str, ...]:
+    """The variables that the policy's rules have."""
+    return TOPOLOGY_VARIABLES if policy.spec.hook == "ValidateTopology" else CLUSTER_VARIABLES
+
+
+def broken_rules(
+    validate: Validate, names: tuple[str, ...], variables: dict[str, Any]
+) -> list[str]:
+    """What the rules say that do not hold."""
+    broken: list[str] = []
+    for validation in validate.rules_:
+        try:
+            holds = compile_expression(validation.expression, names, boolean=True).is_true(
+                variables
+            )
+        except ExpressionError as error:
+            broken.append(f"{validation.message} (the rule has no value: {error})")
+            continue
+        if not holds:
+            broken.append(validation.message)
+    return broken
+
+
+class ValidateRunner(Lasting):
+    """The action `validate`."""
+
+    def problems(self, policy: KnownPolicy) -> list[str]:
+        """Expressions that cannot be compiled."""
+        validate = policy.spec.action.validate_
+        problems: list[str] = []
+        for number, validation in enumerate(validate.rules_ if validate else ()):
+            try:
+                compile_expression(validation.expression, variables_for(policy), boolean=True)
+            except ExpressionError as error:
+                problems.append(f"rules[{number}].expression: {error}")
+        return problems
+
+    async def reconcile(self, run: Run) -> Outcome:
+        """Evaluate the rules."""
+        validate = run.policy.spec.action.validate_
+        if validate is None:
+            return done()
+        spec = run.result.spec
+        variables = {
+            "object": run.cluster_json,
+            "fromVersion": spec.from_version or "",
+            "toVersion": spec.to_version or "",
+            "now": run.now,
+        }
+        broken = broken_rules(validate, CLUSTER_VARIABLES, variables)
+        return waiting("; ".join(broken)[:1024]) if broken else done()

@@ -1,0 +1,58 @@
+"""What actions that create objects share: names, targets, and removal."""
+
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from capelin.api import Unstructured
+from capelin.client import Client, NotServed, WorkloadClients
+
+from capelin_lifecycle.actions.action import Cleanup, Run
+from capelin_lifecycle.api import CreatedObject
+
+_LONGEST = 52
+
+
+@asynccontextmanager
+async def workload_client(run: Run | Cleanup) -> AsyncGenerator[Client]:
+    """A client of the workload cluster.
+
+    Raises:
+        NotFound: it has no kubeconfig yet.
+    """
+    workloads: WorkloadClients = run.workloads
+    async with workloads.client(run.cluster.name, run.cluster.namespace or "") as client:
+        yield client
+
+
+def unique_name(prefix: str, *identity: str) -> str:
+    """A name for an object that belongs to this identity, short enough for a label."""
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:10]
+    return f"{prefix[:_LONGEST].rstrip('.-')}-{digest}"
+
+
+def created_object(manifest: Unstructured, target: str = "Workload") -> CreatedObject:
+    """The entry of an object in a result's status."""
+    metadata = manifest["metadata"]
+    entry: dict[str, Any] = {
+        "target": target,
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "name": metadata["name"],
+    }
+    if metadata.get("namespace"):
+        entry["namespace"] = metadata["namespace"]
+    return CreatedObject.read(entry)
+
+
+async def delete_all(client: Client, objects: Sequence[CreatedObject]) -> None:
+    """Delete objects, the last created first; those that are gone, or whose kind is, are passed."""
+    for entry in reversed(objects):
+        try:
+            resource = await client.resource_of(
+                {"apiVersion": entry.api_version, "kind": entry.kind}
+            )
+        except NotServed:
+            continue
+        await client.delete(resource, entry.name, entry.namespace)

@@ -1,0 +1,175 @@
+"""Runs what stands behind the hooks: the store, and on one replica the reconcilers.
+
+It may fail at any time and starts again. The server of the hooks does not depend on it: discovery
+is answered, and Clusters without policies go on.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from capelin.api.core import ConfigMap
+from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Config
+from capelin.controller import Manager, Options, Reconciler
+from capelin.runtime import Handler
+
+from capelin_lifecycle.actions import MANAGER
+from capelin_lifecycle.api import LifecycleResult
+from capelin_lifecycle.handlers import needed_handlers
+from capelin_lifecycle.memory import CONFIG_MAP, from_text, stored_text
+from capelin_lifecycle.policies import (
+    ClusterLifecyclePolicyReconciler,
+    LifecyclePolicyReconciler,
+    policy_problem,
+)
+from capelin_lifecycle.registration import Registration
+from capelin_lifecycle.results import ResultReconciler
+from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.store import Store
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+
+_FIRST_SECONDS: Final = 15.0
+"""How long the server waits for the policies before it serves without them."""
+_RESTART_SECONDS: Final = 5.0
+_OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
+
+
+def utc_now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How the engine runs."""
+
+    leader_elect: bool = False
+    extension_config: str = "lifecycle"
+    """Name of the ExtensionConfig of the extension."""
+
+
+class Engine:
+    """The store, the reconcilers, and the client with which hooks create results."""
+
+    def __init__(
+        self,
+        find_config: Callable[[], Config],
+        options: EngineOptions | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        self.store = Store(policy_problem)
+        self._remembered: Sequence[KnownPolicy] | None = None
+        self._find_config = find_config
+        self._options = options or EngineOptions()
+        self._clock = clock
+        self._client: Client | None = None
+
+    @property
+    def policies(self) -> Sequence[KnownPolicy]:
+        """All policies; those that were known last, if they cannot be read."""
+        if self.store.knows_policies:
+            return self.store.policies()
+        return self._remembered or ()
+
+    def now(self) -> datetime:
+        """The time."""
+        return self._clock()
+
+    def is_discovered(self, handler: Handler) -> bool:
+        """Whether discovery reports a handler now."""
+        return handler.name in needed_handlers(self.policies)
+
+    async def create(self, result: LifecycleResult) -> None:
+        """Create a result, if no other call has.
+
+        Raises:
+            ClientError: it cannot be created.
+        """
+        if self._client is None:
+            raise ClientError("there is no connection to the API server yet")
+        try:
+            await self._client.create(result)
+        except AlreadyExists:
+            return
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Run for as long as the block lasts; it begins when the policies are known, or soon."""
+        work = asyncio.create_task(self._run())
+        try:
+            await self._until_known()
+            yield
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _until_known(self) -> None:
+        try:
+            async with asyncio.timeout(_FIRST_SECONDS):
+                # Two sources, of which neither may ever come.
+                while not self.store.knows_policies and self._remembered is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            log.warning("Serving without policies: %s", self.store.problem)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._work()
+            except* asyncio.CancelledError:
+                raise
+            except* Exception as errors:  # noqa: BLE001 - it starts again
+                for error in _leaves(errors):
+                    log.error("The policy engine failed, and starts again: %s", error)  # noqa: TRY400
+            self._client = None
+            await asyncio.sleep(_RESTART_SECONDS)
+
+    async def _work(self) -> None:
+        config = self._find_config()
+        async with Client(config, manager=MANAGER, options=_OPTIONS) as client:
+            self._client = client
+            manager = Manager(MANAGER, self._reconcilers(config), self._manager_options(), config)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.store.follow(client))
+                tasks.create_task(self._recall(client, config.namespace))
+                tasks.create_task(manager.run())
+
+    def _manager_options(self) -> Options:
+        return Options(
+            leader_elect=self._options.leader_elect, metrics_address=None, health_address=None
+        )
+
+    def _reconcilers(self, config: Config) -> list[Reconciler[Any]]:
+        registration = Registration(self.store, self._options.extension_config, config.namespace)
+        return [
+            ResultReconciler(self.store, config.namespace, self._clock),
+            LifecyclePolicyReconciler(self.store, registration),
+            ClusterLifecyclePolicyReconciler(self.store),
+        ]
+
+    async def _recall(self, client: Client, namespace: str) -> None:
+        """Read what was stored of the policies, until they are known themselves."""
+        while not self.store.knows_policies:
+            # The policies themselves usually come first.
+            await asyncio.sleep(1.0)
+            if self._remembered is None and not self.store.knows_policies:
+                try:
+                    found = await client.find(ConfigMap, CONFIG_MAP, namespace)
+                except ClientError as error:
+                    log.warning("What was stored of the policies cannot be read: %s", error)
+                else:
+                    self._remembered = from_text(stored_text(found))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [leaf for inner in group.exceptions for leaf in _leaves(inner)]
+    return [error]

@@ -1,0 +1,223 @@
+"""The extension: a gate and a notice for each hook of a Cluster's life.
+
+A gate has the failure policy `Fail` and answers for policies that block; a notice has `Ignore` and
+answers for the others. Discovery reports those that policies need.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from capelin.api import Model
+from capelin.controller import ObjectKey
+from capelin.runtime import AnyHook, Call, Extension, Failure, Response, proceed, retry_after
+from capelin.runtime import v1alpha1 as hooks
+from capelin.runtime.v1alpha1 import (
+    DiscoverVariablesResponse,
+    GeneratePatchesResponse,
+    GenerateUpgradePlanResponse,
+)
+
+from capelin_lifecycle.api import HookName, PatchVersion
+from capelin_lifecycle.decide import Answer, ResultView, decide
+from capelin_lifecycle.engine import Engine
+from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
+from capelin_lifecycle.occurrence import (
+    Occurrence,
+    cluster_occurrence,
+    occurrence_of,
+    result_name,
+)
+from capelin_lifecycle.results import new_result
+from capelin_lifecycle.selection import KnownPolicy, selected
+from capelin_lifecycle.topology import (
+    check_topology,
+    discovered_variables,
+    generated_patches,
+    upgrade_plan,
+)
+
+NAME: Final = "lifecycle"
+_TIMEOUT_SECONDS: Final = 10
+_UNKNOWN_SECONDS: Final = 10
+_QUICK_ACTIONS: Final = frozenset({"approval", "quota", "validate"})
+_QUICK_SECONDS: Final = 0.08
+"""How long a first call waits for an action that may be done at once: less than 200 ms in all."""
+
+BLOCKING: Final[dict[HookName, AnyHook]] = {
+    "BeforeClusterCreate": hooks.BeforeClusterCreate,
+    "BeforeClusterUpgrade": hooks.BeforeClusterUpgrade,
+    "BeforeControlPlaneUpgrade": hooks.BeforeControlPlaneUpgrade,
+    "AfterControlPlaneUpgrade": hooks.AfterControlPlaneUpgrade,
+    "BeforeWorkersUpgrade": hooks.BeforeWorkersUpgrade,
+    "AfterWorkersUpgrade": hooks.AfterWorkersUpgrade,
+    "AfterClusterUpgrade": hooks.AfterClusterUpgrade,
+    "BeforeClusterDelete": hooks.BeforeClusterDelete,
+}
+NOT_BLOCKING: Final[dict[HookName, AnyHook]] = {
+    "AfterControlPlaneInitialized": hooks.AfterControlPlaneInitialized,
+}
+
+
+def build(engine: Engine) -> Extension:
+    """The extension on an engine, which runs while it is served."""
+    extension = Extension(NAME, lifespan=engine.running, is_discovered=engine.is_discovered)
+    every: dict[HookName, AnyHook] = {**BLOCKING, **NOT_BLOCKING}
+    for name, hook in every.items():
+        for blocks in (True, False):
+            extension.handler(
+                hook,
+                name=handler_name(name, blocks=blocks),
+                timeout_seconds=_TIMEOUT_SECONDS,
+                failure_policy="Fail" if blocks else "Ignore",
+            )(_handler(engine, name, blocks=blocks))
+    topology = TopologyHandlers(engine)
+    names = TOPOLOGY_HANDLERS
+    register = partial(extension.handler, settings=Settings)
+    register(hooks.GeneratePatches, name=names["GeneratePatches"])(topology.patches)
+    register(hooks.DiscoverVariables, name=names["DiscoverVariables"])(topology.variables)
+    register(hooks.ValidateTopology, name=names["ValidateTopology"])(topology.validation)
+    extension.handler(hooks.GenerateUpgradePlan, name=names["GenerateUpgradePlan"])(
+        topology.upgrade_plan
+    )
+    return extension
+
+
+class Settings(Model):
+    """Settings of an external patch in a ClusterClass."""
+
+    policy: str = ""
+    """Name of the policy, as `NAMESPACE/NAME`; of a ClusterLifecyclePolicy without namespace."""
+    version: str = ""
+    """Version of its patches."""
+
+
+class TopologyHandlers:
+    """The handlers that ClusterClasses name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
+        """Patch templates."""
+        return generated_patches(self._version(call.settings), call.request)
+
+    def variables(self, call: Call[hooks.DiscoverVariables, Settings]) -> DiscoverVariablesResponse:
+        """Describe the variables of patches; checks of topologies have none."""
+        return discovered_variables(self._version(call.settings))
+
+    def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
+        """Check a topology."""
+        policy = self._policy("ValidateTopology", call.settings.policy)
+        if not policy.spec.suspend:
+            check_topology(policy, call.request)
+        return proceed()
+
+    def upgrade_plan(
+        self, call: Call[hooks.GenerateUpgradePlan, None]
+    ) -> GenerateUpgradePlanResponse:
+        """Plan an upgrade by the first policy for the Cluster."""
+        request, store = call.request, self._engine.store
+        self._check_known()
+        occurrence = cluster_occurrence("GenerateUpgradePlan", request.cluster_json)
+        labels = store.namespaces.get(occurrence.namespace)
+        for policy in selected(store.policies("GenerateUpgradePlan"), occurrence, labels):
+            plan = policy.spec.action.upgrade_plan
+            if plan is not None:
+                return upgrade_plan(plan, request, self._engine.now())
+        raise Failure(
+            "no policy with an upgradePlan is for this Cluster; create one, or remove"
+            " spec.upgrade.external from its ClusterClass"
+        )
+
+    def _version(self, settings: Settings) -> PatchVersion:
+        policy = self._policy("GeneratePatches", settings.policy)
+        versions = policy.spec.action.patches.versions if policy.spec.action.patches else []
+        for version in versions:
+            if version.name == settings.version:
+                return version
+        known = ", ".join(version.name for version in versions)
+        raise Failure(
+            f"policy {settings.policy} has no version {settings.version!r} of patches; known:"
+            f" {known}. Set it in the settings of the ClusterClass's patch"
+        )
+
+    def _policy(self, hook: HookName, reference: str) -> KnownPolicy:
+        self._check_known()
+        namespace, _, name = reference.rpartition("/")
+        kind = "LifecyclePolicy" if namespace else "ClusterLifecyclePolicy"
+        policy = self._engine.store.policy(kind, namespace or None, name)
+        if policy is None or policy.spec.hook != hook:
+            raise Failure(
+                f"there is no {kind} {reference!r} for {hook}; the setting policy of the"
+                " ClusterClass's patch names it, as NAMESPACE/NAME"
+            )
+        if policy.problem is not None:
+            raise Failure(f"policy {reference} cannot be used: {policy.problem}")
+        return policy
+
+    def _check_known(self) -> None:
+        if not self._engine.store.knows_policies:
+            raise Failure(self._engine.store.problem or "the policies are not known")
+
+
+def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[Any, Any]], Any]:
+    async def answer(call: Call[Any, Any]) -> Response:
+        answered = await answer_for(engine, occurrence_of(name, call.request), blocks=blocks)
+        if answered.retry_seconds == 0 or name in NOT_BLOCKING:
+            return proceed()
+        return retry_after(answered.retry_seconds, answered.message)
+
+    return answer
+
+
+async def answer_for(engine: Engine, occurrence: Occurrence, *, blocks: bool) -> Answer:
+    """Start what has not started for an occurrence, and say what it waits for."""
+    store = engine.store
+    labels = store.namespaces.get(occurrence.namespace)
+    if not store.knows_policies:
+        return _without_policies(engine, occurrence, blocks=blocks)
+    policies = selected(store.policies(occurrence.hook), occurrence, labels)
+    keys = [
+        ObjectKey(occurrence.namespace, result_name(policy.uid, occurrence)) for policy in policies
+    ]
+    missing = [
+        (policy, key)
+        for policy, key in zip(policies, keys, strict=True)
+        if policy.problem is None and store.result(key) is None
+    ]
+    if missing:
+        await _start(engine, occurrence, missing)
+    pairs = [
+        (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.blocks == blocks
+    ]
+    return decide([policy for policy, _ in pairs], [_view(engine, key) for _, key in pairs])
+
+
+def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -> Answer:
+    """Hold up the Clusters that a policy was for when policies were last known."""
+    if not blocks:
+        return Answer()
+    labels = engine.store.namespaces.get(occurrence.namespace)
+    concerned = [
+        policy for policy in selected(engine.policies, occurrence, labels) if policy.blocks
+    ]
+    if not concerned:
+        return Answer()
+    names = ", ".join(policy.name for policy in concerned)
+    return Answer(_UNKNOWN_SECONDS, f"policy {names}: {engine.store.problem}")
+
+
+async def _start(
+    engine: Engine, occurrence: Occurrence, missing: Sequence[tuple[KnownPolicy, ObjectKey]]
+) -> None:
+    for policy, key in missing:
+        await engine.create(new_result(policy, key.name, occurrence))
+    quick = [key for policy, key in missing if policy.spec.action.name in _QUICK_ACTIONS]
+    if len(quick) == len(missing):
+        await engine.store.until_done(quick, _QUICK_SECONDS)
+
+
+def _view(engine: Engine, key: ObjectKey) -> ResultView | None:
+    result = engine.store.result(key)
+    return result.view if result is not None else None

@@ -1,0 +1,61 @@
+"""What the extension knew of its policies, for when they cannot be read.
+
+A replica that starts and cannot read the policies must neither hold up Clusters that no policy is
+for, nor let those pass that one is for. So the leader stores which Clusters policies select, in a
+ConfigMap beside the extension.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from capelin.api.core import ConfigMap
+from pydantic import ValidationError
+
+from capelin_lifecycle.api import ClusterPolicySpec, PolicySpec
+from capelin_lifecycle.selection import KnownPolicy
+
+CONFIG_MAP: Final = "lifecycle-policies"
+KEY: Final = "policies.json"
+
+
+def to_text(policies: Iterable[KnownPolicy]) -> str:
+    """What is stored of policies: everything that selects, and nothing of the actions."""
+    stored: list[dict[str, Any]] = []
+    for policy in sorted(policies, key=lambda policy: (policy.sort_key, policy.kind)):
+        spec = policy.spec.dump()
+        spec["action"] = {}
+        stored.append(
+            {
+                "kind": policy.kind,
+                "namespace": policy.namespace,
+                "name": policy.name,
+                "uid": policy.uid,
+                "generation": policy.generation,
+                "spec": spec,
+            }
+        )
+    return json.dumps(stored, sort_keys=True, separators=(",", ":"))
+
+
+def from_text(text: str) -> list[KnownPolicy]:
+    """The policies of a stored text; without those that cannot be read."""
+    try:
+        stored = cast("list[dict[str, Any]]", json.loads(text))
+    except ValueError:
+        return []
+    policies: list[KnownPolicy] = []
+    for entry in stored:
+        model = ClusterPolicySpec if entry["namespace"] is None else PolicySpec
+        try:
+            spec = model.read(entry["spec"])
+        except ValidationError:
+            continue
+        known = {key: value for key, value in entry.items() if key != "spec"}
+        policies.append(KnownPolicy(**known, spec=spec))
+    return policies
+
+
+def stored_text(config_map: ConfigMap | None) -> str:
+    """What a ConfigMap has stored."""
+    return config_map.data.get(KEY, "") if config_map is not None else ""

@@ -1,0 +1,200 @@
+"""Reconciles policies: whether they can be used, what waits for them, and the end of them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from capelin.client import Client
+from capelin.contract import ConditionSpec, update_conditions
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    ObjectKey,
+    Permission,
+    Reconciler,
+    Result,
+)
+
+from capelin_lifecycle import registration
+from capelin_lifecycle.actions import POLICY_LABEL, RUNNERS
+from capelin_lifecycle.api import (
+    GROUP,
+    ClusterLifecyclePolicy,
+    LifecyclePolicy,
+    LifecycleResult,
+    Policy,
+    PolicyStatus,
+    ResultCounts,
+    ResultSummary,
+)
+from capelin_lifecycle.registration import Registration
+from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.store import KnownResult, Store, Subject
+from capelin_lifecycle.topology import topology_problems
+
+PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
+
+FINALIZER: Final = f"{GROUP}/policy"
+_SHOWN: Final = 50
+_PERMISSIONS: Final = (
+    Permission(GROUP, ("lifecycleresults",), ("get", "list", "watch", "delete")),
+)
+
+
+def policy_problem(policy: Policy) -> str | None:
+    """Why a policy cannot be used. Nothing that it says may break more than itself."""
+    known = KnownPolicy.of(policy)
+    try:
+        runner = RUNNERS.get(policy.spec.action.name)
+        problems = topology_problems(known) if runner is None else runner.problems(known)
+    except Exception as error:  # noqa: BLE001 - a policy that nobody foresaw
+        return f"it cannot be checked ({type(error).__name__})"
+    return "; ".join(problems)[:1024] or None
+
+
+def status_of(
+    policy: Policy, problem: str | None, results: Sequence[KnownResult]
+) -> tuple[PolicyStatus, list[ConditionSpec]]:
+    """The status of a policy without its history, from its results."""
+    phases = Counter(result.view.phase if result.view else "Waiting" for result in results)
+    unfinished = sorted(
+        (result for result in results if not (result.view and result.view.phase == "Done")),
+        key=lambda result: (str(result.since), result.key),
+    )
+    status = PolicyStatus(
+        observed_generation=policy.metadata.generation,
+        results=ResultCounts(
+            waiting=phases["Waiting"],
+            running=phases["Running"],
+            done=phases["Done"],
+            failed=phases["Failed"],
+        ),
+        unfinished=[_summary(result) for result in unfinished[:_SHOWN]],
+    )
+    if problem is None:
+        valid = ConditionSpec("Valid", "True", "Valid")
+    else:
+        valid = ConditionSpec("Valid", "False", "InvalidConfiguration", problem)
+    if policy.spec.suspend:
+        ready = ConditionSpec("Ready", "False", "Suspended", "the policy is suspended")
+    elif problem is not None:
+        ready = ConditionSpec("Ready", "False", "InvalidConfiguration", problem)
+    elif phases["Failed"]:
+        ready = ConditionSpec("Ready", "False", "Failed", "see the failed results in the status")
+    else:
+        ready = ConditionSpec("Ready", "True", "Ready")
+    return status, [valid, ready]
+
+
+def _summary(result: KnownResult) -> ResultSummary:
+    view = result.view
+    return ResultSummary(
+        cluster=f"{result.key.namespace}/{result.cluster}",
+        hook=result.hook,
+        phase=view.phase if view else "Waiting",
+        since=result.since,
+        message=view.message if view else "",
+    )
+
+
+async def _reconcile(store: Store, ctx: Context, policy: Policy) -> Result:
+    if policy.metadata.deletion_timestamp is not None:
+        return await _delete(ctx, policy)
+    await ctx.add_finalizer(policy, FINALIZER)
+    problem = policy_problem(policy)
+    status, specs = status_of(policy, problem, store.results_of_policy(policy.uid))
+    before = policy.status
+    status.conditions = update_conditions(
+        before.conditions if before else [],
+        specs,
+        now=ctx.now(),
+        generation=policy.metadata.generation,
+    )
+    await ctx.patch_status(policy, status)
+    return Done()
+
+
+async def _delete(ctx: Context, policy: Policy) -> Result:
+    """Its results clean up; when they are gone, it may go."""
+    left = await _results(ctx.client, policy)
+    for result in left:
+        metadata: dict[str, Any] = result["metadata"]
+        if "deletionTimestamp" not in metadata:
+            await ctx.client.delete(
+                LifecycleResult, metadata["name"], metadata["namespace"], uid=metadata["uid"]
+            )
+    if left:
+        return After(1.0)
+    await ctx.remove_finalizer(policy, FINALIZER)
+    return Done()
+
+
+async def _results(client: Client, policy: Policy) -> list[dict[str, Any]]:
+    labels = {POLICY_LABEL: policy.uid}
+    return (await client.list(LifecycleResult.resource, policy.namespace, labels=labels)).items
+
+
+class _Waking(Reconciler[PolicyT]):
+    """Wakes a policy when one of its results changes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @asynccontextmanager
+    async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
+        """Listen to the store."""
+        del ctx
+        self._store.subscribe(self._changed)
+        try:
+            yield
+        finally:
+            self._store.unsubscribe(self._changed)
+
+    def _changed(self, subject: Subject, key: ObjectKey, uid: str) -> None:
+        if subject != "result":
+            return
+        del key
+        for policy in self._store.policies():
+            if policy.uid == uid and policy.kind == self.main_watch.kind.resource.kind:
+                self.wake(ObjectKey(policy.namespace or "", policy.name))
+
+
+class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):
+    """Reconciles the policies of namespaces, and keeps the registration of all policies."""
+
+    watches = (For(LifecyclePolicy),)
+    permissions = (*_PERMISSIONS, *registration.PERMISSIONS)
+
+    def __init__(self, store: Store, registration: Registration) -> None:
+        super().__init__(store)
+        self._registration = registration
+
+    @asynccontextmanager
+    async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
+        """Keep the registration on the replica that leads."""
+        async with super().lifespan(ctx):
+            work = asyncio.create_task(self._registration.keep(ctx))
+            try:
+                yield
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+
+    async def reconcile(self, ctx: Context, policy: LifecyclePolicy, /) -> Result:
+        """Reconcile one policy."""
+        return await _reconcile(self._store, ctx, policy)
+
+
+class ClusterLifecyclePolicyReconciler(_Waking[ClusterLifecyclePolicy]):
+    """Reconciles cluster-wide policies."""
+
+    watches = (For(ClusterLifecyclePolicy),)
+    permissions = _PERMISSIONS
+
+    async def reconcile(self, ctx: Context, policy: ClusterLifecyclePolicy, /) -> Result:
+        """Reconcile one policy."""
+        return await _reconcile(self._store, ctx, policy)

@@ -1,0 +1,167 @@
+"""The extension as Cluster API installs it: kinds, permissions, roles, and the ExtensionConfig."""
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from capelin.api import Unstructured
+from capelin.controller import Reconciler, lease_rules
+from capelin.provider import Provider
+
+from capelin_lifecycle.actions import ANNOTATION_PREFIX, MANAGER
+from capelin_lifecycle.api import (
+    GROUP,
+    ClusterLifecyclePolicy,
+    LifecyclePolicy,
+    LifecycleResult,
+)
+from capelin_lifecycle.extension import NAME
+from capelin_lifecycle.memory import CONFIG_MAP
+from capelin_lifecycle.policies import (
+    ClusterLifecyclePolicyReconciler,
+    LifecyclePolicyReconciler,
+)
+from capelin_lifecycle.results import ResultReconciler
+
+RECONCILERS: Final[list[type[Reconciler[Any]]]] = [
+    ResultReconciler,
+    LifecyclePolicyReconciler,
+    ClusterLifecyclePolicyReconciler,
+]
+LABEL: Final = f"runtime-extension-{NAME}"
+NAMESPACE: Final = f"{LABEL}-system"
+_RBAC: Final = "rbac.authorization.k8s.io"
+_READ: Final = ("get", "list", "watch")
+_WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
+
+
+def provider() -> Provider:
+    """The extension, for environments that ask for it."""
+    return Provider.of(
+        NAME,
+        "RuntimeExtensionProvider",
+        version=f"v{version('capelin-lifecycle')}",
+        module="capelin_lifecycle",
+        reconcilers=RECONCILERS,
+        manager=MANAGER,
+        objects=[*roles(), memory(), *approval_policy(), extension_config()],
+        on_request=True,
+    )
+
+
+def extension_config() -> Unstructured:
+    """How Cluster API finds the extension."""
+    return {
+        "apiVersion": "runtime.cluster.x-k8s.io/v1beta2",
+        "kind": "ExtensionConfig",
+        "metadata": {"name": NAME},
+        "spec": {
+            "clientConfig": {
+                "service": {"namespace": NAMESPACE, "name": f"{LABEL}-service", "port": 443}
+            }
+        },
+    }
+
+
+def memory() -> Unstructured:
+    """The ConfigMap in which the extension stores what it knows of its policies."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": CONFIG_MAP, "namespace": NAMESPACE},
+    }
+
+
+def roles() -> list[Unstructured]:
+    """What users' roles view, edit and admin have, and the extension's own in its namespace."""
+    namespaced = [LifecyclePolicy.resource.plural, LifecycleResult.resource.plural]
+    written = [LifecyclePolicy.resource.plural]
+    return [
+        _aggregated("view", [_rule(namespaced, _READ)], "view"),
+        _aggregated(
+            "edit",
+            [_rule(written, _WRITE), _rule([LifecycleResult.resource.plural], ("delete",))],
+            "edit",
+            "admin",
+        ),
+        # Bound by name: what holds for all namespaces is not for those who edit one.
+        _aggregated(
+            "admin",
+            [_rule([ClusterLifecyclePolicy.resource.plural], (*_READ, *_WRITE))],
+        ),
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "Role",
+            "metadata": {"name": f"{LABEL}-election", "namespace": NAMESPACE},
+            "rules": lease_rules(MANAGER),
+        },
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": f"{LABEL}-election", "namespace": NAMESPACE},
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": f"{LABEL}-election"},
+            "subjects": [{"kind": "ServiceAccount", "name": LABEL, "namespace": NAMESPACE}],
+        },
+    ]
+
+
+def _rule(resources: list[str], verbs: tuple[str, ...]) -> Unstructured:
+    return {"apiGroups": [GROUP], "resources": resources, "verbs": list(verbs)}
+
+
+def _aggregated(name: str, rules: list[Unstructured], *into: str) -> Unstructured:
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {
+            "name": f"{NAMESPACE}-{name}",
+            "labels": {f"{_RBAC}/aggregate-to-{role}": "true" for role in into},
+        },
+        "rules": rules,
+    }
+
+
+def approval_policy() -> list[Unstructured]:
+    """Lets nobody approve in the name of somebody else."""
+    name = f"{LABEL}-approvals"
+    old = "oldObject != null && has(oldObject.metadata.annotations)"
+    expression = (
+        "!has(object.metadata.annotations) || object.metadata.annotations.all(key,"
+        f" !key.startsWith('{ANNOTATION_PREFIX}')"
+        " || object.metadata.annotations[key] == request.userInfo.username"
+        f" || ({old} && key in oldObject.metadata.annotations"
+        " && oldObject.metadata.annotations[key] == object.metadata.annotations[key]))"
+    )
+    group = "admissionregistration.k8s.io/v1"
+    return [
+        {
+            "apiVersion": group,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {
+                    "resourceRules": [
+                        {
+                            "apiGroups": ["cluster.x-k8s.io"],
+                            "apiVersions": ["*"],
+                            "operations": ["CREATE", "UPDATE"],
+                            "resources": ["clusters"],
+                        }
+                    ]
+                },
+                "validations": [
+                    {
+                        "expression": expression,
+                        "message": "an approval names the user who approves: set the annotation"
+                        " to your own user name",
+                    }
+                ],
+            },
+        },
+        {
+            "apiVersion": group,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        },
+    ]

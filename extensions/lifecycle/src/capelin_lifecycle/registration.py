@@ -1,0 +1,85 @@
+"""Has Cluster API discover the handlers anew when policies need others, and stores the policies."""
+
+import asyncio
+from typing import Final
+
+from capelin.api.capi import ExtensionConfig
+from capelin.api.core import ConfigMap
+from capelin.client import ClientError
+from capelin.controller import Context, ObjectKey, Permission
+
+from capelin_lifecycle.handlers import needed_handlers
+from capelin_lifecycle.memory import CONFIG_MAP, KEY, stored_text, to_text
+from capelin_lifecycle.store import Store, Subject
+
+ANNOTATION: Final = "runtime.capelin.cluster.x-k8s.io/discovery-requested"
+PERMISSIONS: Final = (
+    Permission("runtime.cluster.x-k8s.io", ("extensionconfigs",), ("get", "patch")),
+    Permission("", ("configmaps",), ("get", "patch"), (CONFIG_MAP,)),
+)
+_SOON: Final = 3.0
+_LATER: Final = 60.0
+
+
+class Registration:
+    """Touches the extension's own ExtensionConfig until Cluster API knows the right handlers.
+
+    Cluster API discovers when the ExtensionConfig changes. It may ask a replica that does not know
+    the newest policy yet; so what it then says is compared, and it is touched again.
+    """
+
+    def __init__(self, store: Store, extension_config: str, namespace: str) -> None:
+        self._store = store
+        self._name = extension_config
+        self._namespace = namespace
+        self._changed = asyncio.Event()
+
+    async def keep(self, ctx: Context) -> None:
+        """Go on until cancelled."""
+        self._store.subscribe(self._on_change)
+        try:
+            while True:
+                self._changed.clear()
+                seconds = _SOON
+                if self._store.knows_policies:
+                    try:
+                        await self._remember(ctx)
+                        seconds = _SOON if await self._register(ctx) else _LATER
+                    except ClientError as error:
+                        ctx.log.warning("The registration cannot be kept: %s", error)
+                await self._until_changed(seconds)
+        finally:
+            self._store.unsubscribe(self._on_change)
+
+    async def _until_changed(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _on_change(self, subject: Subject, key: ObjectKey, uid: str) -> None:
+        del key, uid
+        if subject == "policy":
+            self._changed.set()
+
+    async def _register(self, ctx: Context) -> bool:
+        """Compare what Cluster API knows with what there is; whether to look again soon."""
+        config = await ctx.client.find(ExtensionConfig, self._name)
+        if config is None or config.metadata.deletion_timestamp is not None:
+            return True
+        known = frozenset(handler.name.partition(".")[0] for handler in config.status.handlers)
+        if known == needed_handlers(self._store.policies()):
+            return False
+        if config.status.conditions:
+            ctx.log.info("Asking Cluster API to discover the handlers anew")
+            annotations = {ANNOTATION: ctx.now().isoformat()}
+            await ctx.apply_metadata(config, annotations=annotations)
+        return True
+
+    async def _remember(self, ctx: Context) -> None:
+        """Store what is known of the policies, in a ConfigMap that the installation brings."""
+        found = await ctx.client.find(ConfigMap, CONFIG_MAP, self._namespace)
+        text = to_text(self._store.policies())
+        if found is not None and stored_text(found) != text:
+            await ctx.client.patch(ConfigMap, CONFIG_MAP, self._namespace, {"data": {KEY: text}})

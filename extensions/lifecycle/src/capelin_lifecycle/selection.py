@@ -1,0 +1,144 @@
+"""Which policies are for a Cluster, a hook and a version."""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capelin_lifecycle.api import (
+    ClusterPolicySpec,
+    Policy,
+    PolicyKind,
+    PolicySpec,
+    Selector,
+    Versions,
+)
+from capelin_lifecycle.occurrence import Occurrence
+
+_COMPARISON = re.compile(r"(>=|<=|>|<|=)?v?(\d+)\.(\d+)(?:\.(\d+))?")
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+    "": operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPolicy:
+    """A policy as the extension works with it."""
+
+    kind: PolicyKind
+    namespace: str | None
+    name: str
+    uid: str
+    generation: int
+    spec: PolicySpec
+    problem: str | None = None
+    """Why it cannot be used."""
+
+    @classmethod
+    def of(cls, policy: Policy, problem: str | None = None) -> "KnownPolicy":
+        """A policy as it was read."""
+        kind: Any = policy.resource.kind
+        return cls(
+            kind,
+            policy.namespace,
+            policy.name,
+            policy.uid,
+            policy.metadata.generation,
+            policy.spec,
+            problem,
+        )
+
+    @property
+    def blocks(self) -> bool:
+        """Whether Clusters wait while the extension does not respond, or the action failed."""
+        return self.spec.on_failure == "Block"
+
+    @property
+    def sort_key(self) -> tuple[int, str, str]:
+        """Its place among the policies of an occurrence."""
+        return self.spec.order, self.namespace or "", self.name
+
+
+def selected(
+    policies: Iterable[KnownPolicy],
+    occurrence: Occurrence,
+    namespace_labels: Mapping[str, str] | None,
+) -> list[KnownPolicy]:
+    """The policies for an occurrence, in the order in which they start."""
+    found = [policy for policy in policies if matches(policy, occurrence, namespace_labels)]
+    return sorted(found, key=lambda policy: policy.sort_key)
+
+
+def matches(
+    policy: KnownPolicy, occurrence: Occurrence, namespace_labels: Mapping[str, str] | None
+) -> bool:
+    """Whether a policy is for an occurrence."""
+    spec = policy.spec
+    return (
+        spec.hook == occurrence.hook
+        and not spec.suspend
+        and policy.namespace in (None, occurrence.namespace)
+        and (not spec.classes or occurrence.cluster_class in spec.classes)
+        and selects(spec.cluster_selector, occurrence.labels)
+        and (
+            not isinstance(spec, ClusterPolicySpec)
+            or selects(spec.namespace_selector, namespace_labels or {})
+        )
+        and (spec.versions is None or _versions_match(spec.versions, occurrence))
+    )
+
+
+def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether a selector selects an object with these labels."""
+    if any(labels.get(key) != value for key, value in selector.match_labels.items()):
+        return False
+    for requirement in selector.match_expressions:
+        present = requirement.key in labels
+        is_one = present and labels[requirement.key] in requirement.values
+        match requirement.operator:
+            case "In" if not is_one:
+                return False
+            case "NotIn" if is_one:
+                return False
+            case "Exists" if not present:
+                return False
+            case "DoesNotExist" if present:
+                return False
+            case _:
+                pass
+    return True
+
+
+def _versions_match(versions: Versions, occurrence: Occurrence) -> bool:
+    return all(
+        wanted is None or (version is not None and in_range(wanted, version))
+        for wanted, version in (
+            (versions.from_, occurrence.from_version),
+            (versions.to, occurrence.to_version),
+        )
+    )
+
+
+def in_range(wanted: str, version: str) -> bool:
+    """Whether a version satisfies all comparisons. Of pre-releases, the release counts."""
+    actual = _COMPARISON.match(version)
+    if actual is None:
+        return False
+    numbers = tuple(int(number or 0) for number in actual.groups()[1:])
+    return all(_holds(comparison, numbers) for comparison in wanted.split())
+
+
+def _holds(comparison: str, numbers: tuple[int, ...]) -> bool:
+    match = _COMPARISON.fullmatch(comparison)
+    if match is None:
+        return False
+    symbol, *given = match.groups()
+    bound = tuple(int(number) for number in given if number is not None)
+    # Without a patch, the minor versions are compared: every v1.34.x is <=1.34, and none is >1.34.
+    return _OPERATORS[symbol or ""](numbers[: len(bound)], bound)

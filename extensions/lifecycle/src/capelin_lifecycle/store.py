@@ -1,0 +1,285 @@
+"""What each replica knows without asking: policies, results, namespaces, and changed Clusters.
+
+It is a copy of what the API server has, a moment late. Only what hooks need is kept of an object.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal, Protocol, TypeVar
+
+from capelin.api import BaseObject, ObjectMeta
+from capelin.api.capi import Cluster
+from capelin.api.core import Namespace
+from capelin.client import Client, ClientError, Event, Expired
+from capelin.controller import ObjectKey
+
+from capelin_lifecycle.api import (
+    ClusterLifecyclePolicy,
+    HookName,
+    LifecyclePolicy,
+    LifecycleResult,
+    PolicyKind,
+)
+from capelin_lifecycle.decide import ResultView
+from capelin_lifecycle.selection import KnownPolicy
+
+log = logging.getLogger(__name__)
+
+ObjectT = TypeVar("ObjectT", bound=BaseObject)
+PolicyKey = tuple[PolicyKind, str | None, str]
+Subject = Literal["policy", "result", "cluster"]
+Listener = Callable[[Subject, ObjectKey, str], None]
+"""Called with what changed, its name and its uid."""
+
+_RETRY_SECONDS: Final = 2.0
+ChangedT_contra = TypeVar("ChangedT_contra", bound=BaseObject, contravariant=True)
+
+
+class _Changed(Protocol[ChangedT_contra]):
+    """Notes that an object changed, or is gone."""
+
+    def __call__(self, obj: ChangedT_contra, /, *, gone: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownResult:
+    """A result as the extension works with it."""
+
+    key: ObjectKey
+    policy_uid: str
+    cluster_uid: str
+    cluster: str
+    hook: HookName
+    step: tuple[str, str]
+    order: int
+    target: str | None
+    view: ResultView | None
+    since: datetime | None
+
+    @property
+    def occurrence(self) -> tuple[str, HookName, tuple[str, str]]:
+        """What results of several policies for one occurrence of a hook have in common."""
+        return self.cluster_uid, self.hook, self.step
+
+
+@dataclass(slots=True)
+class Store:
+    """The copies, and who wants to know of changes."""
+
+    check: Callable[[LifecyclePolicy | ClusterLifecyclePolicy], str | None]
+    """Why a policy cannot be used."""
+    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    _policies: dict[PolicyKey, KnownPolicy] = field(default_factory=dict[PolicyKey, KnownPolicy])
+    _by_hook: dict[str, tuple[KnownPolicy, ...]] = field(
+        default_factory=dict[str, tuple[KnownPolicy, ...]]
+    )
+    _results: dict[ObjectKey, KnownResult] = field(default_factory=dict[ObjectKey, KnownResult])
+    _of_policy: defaultdict[str, set[ObjectKey]] = field(
+        default_factory=lambda: defaultdict[str, set[ObjectKey]](set)
+    )
+    _of_cluster: defaultdict[str, set[ObjectKey]] = field(
+        default_factory=lambda: defaultdict[str, set[ObjectKey]](set)
+    )
+    _synced: set[str] = field(default_factory=set[str])
+    _listeners: list[Listener] = field(default_factory=list[Listener])
+    _settled: dict[ObjectKey, asyncio.Event] = field(default_factory=dict[ObjectKey, asyncio.Event])
+    problem: str | None = "the policies have not been read yet"
+    """Why the policies are not known."""
+
+    @property
+    def knows_policies(self) -> bool:
+        """Whether the policies were read, and are followed."""
+        return {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"} <= self._synced
+
+    def subscribe(self, listener: Listener) -> None:
+        """Have a function called on every change."""
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Have it called no more."""
+        self._listeners.remove(listener)
+
+    def policies(self, hook: str | None = None) -> Sequence[KnownPolicy]:
+        """All policies, or those of a hook."""
+        if hook is None:
+            return tuple(self._policies.values())
+        return self._by_hook.get(hook, ())
+
+    def policy(self, kind: PolicyKind, namespace: str | None, name: str) -> KnownPolicy | None:
+        """A policy by name."""
+        return self._policies.get((kind, namespace, name))
+
+    def result(self, key: ObjectKey) -> KnownResult | None:
+        """A result by name."""
+        return self._results.get(key)
+
+    def results_of_policy(self, uid: str) -> list[KnownResult]:
+        """The results of a policy."""
+        return [self._results[key] for key in self._of_policy.get(uid, ())]
+
+    def results_of_cluster(self, uid: str) -> list[KnownResult]:
+        """The results of a Cluster."""
+        return [self._results[key] for key in self._of_cluster.get(uid, ())]
+
+    async def until_done(self, keys: Iterable[ObjectKey], seconds: float) -> None:
+        """Wait until these results are done, but no longer than that."""
+        try:
+            async with asyncio.timeout(seconds):
+                for key in keys:
+                    while not _is_done(self._results.get(key)):
+                        event = self._settled.setdefault(key, asyncio.Event())
+                        await event.wait()
+        except TimeoutError:
+            return
+
+    # Following
+
+    async def follow(self, client: Client) -> None:
+        """Keep the copies up to date, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for following in (
+                self._follow(client, LifecyclePolicy, self._policy_changed),
+                self._follow(client, ClusterLifecyclePolicy, self._policy_changed),
+                self._follow(client, LifecycleResult, self._result_changed),
+                self._follow(client, Namespace, self._namespace_changed),
+                self._follow(client, Cluster, self._cluster_changed),
+            ):
+                tasks.create_task(following)
+
+    async def _follow(
+        self,
+        client: Client,
+        kind: type[ObjectT],
+        changed: "_Changed[ObjectT]",
+    ) -> None:
+        name = kind.resource.kind
+        known: dict[ObjectKey, str] = {}
+        while True:
+            try:
+                listing = await client.list(kind)
+                now = {_key(obj): obj.uid for obj in listing.items}
+                for key in known.keys() - now.keys():
+                    changed(_gone(kind, key, known[key]), gone=True)
+                for obj in listing.items:
+                    changed(obj, gone=False)
+                known = now
+                self._synced.add(name)
+                version = listing.resource_version
+                del listing
+                async for event in client.watch(kind, since=version):
+                    self._note(known, event)
+                    changed(event.object, gone=event.type == "DELETED")
+            except Expired:
+                continue
+            except ClientError as error:
+                # What was known stays known: it is better than nothing.
+                if name not in self._synced and "Policy" in name:
+                    self.problem = f"the policies cannot be read: {error}"
+                log.warning("%s cannot be followed: %s", kind.resource.plural, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    def _note(self, known: dict[ObjectKey, str], event: Event[ObjectT]) -> None:
+        if event.type == "DELETED":
+            known.pop(_key(event.object), None)
+        else:
+            known[_key(event.object)] = event.object.uid
+
+    def _policy_changed(
+        self, policy: LifecyclePolicy | ClusterLifecyclePolicy, /, *, gone: bool
+    ) -> None:
+        kind: PolicyKind = (
+            "LifecyclePolicy" if isinstance(policy, LifecyclePolicy) else "ClusterLifecyclePolicy"
+        )
+        key: PolicyKey = (kind, policy.namespace, policy.name)
+        before = self._policies.get(key)
+        if gone or policy.metadata.deletion_timestamp is not None:
+            self._policies.pop(key, None)
+        elif before is None or (before.uid, before.generation) != (
+            policy.uid,
+            policy.metadata.generation,
+        ):
+            self._policies[key] = KnownPolicy.of(policy, self.check(policy))
+        if before != self._policies.get(key):
+            by_hook: defaultdict[str, list[KnownPolicy]] = defaultdict(list)
+            for known in self._policies.values():
+                by_hook[known.spec.hook].append(known)
+            self._by_hook = {hook: tuple(known) for hook, known in by_hook.items()}
+            self._tell("policy", _key(policy), policy.uid)
+
+    def _result_changed(self, result: LifecycleResult, /, *, gone: bool) -> None:
+        key = _key(result)
+        before = self._results.pop(key, None)
+        if before is not None:
+            _discard(self._of_policy, before.policy_uid, key)
+            _discard(self._of_cluster, before.cluster_uid, key)
+        known = before
+        if not gone and result.metadata.deletion_timestamp is None:
+            known = self._results[key] = _known(key, result)
+            self._of_policy[known.policy_uid].add(key)
+            self._of_cluster[known.cluster_uid].add(key)
+        if gone or _is_done(known):
+            self._wake(key)
+        if known is not None:
+            self._tell("result", key, known.policy_uid)
+
+    def _wake(self, key: ObjectKey) -> None:
+        if event := self._settled.pop(key, None):
+            event.set()
+
+    def _namespace_changed(self, namespace: Namespace, /, *, gone: bool) -> None:
+        if gone:
+            self.namespaces.pop(namespace.name, None)
+        else:
+            self.namespaces[namespace.name] = namespace.metadata.labels
+
+    def _cluster_changed(self, cluster: Cluster, /, *, gone: bool) -> None:
+        del gone
+        if cluster.uid in self._of_cluster:
+            self._tell("cluster", _key(cluster), cluster.uid)
+
+    def _tell(self, subject: Subject, key: ObjectKey, uid: str) -> None:
+        for listener in self._listeners:
+            listener(subject, key, uid)
+
+
+def _key(obj: BaseObject) -> ObjectKey:
+    return ObjectKey(obj.namespace or "", obj.name)
+
+
+def _gone(kind: type[ObjectT], key: ObjectKey, uid: str) -> ObjectT:
+    metadata = ObjectMeta(name=key.name, namespace=key.namespace or None, uid=uid)
+    return kind.model_construct(metadata=metadata)
+
+
+def _discard(index: defaultdict[str, set[ObjectKey]], uid: str, key: ObjectKey) -> None:
+    keys = index[uid]
+    keys.discard(key)
+    if not keys:
+        del index[uid]
+
+
+def _is_done(result: KnownResult | None) -> bool:
+    return result is not None and result.view is not None and result.view.phase == "Done"
+
+
+def _known(key: ObjectKey, result: LifecycleResult) -> KnownResult:
+    spec, status = result.spec, result.status
+    view = None
+    if status is not None:
+        view = ResultView(status.phase, status.message, status.retry_seconds)
+    return KnownResult(
+        key=key,
+        policy_uid=spec.policy.uid,
+        cluster_uid=spec.cluster.uid,
+        cluster=spec.cluster.name,
+        hook=spec.hook,
+        step=(spec.from_version or "", spec.to_version or ""),
+        order=spec.order,
+        target=spec.target_version,
+        view=view,
+        since=status.since if status else result.metadata.creation_timestamp,
+    )

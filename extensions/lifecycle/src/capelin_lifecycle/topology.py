@@ -1,0 +1,322 @@
+"""The hooks that compute: patches, checks of topologies, and upgrade plans.
+
+All are pure: the same request and policies give the same answer. Another patch would roll out
+machines, so that what a version of patches means stays as it is (`generate-patches-v1`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any, Final, cast
+
+import orjson
+from capelin.api import Unstructured
+from capelin.runtime import Failure
+from capelin.runtime.topology import control_plane, infrastructure_cluster, json_patch
+from capelin.runtime.topology.templates import Builtins, TemplateRef
+from capelin.runtime.v1alpha1 import (
+    DiscoverVariablesResponse,
+    GeneratePatchesRequest,
+    GeneratePatchesResponse,
+    GeneratePatchesResponseItem,
+    GenerateUpgradePlanRequest,
+    GenerateUpgradePlanResponse,
+    HolderReference,
+    UpgradeStep,
+    ValidateTopologyRequest,
+    Variable,
+)
+from capelin.versions import Version
+
+from capelin_lifecycle.actions.validate import TOPOLOGY_VARIABLES, ValidateRunner, broken_rules
+from capelin_lifecycle.api import (
+    PatchOperation,
+    PatchVersion,
+    TemplatePatch,
+    UpgradePlan,
+)
+from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.selection import KnownPolicy
+
+PATCH_VARIABLES: Final = ("object", "variables")
+_BUILTIN: Final = "builtin"
+
+
+# Problems
+
+
+def topology_problems(policy: KnownPolicy) -> list[str]:
+    """What is wrong with an action of these hooks that its CRD cannot say."""
+    action = policy.spec.action
+    if action.patches is not None:
+        return [
+            problem for version in action.patches.versions for problem in _patch_problems(version)
+        ]
+    if action.validate_ is not None:
+        return ValidateRunner().problems(policy)
+    return []
+
+
+def _patch_problems(version: PatchVersion) -> Iterable[str]:
+    for number, template in enumerate(version.templates):
+        where = f"version {version.name}, templates[{number}]"
+        texts = [(f"{where}.when", template.when, True)]
+        texts += [
+            (f"{where}.operations[{index}].valueFrom", operation.value_from, False)
+            for index, operation in enumerate(template.operations)
+        ]
+        for place, text, boolean in texts:
+            if text is not None:
+                try:
+                    compile_expression(text, PATCH_VARIABLES, boolean=boolean)
+                except ExpressionError as error:
+                    yield f"{place}: {error}"
+
+
+# Patches
+
+
+def discovered_variables(version: PatchVersion) -> DiscoverVariablesResponse:
+    """The variables of a version of patches, as a ClusterClass takes them."""
+    return DiscoverVariablesResponse(
+        status="Success",
+        variables=[
+            {
+                "name": variable.name,
+                "required": variable.required,
+                "schema": {"openAPIV3Schema": variable.schema_},
+            }
+            for variable in version.variables
+        ],
+    )
+
+
+def generated_patches(
+    version: PatchVersion, request: GeneratePatchesRequest
+) -> GeneratePatchesResponse:
+    """A patch for each template that the version changes.
+
+    Raises:
+        Failure: an expression has no value, or a path leads nowhere.
+    """
+    items: list[GeneratePatchesResponseItem] = []
+    problems: set[str] = set()
+    for item in request.items:
+        variables = _variables(request.variables, item.variables)
+        try:
+            changed = _changed(version, item.holder_reference, item.object, variables)
+        except (ExpressionError, PathError) as error:
+            problems.add(f"{item.object.get('kind')} of {item.holder_reference.kind}: {error}")
+            continue
+        patch = json_patch(item.object, changed)
+        if patch:
+            items.append(
+                GeneratePatchesResponseItem(
+                    uid=item.uid, patch_type="JSONPatch", patch=orjson.dumps(patch)
+                )
+            )
+    if problems:
+        # Cluster API sends the templates in another order every time.
+        raise Failure("; ".join(sorted(problems)))
+    return GeneratePatchesResponse(status="Success", items=items)
+
+
+def _variables(common: Sequence[Variable], own: Sequence[Variable]) -> dict[str, Any]:
+    """The variables of a template by name: its own over those of the Cluster."""
+    merged = {variable.name: variable.value for variable in (*common, *own)}
+    builtin: dict[str, Any] = {}
+    for variable in (*common, *own):
+        value: object = variable.value
+        if variable.name == _BUILTIN and isinstance(value, dict):
+            builtin |= cast("dict[str, Any]", value)
+    return {**merged, _BUILTIN: builtin}
+
+
+def _changed(
+    version: PatchVersion,
+    holder: HolderReference,
+    template: Unstructured,
+    variables: dict[str, Any],
+) -> Unstructured:
+    changed = template
+    for patch in version.templates:
+        if not _is_for(patch, holder, template, variables):
+            continue
+        if patch.when is not None and not compile_expression(
+            patch.when, PATCH_VARIABLES, boolean=True
+        ).is_true({"object": changed, "variables": variables}):
+            continue
+        if changed is template:
+            changed = deepcopy(template)
+        for operation in patch.operations:
+            _operate(operation, changed, variables)
+    return changed
+
+
+def _is_for(
+    patch: TemplatePatch,
+    holder: HolderReference,
+    template: Unstructured,
+    variables: Mapping[str, Any],
+) -> bool:
+    if template.get("kind") != patch.kind:
+        return False
+    if patch.api_version not in (None, template.get("apiVersion")):
+        return False
+    if patch.used_by and _user(holder) not in patch.used_by:
+        return False
+    if not patch.classes:
+        return True
+    builtin = cast("dict[str, Any]", variables[_BUILTIN])
+    worker: Any = builtin.get("machineDeployment") or builtin.get("machinePool") or {}
+    name = str(cast("dict[str, Any]", worker).get("class", ""))
+    return any(fnmatchcase(name, pattern) for pattern in patch.classes)
+
+
+def _user(holder: HolderReference) -> str:
+    ref = TemplateRef(holder, Builtins(None))
+    if infrastructure_cluster(ref):
+        return "InfrastructureCluster"
+    if control_plane(ref):
+        return "ControlPlane"
+    return f"{holder.kind}s"
+
+
+class PathError(ValueError):
+    """A path leads nowhere in a template."""
+
+
+def _operate(operation: PatchOperation, template: Unstructured, variables: dict[str, Any]) -> None:
+    *parents, last = [
+        part.replace("~1", "/").replace("~0", "~") for part in operation.path.split("/")[1:]
+    ]
+    value = operation.value
+    if operation.value_from is not None:
+        expression = compile_expression(operation.value_from, PATCH_VARIABLES, boolean=False)
+        value = expression.evaluate({"object": template, "variables": variables})
+    create = operation.op != "Remove"
+    container: Any = template
+    for part in parents:
+        container = _child(container, part, operation.path, create=create)
+        if container is None:
+            return
+    match operation.op:
+        case "Set":
+            _set(container, last, value, operation.path)
+        case "Append":
+            items = _child(container, last, operation.path, create=True, empty=list)
+            if not isinstance(items, list):
+                raise PathError(f"{operation.path} is no list")
+            cast("list[Any]", items).append(value)
+        case "Remove":
+            _remove(container, last)
+
+
+def _child(container: Any, part: str, path: str, *, create: bool, empty: type[Any] = dict) -> Any:
+    if isinstance(container, dict):
+        mapping = cast("dict[str, Any]", container)
+        if mapping.get(part) is None:
+            if not create:
+                return None
+            mapping[part] = empty()
+        return mapping[part]
+    index = _index(container, part)
+    if index is None:
+        if not create:
+            return None
+        raise PathError(f"{path} leads to {part!r}, which is not there")
+    return container[index]
+
+
+def _index(container: Any, part: str) -> int | None:
+    """The place in a list, if the container is one and has it."""
+    if not isinstance(container, list) or not part.isdecimal():
+        return None
+    index = int(part)
+    return index if index < len(cast("list[Any]", container)) else None
+
+
+def _set(container: Any, part: str, value: Any, path: str) -> None:
+    if isinstance(container, dict):
+        container[part] = value
+    elif (index := _index(container, part)) is not None:
+        container[index] = value
+    else:
+        raise PathError(f"{path} leads to {part!r}, which is not there")
+
+
+def _remove(container: Any, part: str) -> None:
+    if isinstance(container, dict):
+        cast("dict[str, Any]", container).pop(part, None)
+    elif (index := _index(container, part)) is not None:
+        del container[index]
+
+
+# Checks of topologies
+
+
+def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) -> None:
+    """Check the rules of a policy.
+
+    Raises:
+        Failure: rules do not hold.
+    """
+    validate = policy.spec.action.validate_
+    if validate is None:
+        return
+    templates = [
+        {
+            "object": item.object,
+            "usedBy": _user(item.holder_reference),
+            "variables": _variables(request.variables, item.variables),
+        }
+        for item in request.items
+    ]
+    variables = {"templates": templates, "variables": _variables(request.variables, ())}
+    if broken := broken_rules(validate, TOPOLOGY_VARIABLES, variables):
+        raise Failure(f"policy {policy.name}: {'; '.join(broken)}")
+
+
+# Upgrade plans
+
+
+def upgrade_plan(
+    plan: UpgradePlan, request: GenerateUpgradePlanRequest, now: datetime
+) -> GenerateUpgradePlanResponse:
+    """The versions that an upgrade goes through.
+
+    Raises:
+        Failure: the upgrade is not allowed, or not now.
+    """
+    current = request.from_control_plane_kubernetes_version
+    workers = request.from_workers_kubernetes_version
+    if workers in {"", current}:
+        # An upgrade that has begun goes on to its end.
+        for freeze in plan.freezes:
+            if freeze.start <= now < freeze.end:
+                reason = f": {freeze.reason}" if freeze.reason else ""
+                raise Failure(f"no upgrade starts before {freeze.end:%Y-%m-%d %H:%M} UTC{reason}")
+    steps = upgrade_steps(plan.versions, current, request.to_kubernetes_version)
+    return GenerateUpgradePlanResponse(
+        status="Success", control_plane_upgrades=[UpgradeStep(version=step) for step in steps]
+    )
+
+
+def upgrade_steps(allowed: Sequence[str], current: str, target: str) -> list[str]:
+    """The newest allowed version of each minor version on the way, and the target.
+
+    Raises:
+        Failure: the target, or a minor version on the way, is not allowed.
+    """
+    versions = sorted(Version.parse(text) for text in allowed)
+    start, end = Version.parse(current), Version.parse(target)
+    if end not in versions:
+        raise Failure(f"{target} is not allowed; allowed: {', '.join(map(str, versions))}")
+    steps: list[str] = []
+    for minor in range(start.minor + 1, end.minor):
+        candidates = [version for version in versions if version.release == (end.major, minor)]
+        if not candidates:
+            raise Failure(f"no version v{end.major}.{minor} is allowed on the way to {target}")
+        steps.append(str(candidates[-1]))
+    return [*steps, str(end)]

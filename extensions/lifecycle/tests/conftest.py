@@ -1,0 +1,12 @@
+"""What the tests of the lifecycle extension share."""
+
+from collections.abc import Callable
+
+import pytest
+from capelin_lifecycle.provider import provider
+
+
+@pytest.fixture(scope="session")
+def provider_crds(install_crds: Callable[..., None]) -> None:
+    """The extension's kinds, and those of Cluster API that it reads, on the shared API server."""
+    install_crds(provider())

@@ -1,0 +1,116 @@
+"""Policies and occurrences for tests."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from capelin.api import Resource
+from capelin.client import Client
+from capelin.testing.fake_client import Clock, FakeClient, cluster
+from capelin_lifecycle.actions import Outcome, Run
+from capelin_lifecycle.api import (
+    ClusterLifecyclePolicy,
+    HookName,
+    LifecyclePolicy,
+    LifecycleResult,
+    Policy,
+    ResultStatus,
+)
+from capelin_lifecycle.occurrence import Occurrence, result_name
+from capelin_lifecycle.results import new_result
+from capelin_lifecycle.selection import KnownPolicy
+
+
+def policy(name: str = "p", *, namespace: str | None = "team", **spec: Any) -> Policy:
+    """A policy as the API server would give it; keyword arguments as in YAML."""
+    fields = {
+        "hook": "BeforeClusterUpgrade",
+        "action": {"approval": {"approvers": ["alice"]}},
+        **spec,
+    }
+    kind = ClusterLifecyclePolicy if namespace is None else LifecyclePolicy
+    return kind.read(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": f"uid-of-{name}",
+                "generation": 1,
+            },
+            "spec": fields,
+        }
+    )
+
+
+def known(name: str = "p", problem: str | None = None, **spec: Any) -> KnownPolicy:
+    """A policy as the extension works with it."""
+    return KnownPolicy.of(policy(name, **spec), problem)
+
+
+def occurrence(hook: HookName = "BeforeClusterUpgrade", **fields: Any) -> Occurrence:
+    """An upgrade of a Cluster, or what the fields say."""
+    given: dict[str, Any] = {
+        "namespace": "team",
+        "cluster": "demo",
+        "uid": "uid-of-demo",
+        "from_version": "v1.33.13",
+        "to_version": "v1.34.4",
+        "target_version": "v1.34.4",
+        **fields,
+    }
+    return Occurrence(hook=hook, **given)
+
+
+class OneWorkload:
+    """Stands for the clients of workload clusters: there is one cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @asynccontextmanager
+    async def client(self, cluster: str, namespace: str) -> AsyncGenerator[Client]:
+        assert (cluster, namespace) == ("demo", "team")
+        yield self._client
+
+
+class World:
+    """A management and a workload cluster in memory, with the Cluster `team/demo`."""
+
+    def __init__(self, *workload_kinds: Resource) -> None:
+        self.clock = Clock()
+        kinds = (LifecyclePolicy, ClusterLifecyclePolicy, LifecycleResult)
+        self.client = FakeClient(*kinds, clock=self.clock)
+        self.workload = FakeClient(*workload_kinds, clock=self.clock)
+        self.cluster = self.client.add(cluster("demo", "team"))
+
+    def run(self, known_policy: KnownPolicy, **status: Any) -> Run:
+        """The action of a policy for the Cluster, with what its result says so far."""
+        upgrade = replace(occurrence(known_policy.spec.hook), uid=self.cluster.uid)
+        result = new_result(known_policy, result_name(known_policy.uid, upgrade), upgrade)
+        if status:
+            result.status = ResultStatus.read(
+                {"phase": "Running", "since": "2026-01-01T00:00:00Z", **status}
+            )
+        return Run(
+            client=self.client,
+            workloads=cast("Any", OneWorkload(self.workload)),
+            namespace="system",
+            policy=known_policy,
+            result=self.client.add(result),
+            cluster=self.cluster,
+            cluster_json=self.cluster.dump(),
+            namespace_labels={},
+            now=self.clock.now,
+        )
+
+    def again(self, run: Run, outcome: Outcome) -> Run:
+        """The next run after an outcome was saved."""
+        created = outcome.created if outcome.created is not None else run.created
+        status = {
+            "phase": outcome.phase,
+            "since": "2026-01-01T00:00:00Z",
+            "created": [entry.dump() for entry in created],
+        }
+        result = run.result.model_copy(update={"status": ResultStatus.read(status)})
+        return replace(run, result=result, now=self.clock.now)

@@ -1,0 +1,293 @@
+"""What a real API server makes of policies, and of expressions as ours."""
+
+from typing import Any
+
+import pytest
+from capelin.api import Resource
+from capelin.client import ApiError, Client, Invalid
+from capelin.testing.waiting import until
+from capelin_lifecycle.api import LifecyclePolicy
+from capelin_lifecycle.expressions import ExpressionError, compile_expression
+
+from .test_expressions import OBJECT
+
+pytestmark = pytest.mark.usefixtures("provider_crds")
+
+JOB: dict[str, Any] = {"template": {"template": {"spec": {"containers": []}}}}
+RULE: dict[str, Any] = {"rules": [{"expression": "true", "message": "m"}]}
+PATCH: dict[str, Any] = {
+    "name": "v1",
+    "templates": [{"kind": "K", "operations": [{"path": "/spec/a", "value": 1}]}],
+}
+
+
+def manifest(namespace: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": LifecyclePolicy.resource.api_version,
+        "kind": "LifecyclePolicy",
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": spec,
+    }
+
+
+@pytest.mark.parametrize(
+    ("hook", "action"),
+    [
+        ("BeforeClusterUpgrade", {"approval": {"approvers": ["alice"]}}),
+        (
+            "BeforeClusterDelete",
+            {"approval": {"window": {"schedule": "0 22 * * SAT", "duration": "4h"}}},
+        ),
+        ("BeforeClusterCreate", {"quota": {"limits": [{"resource": "clusters", "limit": 1}]}}),
+        ("AfterClusterUpgrade", {"job": JOB}),
+        ("BeforeClusterCreate", {"job": {**JOB, "target": "Management"}}),
+        ("BeforeClusterDelete", {"backup": {"velero": {}}}),
+        ("BeforeClusterUpgrade", {"apply": {"sources": [{"configMap": "cpi"}]}}),
+        ("BeforeClusterUpgrade", {"http": {"url": "https://quota.example.com/v1"}}),
+        ("ValidateTopology", {"validate": RULE}),
+        ("GenerateUpgradePlan", {"upgradePlan": {"versions": ["v1.33.13", "v1.34.4"]}}),
+        ("GeneratePatches", {"patches": {"versions": [PATCH]}}),
+    ],
+)
+async def test_good_policies_are_accepted(
+    client: Client, namespace: str, hook: str, action: dict[str, Any]
+) -> None:
+    await client.create(manifest(namespace, hook=hook, action=action), dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"hook": "BeforeBreakfast", "action": {"validate": RULE}}, "Unsupported value"),
+        ({"hook": "BeforeClusterDelete", "action": {}}, "exactly one of"),
+        (
+            {"hook": "BeforeClusterDelete", "action": {"validate": RULE, "job": JOB}},
+            "exactly one of",
+        ),
+        ({"hook": "BeforeClusterDelete", "action": {"helm": {}}}, "unknown field"),
+        (
+            {"hook": "BeforeClusterUpgrade", "action": {"apply": {"sources": [{"oci": "x"}]}}},
+            "unknown field",
+        ),
+        (
+            {"hook": "BeforeClusterDelete", "action": {"quota": {"limits": []}}},
+            "quota is for the hook BeforeClusterCreate",
+        ),
+        (
+            {"hook": "BeforeClusterCreate", "action": {"apply": {"sources": [{"secret": "x"}]}}},
+            "when there is a workload cluster",
+        ),
+        ({"hook": "BeforeClusterCreate", "action": {"job": JOB}}, "no workload cluster"),
+        (
+            {"hook": "AfterControlPlaneInitialized", "action": {"approval": {"approvers": ["a"]}}},
+            "hooks that can block",
+        ),
+        ({"hook": "BeforeClusterDelete", "action": {"approval": {}}}, "approvers, a window"),
+        (
+            {
+                "hook": "BeforeClusterDelete",
+                "action": {"validate": RULE},
+                "versions": {"to": "1.34"},
+            },
+            "only upgrades have versions",
+        ),
+        (
+            {
+                "hook": "BeforeClusterUpgrade",
+                "action": {"validate": RULE},
+                "versions": {"to": "newest"},
+            },
+            "should match",
+        ),
+        (
+            {"hook": "BeforeClusterUpgrade", "action": {"http": {"url": "http://plain"}}},
+            "should match",
+        ),
+        (
+            {
+                "hook": "BeforeClusterCreate",
+                "action": {"quota": {"limits": [{"resource": "memory", "limit": "1Gi"}]}},
+            },
+            "need an expression",
+        ),
+        (
+            {"hook": "BeforeClusterUpgrade", "action": {"validate": RULE}, "timeout": "0s"},
+            "timeout",
+        ),
+    ],
+)
+async def test_wrong_policies_are_refused(
+    client: Client, namespace: str, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ApiError, match=message):
+        await client.create(manifest(namespace, **spec), dry_run=True)
+
+
+async def test_a_version_of_patches_cannot_be_changed(client: Client, namespace: str) -> None:
+    resource = LifecyclePolicy.resource
+
+    def patches(*versions: dict[str, Any]) -> dict[str, Any]:
+        return {"spec": {"action": {"patches": {"versions": list(versions)}}}}
+
+    made = manifest(namespace, hook="GeneratePatches", **patches(PATCH)["spec"])
+    await client.create(made)
+    other = {**PATCH, "name": "v2"}
+    await client.patch(resource, "p", namespace, patches(PATCH, other))
+    changed = {**PATCH, "templates": [{**PATCH["templates"][0], "kind": "Other"}]}
+    with pytest.raises(Invalid, match="cannot be changed"):
+        await client.patch(resource, "p", namespace, patches(changed, other))
+    await client.patch(resource, "p", namespace, patches(other))
+
+
+# Expressions
+
+_GROUP = "judge.capelin.example.com"
+_JUDGED = Resource(_GROUP, "v1", "Judged", "judgeds")
+_DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"judgeds.{_GROUP}"},
+    "spec": {
+        "group": _GROUP,
+        "scope": "Namespaced",
+        "names": {"kind": "Judged", "listKind": "JudgedList", "plural": "judgeds"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+EXPRESSIONS = (
+    "object.metadata.labels.tier in ['prod', 'dev']",
+    "object.metadata.labels.tier == 'dev'",
+    "object.pools.all(pool, pool.replicas <= 3)",
+    "object.pools.map(pool, pool.replicas).sum() == 7",
+    "object.pools.exists_one(pool, pool.name.startsWith('a'))",
+    "has(object.memory) && !has(object.disk)",
+    "object.disk == 1",
+    "object.?disk.orValue('none') == 'none'",
+    "quantity(object.memory).isGreaterThan(quantity('500Mi'))",
+    "quantity(object.memory).isLessThan(quantity('1G'))",
+    "quantity('1').add(quantity('500m')).compareTo(quantity('1500m')) == 0",
+    "quantity('2').sub(1).asInteger() == 1",
+    "quantity(object.version).asInteger() == 1",
+    "isQuantity('2Gi') && !isQuantity('many')",
+    "semver(object.version, true).minor() == 34",
+    "semver(object.version).minor() == 34",
+    "semver('1.2.3').isLessThan(semver('1.10.0'))",
+    "isSemver('1.2.3') && !isSemver('v1.2.3') && isSemver('v1.2', true)",
+    "ip(object.address).family() == 4 && isIP('::1') && !isIP('1.2.3')",
+    "ip(object.address).isLoopback()",
+    "cidr('10.0.0.0/8').containsIP(object.address)",
+    "cidr('10.0.0.0/8').containsIP(ip('192.168.0.1'))",
+    "'A,b'.lowerAscii().split(',') == ['a', 'b']",
+    "['a', 'b'].join('-').replace('-', '+').upperAscii() == 'A+B'",
+    "' a '.trim() == 'a'",
+    "object.version.matches('^v1[.]3[0-9]')",
+    "1 / int(object.pools.size() - 2) > 0",
+)
+
+
+def ours(expression: str) -> bool | None:
+    """What we make of an expression: true, false, or an error."""
+    try:
+        return compile_expression(expression, ("object",), boolean=True).is_true(
+            {"object": {**OBJECT, "kind": "Judged"}}
+        )
+    except ExpressionError:
+        return None
+
+
+def policies(namespace: str) -> list[dict[str, Any]]:
+    """An admission policy for each expression, which judges the object of its number."""
+    group = "admissionregistration.k8s.io/v1"
+    found: list[dict[str, Any]] = []
+    for number, expression in enumerate(EXPRESSIONS):
+        name = f"{namespace}-{number}"
+        rules = [
+            {
+                "apiGroups": [_GROUP],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["judgeds"],
+                "resourceNames": [f"judged-{number}"],
+            }
+        ]
+        found += [
+            {
+                "apiVersion": group,
+                "kind": "ValidatingAdmissionPolicy",
+                "metadata": {"name": name},
+                "spec": {
+                    "matchConstraints": {"resourceRules": rules},
+                    "validations": [{"expression": expression, "message": "it is false"}],
+                },
+            },
+            {
+                "apiVersion": group,
+                "kind": "ValidatingAdmissionPolicyBinding",
+                "metadata": {"name": name},
+                "spec": {
+                    "policyName": name,
+                    "validationActions": ["Deny"],
+                    "matchResources": {
+                        "namespaceSelector": {
+                            "matchLabels": {"kubernetes.io/metadata.name": namespace}
+                        }
+                    },
+                },
+            },
+        ]
+    return found
+
+
+async def test_the_api_server_judges_expressions_as_we_do(client: Client, namespace: str) -> None:
+    await client.apply(_DEFINITION)
+    installed = policies(namespace)
+    for policy in installed:
+        await client.apply(policy)
+
+    async def judged(number: int) -> bool | None:
+        obj = {
+            **OBJECT,
+            "apiVersion": f"{_GROUP}/v1",
+            "kind": "Judged",
+            "metadata": {
+                **OBJECT["metadata"],
+                "name": f"judged-{number}",
+                "namespace": namespace,
+            },
+        }
+        try:
+            await client.create(obj, resource=_JUDGED, dry_run=True)
+        except ApiError as error:
+            return False if "it is false" in str(error) else None
+        return True
+
+    # The policies become effective one after the other, soon after they are stored; until then
+    # every object is let through. The last one has an error, and every kind of answer occurs.
+    answers = [ours(expression) for expression in EXPRESSIONS]
+    assert {True, False, None} == set(answers)
+    assert answers[-1] is None
+    try:
+        for number, answer in enumerate(answers):
+            expression = EXPRESSIONS[number]
+            if answer is True:
+                continue
+            await until(lambda number=number: judged(number), lambda seen: seen is not True)
+            assert (expression, await judged(number)) == (expression, answer)
+        for number, answer in enumerate(answers):
+            if answer is True:
+                assert (EXPRESSIONS[number], await judged(number)) == (EXPRESSIONS[number], True)
+    finally:
+        for policy in reversed(installed):
+            await client.delete(await client.resource_of(policy), policy["metadata"]["name"])

@@ -1,0 +1,59 @@
+"""What a hook answers, and which result it is about."""
+
+from dataclasses import replace
+
+from capelin_lifecycle.decide import Answer, ResultView, decide
+from capelin_lifecycle.occurrence import result_name
+
+from .factories import known, occurrence
+
+DONE = ResultView("Done", "", 10)
+
+
+def test_a_hook_proceeds_when_all_policies_are_done() -> None:
+    assert decide([], []) == Answer()
+    assert decide([known("a"), known("b")], [DONE, DONE]) == Answer()
+
+
+def test_the_shortest_wait_wins_and_all_reasons_are_named() -> None:
+    results = [ResultView("Waiting", "waits for alice", 5), DONE, ResultView("Running", "job", 15)]
+    answer = decide([known("a"), known("b"), known("c")], results)
+    assert answer == Answer(5, "policy a: waits for alice; policy c: job")
+
+
+def test_a_result_that_is_not_there_yet_holds_the_hook_up() -> None:
+    assert decide([known("a")], [None]) == Answer(5, "policy a has started")
+
+
+def test_a_failure_blocks_or_not_as_the_policy_says() -> None:
+    failed = ResultView("Failed", "no space", 10)
+    assert decide([known("a")], [failed]) == Answer(30, "policy a has failed: no space")
+    assert decide([known("a", onFailure="Continue")], [failed]) == Answer()
+
+
+def test_a_policy_that_cannot_be_used_blocks_or_not_as_it_says() -> None:
+    assert decide([known("a", "no CEL")], [None]) == Answer(30, "policy a cannot be used: no CEL")
+    assert decide([known("a", "no CEL", onFailure="Continue")], [None]) == Answer()
+
+
+def test_messages_are_bounded() -> None:
+    long = ResultView("Waiting", "x" * 1000, 5)
+    assert len(decide([known(f"p{n}") for n in range(9)], [long] * 9).message) == 2048
+
+
+def test_an_occurrence_has_one_result_for_a_policy() -> None:
+    upgrade = occurrence()
+    name = result_name("policy", upgrade)
+    assert name.startswith("demo-before-cluster-upgrade-")
+    assert name == result_name("policy", replace(upgrade, labels={"other": "label"}))
+    others = [
+        result_name("other", upgrade),
+        result_name("policy", replace(upgrade, uid="made anew")),
+        result_name("policy", replace(upgrade, to_version="v1.35.0")),
+        result_name("policy", replace(upgrade, hook="BeforeWorkersUpgrade")),
+    ]
+    assert len({name, *others}) == 5
+
+
+def test_the_name_of_a_result_fits() -> None:
+    assert len(result_name("policy", occurrence(cluster="x" * 253))) <= 253

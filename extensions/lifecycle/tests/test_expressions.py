@@ -1,0 +1,103 @@
+"""Expressions: Kubernetes' functions, errors for people, and bounds."""
+
+import time
+from typing import Any
+
+import pytest
+from capelin_lifecycle.expressions import ExpressionError, as_amount, compile_expression
+
+OBJECT: dict[str, Any] = {
+    "metadata": {"name": "team-a", "labels": {"tier": "prod"}},
+    "memory": "1Gi",
+    "version": "v1.34.4",
+    "address": "10.0.0.1",
+    "pools": [{"name": "a", "replicas": 3}, {"name": "b", "replicas": 4}],
+}
+
+
+def value(text: str) -> Any:
+    return compile_expression(text, ("object",), boolean=False).evaluate({"object": OBJECT})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "object.metadata.labels.tier in ['prod', 'dev']",
+        "object.pools.all(pool, pool.replicas <= 4)",
+        "object.pools.map(pool, pool.replicas).sum() == 7",
+        "has(object.memory) && !has(object.disk)",
+        "object.?disk.orValue('none') == 'none'",
+        "quantity(object.memory).isGreaterThan(quantity('500Mi'))",
+        "quantity('1').add(quantity('500m')).compareTo(quantity('1500m')) == 0",
+        "isQuantity('2Gi') && !isQuantity('many')",
+        "semver(object.version, true).minor() == 34",
+        "semver('1.2.3').isLessThan(semver('1.10.0'))",
+        "isSemver('1.2.3') && !isSemver('v1.2.3') && isSemver('v1.2', true)",
+        "ip(object.address).family() == 4 && isIP('::1') && !isIP('1.2.3')",
+        "cidr('10.0.0.0/8').containsIP(object.address)",
+        "!cidr('10.0.0.0/8').containsIP(ip('192.168.0.1'))",
+        "'A,b'.lowerAscii().split(',') == ['a', 'b']",
+        "['a', 'b'].join('-').replace('-', '+') == 'a+b'",
+    ],
+)
+def test_expressions_have_the_functions_of_kubernetes(text: str) -> None:
+    assert compile_expression(text, ("object",), boolean=True).is_true({"object": OBJECT})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("object.", "Syntax error"),
+        ("nothing == 1", "undeclared reference to 'nothing'"),
+        ("1", "INT instead of true or false"),
+        ("1 + 'a' == 2", "no matching overload"),
+        ("'x' == '" + "x" * 4096 + "'", "4096 characters"),
+        (" + ".join("1" for _ in range(40)) + " > 1", "32 additions"),
+        ("[1].map(a, a).map(a, a).map(a, a).map(a, a) == [1]", "call map 3 times"),
+    ],
+)
+def test_what_cannot_be_compiled_says_why(text: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        compile_expression(text, ("object",), boolean=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("object.disk", 'Key not found in map : "disk"'),
+        ("quantity('many')", "'many' is no quantity"),
+        ("semver(object.version)", r"use semver\('v1.34.4', true\)"),
+        ("1 / 0", "divide by zero"),
+    ],
+)
+def test_what_has_no_value_says_why(text: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        value(text)
+
+
+def test_text_in_quotes_does_not_count_as_growth() -> None:
+    assert value("'" + "+" * 100 + "'") == "+" * 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "object.l.all(a, object.l.all(b, object.l.all(c, a + b + c >= 0)))",
+        "object.l.map(a, object.l.map(b, object.l)).size() > 0",
+        "'aaaaaaaa'.replace('a', '" + "b" * 1000 + "').replace('b', '" + "c" * 1000 + "') != ''",
+    ],
+)
+def test_no_expression_takes_long(text: str) -> None:
+    expression = compile_expression(text, ("object",), boolean=True)
+    start = time.process_time()
+    with pytest.raises(ExpressionError):
+        expression.is_true({"object": {"l": list(range(300))}})
+    assert time.process_time() - start < 1
+
+
+def test_amounts_are_numbers_or_quantities() -> None:
+    assert as_amount(value("quantity('1.5Ki')")) == 1536
+    assert as_amount(value("'500m'")) == as_amount(value("0.5"))
+    for text in ("true", "[1]", "'many'"):
+        with pytest.raises(ExpressionError):
+            as_amount(value(text))

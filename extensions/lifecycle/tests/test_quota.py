@@ -1,0 +1,172 @@
+"""Quotas: what is counted, and that two Clusters at once do not both pass."""
+
+from typing import Any
+
+import pytest
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster
+from capelin.client import Client
+from capelin_lifecycle.actions.quota import QuotaRunner, counted, node_count
+from capelin_lifecycle.api import LifecyclePolicy, Quota
+from capelin_lifecycle.selection import KnownPolicy
+
+from .factories import World, policy
+
+
+def topology(control_plane: int, *workers: int | None) -> Unstructured:
+    deployments = [
+        {"class": "w", "name": f"md-{n}", **({} if count is None else {"replicas": count})}
+        for n, count in enumerate(workers)
+    ]
+    return {
+        "classRef": {"name": "small"},
+        "version": "v1.34.4",
+        "controlPlane": {"replicas": control_plane},
+        "workers": {"machineDeployments": deployments},
+        "variables": [{"name": "memoryGi", "value": 4}],
+    }
+
+
+def manifest(name: str, *, created: bool = False) -> Unstructured:
+    spec: Unstructured = {"topology": topology(1, 2)}
+    if created:
+        spec["infrastructureRef"] = {"kind": "K", "name": name, "apiGroup": "g"}
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+class QuotaWorld(World):
+    """A quota of one Cluster, or what the fields say."""
+
+    def __init__(self, **quota: Any) -> None:
+        super().__init__()
+        limits = {"limits": [{"resource": "clusters", "limit": 1}]}
+        made = policy(hook="BeforeClusterCreate", action={"quota": {**limits, **quota}})
+        assert isinstance(made, LifecyclePolicy)
+        self.policy = self.client.add(made)
+
+    def add_cluster(self, name: str, **labels: str) -> Cluster:
+        made = manifest(name)
+        made["metadata"]["labels"] = labels
+        return self.client.add(Cluster.read(made))
+
+    async def phase_of(self, name: str, client: Client | None = None) -> tuple[str, str]:
+        self.cluster = await self.client.get(Cluster, name, "team")
+        run = self.run(KnownPolicy.of(self.policy))
+        if client is not None:
+            object.__setattr__(run, "client", client)
+        outcome = await QuotaRunner().reconcile(run)
+        return outcome.phase, outcome.message
+
+    async def create_topology(self, name: str) -> None:
+        ref = {"spec": {"infrastructureRef": {"kind": "K", "name": name, "apiGroup": "g"}}}
+        await self.client.patch(Cluster, name, "team", ref)
+
+    async def reserved(self) -> list[str]:
+        found = await self.client.get(LifecyclePolicy, "p", "team")
+        return [entry.cluster for entry in (found.status.reservations if found.status else [])]
+
+
+async def test_a_cluster_that_does_not_fit_is_refused_until_another_goes() -> None:
+    world = QuotaWorld()
+    world.add_cluster("a")
+    world.add_cluster("b")
+    assert await world.phase_of("a") == ("Done", "within the quota")
+    assert await world.reserved() == ["team/a"]
+    refused = "the quota of namespace team is exhausted: 1 clusters wanted, 1 of 1 in use"
+    assert await world.phase_of("b") == ("Waiting", refused)
+    await world.create_topology("a")
+    assert await world.phase_of("b") == ("Waiting", refused)
+    await world.client.delete(Cluster, "a", "team")
+    assert await world.phase_of("b") == ("Done", "within the quota")
+    # What has its topology, or is gone, needs no reservation.
+    assert await world.reserved() == ["team/b"]
+
+
+async def test_a_cluster_that_was_admitted_stays_so() -> None:
+    world = QuotaWorld()
+    world.add_cluster("a")
+    for _ in range(3):
+        assert (await world.phase_of("a"))[0] == "Done"
+    assert await world.reserved() == ["team/a"]
+    await world.create_topology("a")
+    assert (await world.phase_of("a"))[0] == "Done"
+
+
+class Interrupted(Client):
+    """A client for which something happens once, between reading and writing."""
+
+    def __init__(self, world: QuotaWorld) -> None:
+        super().__init__(world.client.config)
+        self._transport = world.client._transport
+        self._world, self._times = world, 1
+
+    async def patch(self, *arguments: Any, **options: Any) -> Any:
+        if self._times:
+            self._times -= 1
+            world = self._world
+            assert (await world.phase_of("b"))[0] == "Done"
+        return await super().patch(*arguments, **options)
+
+
+async def test_of_two_clusters_at_once_only_one_passes() -> None:
+    world = QuotaWorld()
+    world.add_cluster("a")
+    world.add_cluster("b")
+    phase, _ = await world.phase_of("a", Interrupted(world))
+    assert phase == "Waiting"
+    assert await world.reserved() == ["team/b"]
+
+
+@pytest.mark.parametrize(
+    ("group_by", "phase"),
+    [
+        ({"groupBy": "Label", "label": "team"}, "Done"),
+        ({"groupBy": "Class"}, "Waiting"),
+        ({"groupBy": "All"}, "Waiting"),
+    ],
+)
+async def test_clusters_of_a_group_share_a_quota(group_by: dict[str, str], phase: str) -> None:
+    world = QuotaWorld(**group_by)
+    world.add_cluster("a", team="red")
+    world.add_cluster("b", team="blue")
+    assert (await world.phase_of("a"))[0] == "Done"
+    assert (await world.phase_of("b"))[0] == phase
+
+
+def test_nodes_cpu_and_memory_are_counted() -> None:
+    quota = Quota.read(
+        {
+            "limits": [
+                {"resource": "clusters", "limit": 1},
+                {"resource": "nodes", "limit": 1},
+                {
+                    "resource": "memory",
+                    "limit": "1Gi",
+                    "expression": "quantity(string(object.spec.topology.variables"
+                    ".filter(v, v.name == 'memoryGi')[0].value) + 'Gi')",
+                },
+                {"resource": "cpu", "limit": 1, "expression": "2 * 3"},
+            ]
+        }
+    )
+    amounts = counted(quota, manifest("a", created=True)).amounts
+    assert amounts == {"clusters": 1, "nodes": 3, "memory": 4 * 2**30, "cpu": 6}
+
+
+def test_parts_without_replicas_count_as_one() -> None:
+    cluster = Cluster.read({**manifest("a"), "spec": {"topology": topology(3, None, 2)}})
+    assert node_count(cluster) == 6
+    assert node_count(Cluster.read({**manifest("a"), "spec": {}})) == 0
+
+
+def test_an_expression_that_cannot_be_compiled_is_a_problem() -> None:
+    limit = {"resource": "cpu", "limit": 1, "expression": "object."}
+    made = policy(hook="BeforeClusterCreate", action={"quota": {"limits": [limit]}})
+    (problem,) = QuotaRunner().problems(KnownPolicy.of(made))
+    assert problem.startswith("expression of cpu: Syntax error")

@@ -1,0 +1,275 @@
+"""Jobs, backups and manifests: started once, observed from objects, cleaned up."""
+
+from typing import Any
+
+import pytest
+from capelin.api import Resource, Unstructured
+from capelin.api.core import ConfigMap, Namespace, Secret
+from capelin_lifecycle.actions import RUNNERS, Cleanup, Outcome, Run
+from capelin_lifecycle.actions.apply import read_manifests, unreadiness
+from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
+from capelin_lifecycle.actions.job import JOBS, PODS
+
+from .factories import World, known
+
+POD = {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
+DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
+
+
+async def reconcile(run: Run) -> Outcome:
+    return await RUNNERS[run.policy.spec.action.name].reconcile(run)
+
+
+async def clean_up(run: Run) -> None:
+    cleanup = Cleanup(run.client, run.workloads, run.result, run.cluster)
+    await RUNNERS[run.policy.spec.action.name].cleanup(cleanup)
+
+
+async def set_status(world: World, kind: Resource, obj: Unstructured, **status: Any) -> None:
+    metadata = obj["metadata"]
+    await world.workload.patch(
+        kind, metadata["name"], metadata["namespace"], {"status": status}, subresource="status"
+    )
+
+
+async def only(world: World, kind: Resource) -> Unstructured:
+    (found,) = (await world.workload.list(kind)).items
+    return found
+
+
+# Jobs
+
+
+@pytest.mark.parametrize(
+    ("condition", "phase", "message"),
+    [
+        ({"type": "Complete", "status": "True"}, "Done", "is complete"),
+        (
+            {"type": "Failed", "status": "True", "message": "BackoffLimitExceeded"},
+            "Failed",
+            "failed: BackoffLimitExceeded",
+        ),
+        ({"type": "Failed", "status": "False"}, "Running", "runs"),
+    ],
+)
+async def test_a_job_is_run_once_and_decides(
+    condition: dict[str, str], phase: str, message: str
+) -> None:
+    world = World(JOBS, PODS)
+    run = world.run(
+        known("tests", hook="AfterClusterUpgrade", action={"job": {"template": POD}}, timeout="5m")
+    )
+    outcome = await reconcile(run)
+    assert (outcome.phase, outcome.retry_seconds) == ("Running", 15)
+    job = await only(world, JOBS)
+    assert job["spec"]["activeDeadlineSeconds"] == 300
+    assert (await reconcile(run)).phase == "Running"
+    await set_status(world, JOBS, await only(world, JOBS), conditions=[condition])
+    outcome = await reconcile(run)
+    assert (outcome.phase, message in outcome.message) == (phase, True)
+    await clean_up(world.again(run, outcome))
+    assert not (await world.workload.list(JOBS)).items
+
+
+async def test_a_job_in_the_management_cluster_is_beside_the_cluster() -> None:
+    world = World()
+    world.client.install(JOBS)
+    job = {"template": POD, "target": "Management", "namespace": "ignored"}
+    run = world.run(known(hook="BeforeClusterCreate", action={"job": job}))
+    outcome = await reconcile(run)
+    (made,) = (await world.client.list(JOBS)).items
+    assert made["metadata"]["namespace"] == "team"
+    await clean_up(world.again(run, outcome))
+    assert not (await world.client.list(JOBS)).items
+
+
+def test_a_job_without_containers_is_a_problem() -> None:
+    templates: list[dict[str, Any]] = [{}, {"template": {"spec": {}}}, {"template": "x"}]
+    for template in templates:
+        policy = known(hook="AfterClusterUpgrade", action={"job": {"template": template}})
+        assert RUNNERS["job"].problems(policy)
+    assert not RUNNERS["job"].problems(
+        known(hook="AfterClusterUpgrade", action={"job": {"template": POD}})
+    )
+
+
+# Backups
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [
+        ("InProgress", "Running"),
+        ("Completed", "Done"),
+        ("PartiallyFailed", "Failed"),
+        ("FailedValidation", "Failed"),
+    ],
+)
+async def test_a_backup_by_velero_is_awaited_and_kept(phase: str, expected: str) -> None:
+    world = World(BACKUPS)
+    velero = {"velero": {"spec": {"includedNamespaces": ["*"]}}}
+    run = world.run(known(hook="BeforeClusterDelete", action={"backup": velero}))
+    assert (await reconcile(run)).phase == "Running"
+    backup = await only(world, BACKUPS)
+    assert backup["metadata"]["namespace"] == "velero"
+    assert backup["spec"] == {"includedNamespaces": ["*"]}
+    await set_status(world, BACKUPS, backup, phase=phase)
+    outcome = await reconcile(run)
+    assert outcome.phase == expected
+    await clean_up(world.again(run, outcome))
+    assert await only(world, BACKUPS)
+
+
+async def test_a_missing_velero_is_waited_for_until_the_timeout() -> None:
+    world = World()
+    run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"velero": {}}}))
+    outcome = await reconcile(run)
+    assert outcome.phase == "Running"
+    assert "lacks it" in outcome.message
+
+
+async def test_every_bound_volume_has_a_snapshot() -> None:
+    world = World(CLAIMS, SNAPSHOTS)
+    for name, phase in (("a", "Bound"), ("b", "Bound"), ("c", "Pending")):
+        claim = {"metadata": {"name": name, "namespace": "db"}, "status": {"phase": phase}}
+        manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}
+        made = await world.workload.create(manifest, resource=CLAIMS)
+        await set_status(world, CLAIMS, made, phase=phase)
+    snapshots = {"volumeSnapshots": {"className": "fast"}}
+    run = world.run(known(hook="BeforeClusterDelete", action={"backup": snapshots}))
+    assert "are not ready" in (await reconcile(run)).message
+    found = (await world.workload.list(SNAPSHOTS)).items
+    assert {each["spec"]["volumeSnapshotClassName"] for each in found} == {"fast"}
+    assert len(found) == 2
+    await set_status(world, SNAPSHOTS, found[0], readyToUse=True)
+    await set_status(world, SNAPSHOTS, found[1], error={"message": "no space"})
+    assert "no space" in (await reconcile(run)).message
+    await set_status(world, SNAPSHOTS, found[1], readyToUse=True, error=None)
+    outcome = await reconcile(run)
+    assert (outcome.phase, outcome.message) == ("Done", "2 volumes have snapshots")
+
+
+# Manifests
+
+CPI = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: cpi, namespace: kube-system}
+data: {version: "1"}
+---
+apiVersion: v1
+kind: List
+items:
+  - apiVersion: v1
+    kind: Namespace
+    metadata: {name: cpi}
+"""
+
+
+def sources(*names: str, **source: Any) -> dict[str, Any]:
+    return {"apply": {"sources": [{"configMap": name, **source} for name in names]}}
+
+
+async def applied(world: World, run: Run) -> Outcome:
+    """The outcome when what is to be applied has been noted first."""
+    noted = await reconcile(run)
+    assert (noted.phase, noted.message) == ("Running", "manifests are being applied")
+    return await reconcile(world.again(run, noted))
+
+
+async def test_manifests_are_applied_and_pruned() -> None:
+    world = World()
+    world.client.add(ConfigMap.of("one", "team", data={"cpi.yaml": CPI}))
+    run = world.run(known("cpi", action=sources("one")))
+    outcome = await applied(world, run)
+    assert (outcome.phase, outcome.message) == ("Done", "2 objects are applied and ready")
+    assert {entry.kind for entry in outcome.created or ()} == {"ConfigMap", "Namespace"}
+    made = await world.workload.get(ConfigMap, "cpi", "kube-system")
+    assert made.metadata.labels["runtime.capelin.cluster.x-k8s.io/policy-uid"] == "uid-of-cpi"
+
+    # The source no longer has the namespace.
+    await world.client.patch(
+        ConfigMap, "one", "team", {"data": {"cpi.yaml": CPI.partition("---")[0]}}
+    )
+    again = world.again(run, outcome)
+    world.client.add(again.result)
+    outcome = await reconcile(again)
+    assert outcome.phase == "Done"
+    assert await world.workload.find(Namespace, "cpi") is None
+    assert await world.workload.find(ConfigMap, "cpi", "kube-system") is not None
+
+    await clean_up(world.again(run, outcome))
+    assert await world.workload.find(ConfigMap, "cpi", "kube-system") is None
+
+
+async def test_sources_are_chosen_by_version() -> None:
+    world = World()
+    for name in ("old", "new"):
+        text = CPI.partition("---")[0].replace("name: cpi", f"name: {name}")
+        world.client.add(ConfigMap.of(name, "team", data={"m.yaml": text}))
+    old = sources("old", versions="<1.34")["apply"]["sources"]
+    new = sources("new", versions=">=1.34")["apply"]["sources"]
+    run = world.run(known(action={"apply": {"sources": [*old, *new]}}))
+    await applied(world, run)
+    assert await world.workload.find(ConfigMap, "new", "kube-system") is not None
+    assert await world.workload.find(ConfigMap, "old", "kube-system") is None
+
+
+async def test_what_is_not_ready_is_waited_for() -> None:
+    world = World(DEPLOYMENTS)
+    metadata = "metadata: {name: d, namespace: a}\nspec: {replicas: 2}\n"
+    text = f"apiVersion: apps/v1\nkind: Deployment\n{metadata}"
+    world.client.add(Secret.of("one", "team", data={"m.yaml": text.encode()}))
+    action = {"apply": {"sources": [{"secret": "one"}]}}
+    run = world.run(known(action=action))
+    outcome = await applied(world, run)
+    assert outcome.phase == "Running"
+    assert outcome.message == "Deployment d has not been rolled out"
+    status = {"observedGeneration": 1, "readyReplicas": 2, "updatedReplicas": 2}
+    await set_status(world, DEPLOYMENTS, await only(world, DEPLOYMENTS), **status)
+    assert (await reconcile(world.again(run, outcome))).phase == "Done"
+
+
+async def test_manifests_that_do_not_apply_are_named() -> None:
+    world = World()
+    text = "apiVersion: example.com/v1\nkind: Unheard\nmetadata: {name: x}\n"
+    world.client.add(ConfigMap.of("one", "team", data={"m.yaml": text}))
+    outcome = await applied(world, world.run(known(action=sources("one"))))
+    assert (outcome.phase, outcome.message) == (
+        "Running",
+        "Unheard x has a kind that is not installed",
+    )
+
+
+@pytest.mark.parametrize("text", ["a: [", "just text", "kind: Pod", "apiVersion: v1\nkind: Pod\n"])
+async def test_a_source_without_manifests_is_named_without_its_text(text: str) -> None:
+    world = World()
+    run = world.run(known(action=sources("one")))
+    assert (await reconcile(run)).message == "there is no ConfigMap team/one"
+    world.client.add(ConfigMap.of("one", "team", data={"m.yaml": text}))
+    outcome = await reconcile(run)
+    assert outcome.phase == "Waiting"
+    assert outcome.message == "m.yaml of ConfigMap team/one holds no manifests in YAML"
+
+
+def test_lists_are_taken_apart() -> None:
+    assert [each["kind"] for each in read_manifests(CPI)] == ["ConfigMap", "Namespace"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "reason"),
+    [
+        ("DaemonSet", {"desiredNumberScheduled": 3}, "is ready on 0 of 3 nodes"),
+        (
+            "CustomResourceDefinition",
+            {"conditions": [{"type": "Established", "status": "False"}]},
+            "is not established",
+        ),
+        ("Job", {}, "is not complete"),
+        ("ConfigMap", {}, None),
+    ],
+)
+def test_readiness_depends_on_the_kind(
+    kind: str, status: dict[str, Any], reason: str | None
+) -> None:
+    assert unreadiness({"kind": kind, "metadata": {}, "status": status}) == reason
