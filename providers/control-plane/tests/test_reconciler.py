@@ -86,6 +86,9 @@ class FakeBackend:
     async def delete(self, key: ObjectKey) -> None:
         self.calls.append(f"delete {key.name}")
 
+    async def close(self) -> None:
+        pass
+
     def client_config(self, endpoint: Endpoint) -> Config:
         raise AssertionError(f"nothing answers at {endpoint}")
 

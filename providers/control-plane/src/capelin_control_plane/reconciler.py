@@ -82,6 +82,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         Permission("networking.k8s.io", ("networkpolicies",), _CHANGED),
         Permission("", ("configmaps", "services"), _CHANGED),
         Permission("", ("secrets", "pods"), ("delete",)),
+        # Members of etcd are replaced through it.
+        Permission("", ("pods/portforward",), ("create", "get")),
         Permission("", ("persistentvolumeclaims",), ("get", "delete")),
         Permission("", ("nodes",), ("list",)),
     )
@@ -106,6 +108,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         finally:
             sweeping.cancel()
             await asyncio.gather(sweeping, return_exceptions=True)
+            for backend in self._backends.values():
+                await backend.close()
 
     async def find_owner(
         self, client: Client, obj: CapelinControlPlane, cluster: Cluster | None

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 from capelin.api import Unstructured
+from capelin.api.core import Pod
 from capelin_control_plane.backends.pods.objects import DesiredObjects, EtcdState
 from capelin_control_plane.backends.pods.rollout import (
     is_complete,
+    member_to_replace,
     next_etcd_state,
     workloads_to_apply,
 )
@@ -106,3 +108,49 @@ def test_it_is_complete_with_its_desired_pods_and_no_others() -> None:
     assert is_complete(DESIRED, NEW, pods)
     assert not is_complete(DESIRED, NEW, [*pods, status("kube-apiserver", current=False)])
     assert not is_complete(DESIRED, NEW, pods[1:])
+
+
+def member(index: int, *, ready: bool = True, message: str = "") -> Pod:
+    ended = {"terminated": {"exitCode": 2, "message": message}} if message else {}
+    return Pod.read(
+        {
+            "metadata": {
+                "name": f"one-etcd-{index}",
+                "labels": {"app.kubernetes.io/component": "etcd"},
+            },
+            "status": {
+                "conditions": [{"type": "Ready", "status": str(ready)}],
+                "containerStatuses": [{"name": "etcd", "lastState": ended}],
+            },
+        }
+    )
+
+
+LOST = "panic: tocommit(42) is out of range [lastIndex(0)]. Was the raft log corrupted or lost?"
+CORRUPT = '{"level":"fatal","msg":"failed to open WAL","error":"wal: crc mismatch"}'
+
+
+@pytest.mark.parametrize(
+    ("members", "replaced"),
+    [
+        ([member(0), member(1), member(2)], None),
+        ([member(0), member(1), member(2, ready=False)], None),
+        ([member(0), member(1), member(2, ready=False, message="flag not defined: -x")], None),
+        ([member(0), member(1), member(2, ready=False, message=LOST)], "one-etcd-2"),
+        ([member(0, ready=False, message=CORRUPT), member(1), member(2)], "one-etcd-0"),
+        # The others have no quorum without it.
+        ([member(0), member(1, ready=False), member(2, ready=False, message=LOST)], None),
+        # It serves again: the message is that of its last start.
+        ([member(0), member(1), member(2, message=LOST)], None),
+    ],
+)
+def test_a_member_without_its_data_is_replaced_while_there_is_a_quorum(
+    members: list[Pod], replaced: str | None
+) -> None:
+    found = member_to_replace(replace(DESIRED, etcd_replicas=3), members)
+    assert (found and found[0].name) == replaced
+    assert found is None or found[1].name in {"one-etcd-0", "one-etcd-1"}
+
+
+def test_the_only_member_is_never_replaced() -> None:
+    assert member_to_replace(DESIRED, [member(0, ready=False, message=LOST)]) is None

@@ -69,6 +69,10 @@ class Backend(Protocol):
         """Stop a control plane, and delete everything that belongs to the object of this key."""
         ...
 
+    async def close(self) -> None:
+        """Give back what the backend itself holds. What runs keeps running."""
+        ...
+
     def client_config(self, endpoint: Endpoint) -> Config:
         """The provider's own access to the API of a control plane."""
         ...

@@ -4,13 +4,14 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from capelin.api import Resource, Unstructured, resource_of
 from capelin.api.core import Node, Pod
-from capelin.client import Client, Config, Invalid, needs_apply
+from capelin.client import Client, Config, Invalid, needs_apply, tls_context
 from capelin.controller import ObjectKey
 from capelin.pki import KeyPair, new_kubeconfig
 from capelin.provider import Blocked
@@ -18,6 +19,8 @@ from capelin.provider import Blocked
 from capelin_control_plane.backends.pods.exposure import api_server_service, endpoint_of
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,
+    ETCD_CLIENT_PORT,
+    ETCD_PEER_PORT,
     MANAGED_BY,
     MANAGED_BY_LABEL,
     Names,
@@ -33,18 +36,22 @@ from capelin_control_plane.backends.pods.objects import (
 )
 from capelin_control_plane.backends.pods.pki_secret import key_pair, pki_data
 from capelin_control_plane.backends.pods.pod_status import instance_status
+from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import (
     is_complete,
+    member_to_replace,
     next_etcd_state,
     workloads_to_apply,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
+from capelin_control_plane.etcd_members import MembershipError, make_room
 from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.plan import check_no_downgrade
 
 MANAGER = "capelin-control-plane-pods"
+_log = logging.getLogger(__name__)
 
 _CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
 _CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
@@ -69,10 +76,13 @@ class _Known:
     names: Names
     service: Unstructured
     admin: KeyPair
+    etcd_client: KeyPair
     ca: bytes
+    etcd_ca: bytes
     renew_at: datetime | None
     objects: DesiredObjects | None = None
     live: Mapping[Component, Unstructured] = field(default_factory=dict[Component, Unstructured])
+    pods: Sequence[Pod] = ()
     statuses: tuple[InstanceStatus, ...] = ()
     synced: tuple[str, datetime] | None = None
     """The digest of the supporting objects that were last compared, and when."""
@@ -109,15 +119,17 @@ class PodsBackend:
         )
         if data != present:
             await self._ensure(pki_secret(desired, names, data))
-        admin = key_pair(data["admin.pem"])
-        if admin is None:
-            raise ValueError("the provider's own certificate cannot be read")
+        admin, etcd_client = map(key_pair, (data["admin.pem"], data["apiserver-etcd-client.pem"]))
+        if admin is None or etcd_client is None:
+            raise ValueError("the provider's own certificates cannot be read")
         before = self._known.get(key)
         self._known[key] = _Known(
             names,
             manifest,
             admin,
+            etcd_client,
             authorities.ca.certificate_pem,
+            authorities.etcd.certificate_pem,
             renew_at,
             synced=before.synced if before else None,
         )
@@ -143,6 +155,7 @@ class PodsBackend:
             for component in PROGRAMS
             if value_at(workload, "metadata", "labels", COMPONENT_LABEL) == component
         }
+        known.pods = pods.items
         statuses = [instance_status(pod, objects.digests) for pod in pods.items]
         known.statuses = tuple(
             sorted((status for status in statuses if status), key=lambda status: status.name)
@@ -170,7 +183,8 @@ class PodsBackend:
             is not known.live.get(workload.component)
             for workload in workloads
         ]
-        return any(applied)
+        replaced = await self._replace_member(known, desired)
+        return replaced or any(applied)
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         """Nothing to do: the management cluster keeps pods running."""
@@ -204,6 +218,10 @@ class PodsBackend:
             raise Blocked("StoppingPods", "waiting for its pods to end", retry_seconds=1.0)
         self._known.pop(key, None)
 
+    async def close(self) -> None:
+        """Close the connections to the management cluster."""
+        await self._client.close()
+
     def client_config(self, endpoint: Endpoint) -> Config:
         """The provider's own access to the API of a control plane."""
         for known in self._known.values():
@@ -211,6 +229,37 @@ class PodsBackend:
                 kubeconfig = new_kubeconfig(endpoint.url, known.ca, "capelin", known.admin)
                 return Config.from_kubeconfig(kubeconfig)
         raise KeyError(endpoint.address)
+
+    async def _replace_member(self, known: _Known, desired: ControlPlane) -> bool:
+        """Have an etcd member that lost its data copy that of the others; whether there was one."""
+        found = member_to_replace(desired, known.pods)
+        if found is None:
+            return False
+        lost, through = found
+        names = known.names
+        index = int(lost.name.rpartition("-")[2])
+        peer_url = f"https://{names.member_host(index)}:{ETCD_PEER_PORT}"
+        trust = tls_context(
+            known.etcd_ca, known.etcd_client.certificate_pem, known.etcd_client.private_key_pem
+        )
+        forwarding = forwarded_port(
+            self._client.config, names.namespace, through.name, ETCD_CLIENT_PORT
+        )
+        try:
+            async with forwarding as port:
+                await make_room(f"https://127.0.0.1:{port}", trust, peer_url)
+        except MembershipError as error:
+            raise Blocked(
+                "EtcdMemberLost", f"{lost.name} cannot be replaced yet: {error}"
+            ) from error
+        claim = await self._client.find(_CLAIMS, f"data-{lost.name}", names.namespace)
+        if claim is not None:
+            await self._client.delete(
+                _CLAIMS, f"data-{lost.name}", names.namespace, uid=claim["metadata"]["uid"]
+            )
+        await self._client.delete(Pod, lost.name, names.namespace, uid=lost.uid, grace_seconds=1)
+        _log.warning("%s lost its data, and is replaced from the others", lost.name)
+        return True
 
     async def _check_data(self, names: Names, address: str) -> None:
         """A control plane that ran before is not begun anew without its data."""

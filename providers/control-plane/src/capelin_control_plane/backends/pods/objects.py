@@ -55,6 +55,14 @@ _SHUTDOWN = {
 _LONGEST_REQUEST_SECONDS = 60
 _MARGIN_SECONDS = 15
 
+_ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
+    # The message of a panic is the last that it writes, and not cut off by a stack.
+    "etcd": {"GOTRACEBACK": "none"},
+    "kube-apiserver": {},
+    "kube-controller-manager": {},
+    "kube-scheduler": {},
+}
+
 # What each used in a control plane with nodes and little to do; limits are the user's.
 _REQUESTS: Mapping[Component, Mapping[str, str]] = {
     "etcd": {"cpu": "30m", "memory": "64Mi"},
@@ -480,7 +488,7 @@ def _template(
     capabilities: tuple[str, ...] = (),
 ) -> Unstructured:
     settings = desired.settings[component]
-    variables = {**GO_ENVIRONMENT[component], **settings.environment}
+    variables = {**GO_ENVIRONMENT[component], **_ENVIRONMENT[component], **settings.environment}
     if settings.memory_bytes is not None:
         # The garbage collector works harder before the kernel ends the program.
         variables.setdefault("GOMEMLIMIT", str(settings.memory_bytes * 9 // 10))

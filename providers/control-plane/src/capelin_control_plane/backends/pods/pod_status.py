@@ -31,7 +31,7 @@ def instance_status(pod: Pod, digests: Mapping[Component, str]) -> InstanceStatu
     if pod.metadata.deletion_timestamp or labels.get(COMPONENT_LABEL) not in PROGRAMS:
         return None
     component = cast("Component", labels[COMPONENT_LABEL])
-    ready = any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
+    ready = is_ready(pod)
     return InstanceStatus(
         name=pod.name,
         component=component,
@@ -40,6 +40,16 @@ def instance_status(pod: Pod, digests: Mapping[Component, str]) -> InstanceStatu
         current=pod.metadata.annotations.get(DIGEST_ANNOTATION) == digests.get(component),
         failure="" if ready else failure_of(pod, component),
     )
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether a pod is ready."""
+    return any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
+
+
+def is_member(pod: Pod) -> bool:
+    """Whether a pod is a member of etcd."""
+    return pod.metadata.labels.get(COMPONENT_LABEL) == "etcd"
 
 
 def failure_of(pod: Pod, component: Component) -> str:

@@ -6,11 +6,14 @@ How their pods are replaced is up to StatefulSets and Deployments.
 from collections.abc import Iterable, Mapping, Sequence
 
 from capelin.api import Unstructured
+from capelin.api.core import Pod
 
 from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION
 from capelin_control_plane.backends.pods.objects import DesiredObjects, EtcdState, Workload
+from capelin_control_plane.backends.pods.pod_status import exit_message, is_member, is_ready
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.etcd_members import is_corruption, is_data_loss
 from capelin_control_plane.instances import InstanceStatus
 
 
@@ -58,6 +61,23 @@ def next_etcd_state(
     if len(members) >= desired.etcd_replicas and all(member.ready for member in members):
         return "existing"
     return present
+
+
+def member_to_replace(desired: ControlPlane, pods: Sequence[Pod]) -> tuple[Pod, Pod] | None:
+    """The etcd member that lost its data or cannot read it, and a ready one; None if there is none.
+
+    Only while the others have a quorum without it.
+    """
+    members = sorted((pod for pod in pods if is_member(pod)), key=lambda pod: pod.name)
+    ready = [pod for pod in members if is_ready(pod)]
+    if len(ready) <= desired.etcd_replicas // 2:
+        return None
+    for pod in members:
+        if pod not in ready and pod.metadata.deletion_timestamp is None:
+            message = exit_message(pod)
+            if is_corruption(message) or is_data_loss(message):
+                return pod, ready[0]
+    return None
 
 
 def is_complete(

@@ -60,6 +60,7 @@ from capelin_control_plane.backends.processes.state_dir import (
 )
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.etcd_members import is_corruption
 from capelin_control_plane.instances import DesiredComponents, Endpoint, Instance, Observed, Plan
 from capelin_control_plane.plan import (
     MemberReplacement,
@@ -161,7 +162,7 @@ class ProcessesBackend:
                 for member in plan.of("etcd")
                 if member.name in states
                 and states[member.name].phase is Phase.FAILED
-                and etcd.is_corruption(states[member.name].reason)
+                and is_corruption(states[member.name].reason)
             ),
             serving=_serving(supervised),
             alive=frozenset(name for name, state in states.items() if state.pid is not None),
@@ -261,6 +262,9 @@ class ProcessesBackend:
                 # Also those that an earlier provider left, or that another one is deleting.
                 with suppress(FileNotFoundError):
                     await asyncio.to_thread(shutil.rmtree, deleted)
+
+    async def close(self) -> None:
+        """Nothing to do: supervisors and locks end with the provider."""
 
     def client_config(self, endpoint: Endpoint) -> Config:
         """The provider's own access to the API of a control plane."""

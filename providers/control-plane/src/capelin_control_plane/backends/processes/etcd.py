@@ -4,64 +4,18 @@ A member is removed from its cluster and added as a new one, which copies the da
 The cluster's own list of members tells how far a replacement came, also after a crash.
 """
 
-import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 from capelin.client import tls_context
 from capelin.embedded.processes import write_private
 from capelin.provider import Blocked
 
+from capelin_control_plane import etcd_members
 from capelin_control_plane.backends.processes.components import etcd_peer_url, etcd_port
 from capelin_control_plane.backends.processes.pki_files import read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
-
-_TIMEOUT_SECONDS = 5.0
-_CORRUPTION = re.compile(
-    r"crc mismatch|cannot be repaired|corrupt|checksum error|invalid database|freelist"
-    r"|page expected to be|failed to recover|failed to (read|load|open|find) .*(wal|snapshot)"
-    r"|max entry size limit exceeded",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member in its cluster's list."""
-
-    id: str
-    peer_url: str
-    started: bool
-    """Whether it has ever run. One that was only just added has not."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveMember:
-    """Remove the member that lost its data."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddMember:
-    """Add the member again, as a new one."""
-
-    peer_url: str
-
-
-def next_membership_change(
-    peer_url: str, members: Sequence[Member]
-) -> RemoveMember | AddMember | None:
-    """What to change so that a member can join as a new one; None if it can."""
-    listed = next((member for member in members if member.peer_url == peer_url), None)
-    if listed is None:
-        return AddMember(peer_url)
-    return RemoveMember(listed.id) if listed.started else None
+from capelin_control_plane.etcd_members import MembershipError
 
 
 def mark_joined(state_dir: StateDir, index: int) -> None:
@@ -90,12 +44,6 @@ def is_lost(state_dir: StateDir, index: int) -> bool:
     return has_joined(state_dir, index) and not has_data(state_dir, index)
 
 
-def is_corruption(failure: str) -> bool:
-    """Whether a member ended because it cannot read its data."""
-    # A flag may have such a word in its name, and be what etcd complains about.
-    return "flag" not in failure and _CORRUPTION.search(failure) is not None
-
-
 def set_aside(state_dir: StateDir, index: int, now: datetime) -> Path:
     """Move a member's data away. It is never deleted: more may be saved from it."""
     data = state_dir.etcd_data(index)
@@ -120,59 +68,18 @@ async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
     Raises:
         Blocked: the member `through` which we ask does not do it.
     """
-    url = f"https://{state_dir.address}:{etcd_port(through)}/v3/cluster/member"
-    peer_url = etcd_peer_url(state_dir, index)
-    try:
-        async with _session(state_dir) as session:
-            while True:
-                listed = await _post(session, f"{url}/list", {})
-                members = [_member(member) for member in listed["members"]]
-                match next_membership_change(peer_url, members):
-                    case RemoveMember(id):
-                        await _post(session, f"{url}/remove", {"ID": id})
-                    case AddMember(address):
-                        await _post(session, f"{url}/add", {"peerURLs": [address]})
-                    case None:
-                        return
-    except _RequestError as error:
-        raise Blocked("EtcdMemberLost", f"etcd-{index} cannot be replaced yet: {error}") from error
-
-
-class _RequestError(Exception):
-    """etcd does not answer, or refuses a request."""
-
-
-def _mark(state_dir: StateDir, index: int) -> Path:
-    return state_dir.path / f"etcd-{index}.joined"
-
-
-def _member(listed: Mapping[str, Any]) -> Member:
-    return Member(listed["ID"], listed["peerURLs"][0], bool(listed.get("name")))
-
-
-@asynccontextmanager
-async def _session(state_dir: StateDir) -> AsyncGenerator[aiohttp.ClientSession]:
     pair = read_key_pair(state_dir.certificate("apiserver-etcd-client"))
     trust = tls_context(
         state_dir.ca("etcd").read_bytes(),
         pair.certificate_pem if pair else None,
         pair.private_key_pem if pair else None,
     )
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=trust),
-        timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
-    ) as session:
-        yield session
-
-
-async def _post(
-    session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
-) -> dict[str, Any]:
+    url = f"https://{state_dir.address}:{etcd_port(through)}"
     try:
-        async with session.post(url, json=body) as response:
-            content: dict[str, Any] = await response.json(content_type=None)
-    except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-        raise _RequestError(f"{url} does not answer") from error
-    if response.status != 200:
-        raise _RequestError(f"{url}: {content.get('message', response.status)}")
-    return content
+        await etcd_members.make_room(url, trust, etcd_peer_url(state_dir, index))
+    except MembershipError as error:
+        raise Blocked("EtcdMemberLost", f"etcd-{index} cannot be replaced yet: {error}") from error
+
+
+def _mark(state_dir: StateDir, index: int) -> Path:
+    return state_dir.path / f"etcd-{index}.joined"

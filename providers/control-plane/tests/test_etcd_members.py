@@ -4,17 +4,19 @@ from pathlib import Path
 
 import pytest
 from capelin_control_plane.backends.processes.etcd import (
-    AddMember,
-    Member,
-    RemoveMember,
-    is_corruption,
     is_lost,
     mark_joined,
-    next_membership_change,
     start_refusal,
     unmark_joined,
 )
 from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.etcd_members import (
+    AddMember,
+    Member,
+    RemoveMember,
+    is_corruption,
+    next_membership_change,
+)
 
 URL = "https://127.64.0.9:2380"
 

@@ -1,0 +1,53 @@
+"""A pod's port through the API server, against a server that answers as it does."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from aiohttp import WSMsgType, web
+from aiohttp.test_utils import TestServer
+from capelin.client import Config, Server
+from capelin_control_plane.backends.pods.port_forward import forwarded_port
+
+PORT = 2379
+
+
+async def echo(request: web.Request) -> web.WebSocketResponse:
+    """Repeats what it is sent, after the port on either channel."""
+    assert request.path == "/api/v1/namespaces/default/pods/one-etcd-0/portforward"
+    assert request.query["ports"] == str(PORT)
+    socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+    await socket.prepare(request)
+    for channel in (0, 1):
+        await socket.send_bytes(bytes([channel]) + PORT.to_bytes(2, "little"))
+    async for message in socket:
+        if message.type is WSMsgType.BINARY:
+            if message.data == b"\0fail":
+                await socket.send_bytes(b"\x01the pod is gone")
+                break
+            await socket.send_bytes(message.data)
+    return socket
+
+
+@pytest.fixture
+async def config() -> AsyncGenerator[Config]:
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", echo)
+    async with TestServer(app) as server:
+        yield Config(server=Server(address=str(server.make_url("/"))))
+
+
+async def test_what_is_written_arrives_and_the_port_is_left_out(config: Config) -> None:
+    async with forwarded_port(config, "default", "one-etcd-0", PORT) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"shoal")
+        assert await reader.readexactly(5) == b"shoal"
+        writer.close()
+
+
+async def test_an_error_of_the_pod_ends_the_connection(config: Config) -> None:
+    async with forwarded_port(config, "default", "one-etcd-0", PORT) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"fail")
+        assert await reader.read() == b""
+        writer.close()
