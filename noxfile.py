@@ -189,6 +189,13 @@ def release(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def airgap(session: nox.Session) -> None:
+    """Installs the release in dist/ in a network namespace without a route; needs root."""
+    install(session)
+    session.run("python", "-m", "tests.airgap", "dist", *session.posargs)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """The figures that the documents promise, as a table and as JSON (`-- --json FILE`)."""
     install(session)

@@ -102,6 +102,7 @@ def test_certificates_are_bundled_as_their_package_would(lock: Lock, downloads: 
     bundle = files["etc/ssl/certs/ca-certificates.crt"]
     assert bundle.read() == b"A\nB\n"
     assert bundle.package.name == "ca-certificates"
+    assert files["usr/lib/ssl/cert.pem"].target == "/etc/ssl/certs/ca-certificates.crt"
     assert files["usr/bin/python3"].target == "python3.11"
     assert lock.python == "3.11.2"
 

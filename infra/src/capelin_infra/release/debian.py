@@ -176,6 +176,8 @@ def _finish(layer: Layer, lock: Lock) -> None:
         if path.startswith(_CERTIFICATES) and path.endswith(".crt")
     )
     layer.add(_BUNDLE, File(certificates, 0o644, content=bundle))
+    # Where OpenSSL looks; else the package `openssl`, which is left out, would lead there.
+    layer.add("usr/lib/ssl/cert.pem", File(certificates, 0o777, "link", target=f"/{_BUNDLE}"))
     python = by_name["python" + lock.python.rpartition(".")[0]]
     for name in ("python3", "python"):
         layer.add(f"usr/bin/{name}", File(python, 0o777, "link", target=python.name))

@@ -147,9 +147,10 @@ CERT_MANAGER = Project(
     stamps={},
 )
 
+CRANE = Project("crane", "crane", sources={}, stamps={})
 PROJECTS = {
     project.name: project
-    for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK, HELM, HELM_3, CERT_MANAGER)
+    for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK, HELM, HELM_3, CERT_MANAGER, CRANE)
 }
 
 
@@ -211,6 +212,7 @@ COMPONENTS = {
         ),
         Component("helm", HELM, "helm.sh/helm/v4/cmd/helm", None, ("version", "--short")),
         Component("helm3", HELM_3, "helm.sh/helm/v3/cmd/helm", None, ("version", "--short")),
+        Component("crane", CRANE, "github.com/google/go-containerregistry/cmd/crane"),
     )
 }
 

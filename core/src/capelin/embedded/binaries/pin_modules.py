@@ -43,6 +43,7 @@ RECIPES = {
     "helm": Recipe(("helm.sh/helm/v4",)),
     "helm3": Recipe(("helm.sh/helm/v3",)),
     "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),
+    "crane": Recipe(("github.com/google/go-containerregistry",)),
 }
 
 

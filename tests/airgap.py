@@ -1,0 +1,326 @@
+"""Installs a release where there is no network: `python -m tests.airgap dist`; needs root.
+
+All of it is in a network namespace that has loopback and no route. A registry on loopback gets the
+bundle. Helm takes the charts from there. The managers' images are pulled from there and started as
+their Deployments say: that user, that root file system, read-only, that service account. Then they
+make a cluster of simulated machines.
+"""
+
+import argparse
+import errno
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+REGISTRY = "127.0.0.1:5000"
+PLACE = f"{REGISTRY}/capelin"
+NAMESPACE = "capelin-system"
+TOKENS = "var/run/secrets/kubernetes.io/serviceaccount"
+USER = 65532
+PATIENCE = 900.0
+CONSOLE = Console(highlight=False, soft_wrap=True)
+# What the control plane provider's backend of processes needs on its host.
+HOSTED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+
+def run(*command: str | Path, **options: Any) -> str:
+    """Run a program; what it prints."""
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True, **options)
+    return done.stdout.strip()
+
+
+def until(what: str, condition: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    started = time.monotonic()
+    while True:
+        with suppress(subprocess.CalledProcessError, OSError):
+            if condition():
+                CONSOLE.print(f"{time.monotonic() - started:6.1f} s until {what}")
+                return
+        if time.monotonic() - started > PATIENCE:
+            raise TimeoutError(f"not in time: {what}")
+        time.sleep(0.5)
+
+
+def check_no_route() -> None:
+    """There is loopback, and no way out."""
+    run("ip", "link", "set", "lo", "up")
+    routes = run("ip", "route", "show", "table", "main")
+    assert not routes, f"there are routes: {routes}"
+    with socket.socket() as outside:
+        code = outside.connect_ex(("192.0.2.1", 443))
+    assert code == errno.ENETUNREACH, os.strerror(code)
+    CONSOLE.print("no route: 192.0.2.1 is unreachable")
+
+
+class Pod:
+    """A Deployment's container, as a process with the root file system of its image."""
+
+    def __init__(self, deployment: dict[str, Any], root: Path, crane: Path) -> None:
+        spec = deployment["spec"]["template"]["spec"]
+        self.account = spec["serviceAccountName"]
+        (self.container,) = spec["containers"]
+        self.name = deployment["metadata"]["name"]
+        self.root = root
+        self.config = json.loads(run(crane, "config", self.container["image"]))["config"]
+        root.mkdir()
+        export = subprocess.Popen(
+            [crane, "export", self.container["image"], "-"], stdout=subprocess.PIPE
+        )
+        run("tar", "-x", "-C", root, stdin=export.stdout)
+        assert export.wait() == 0
+
+    def mount(self, programs: Path, token: str, authority: bytes) -> None:
+        """Make the root read-only, with the volumes of its Deployment and /dev and /proc."""
+        volumes = [mount["mountPath"] for mount in self.container["volumeMounts"]]
+        folders = ["dev", "proc", TOKENS, "programs", *(path.strip("/") for path in volumes)]
+        for folder in folders:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        secrets = self.root / TOKENS
+        for name, content in (
+            ("token", token.encode()),
+            ("ca.crt", authority),
+            ("namespace", NAMESPACE.encode()),
+        ):
+            (secrets / name).write_bytes(content)
+        run("mount", "--bind", self.root, self.root)
+        run("mount", "-o", "remount,bind,ro", self.root)
+        run("mount", "--rbind", "/dev", self.root / "dev")
+        run("mount", "-t", "proc", "proc", self.root / "proc")
+        run("mount", "--bind", programs, self.root / "programs")
+        for path in volumes:
+            options = f"size=512m,mode=0700,uid={USER},gid={USER}"
+            run("mount", "-t", "tmpfs", "-o", options, "tmpfs", self.root / path.strip("/"))
+
+    def start(self, server: tuple[str, int], log: Path) -> subprocess.Popen[bytes]:
+        """Start it as the kubelet would: the image's entry point, user and environment."""
+        assert self.config["User"] == f"{USER}:{USER}"
+        environment = dict(variable.split("=", 1) for variable in self.config["Env"])
+        environment |= {v["name"]: v["value"] for v in self.container.get("env", ())}
+        environment |= {
+            "KUBERNETES_SERVICE_HOST": server[0],
+            "KUBERNETES_SERVICE_PORT": str(server[1]),
+        }
+        command = [
+            *("setpriv", "--no-new-privs", "chroot", f"--userspec={USER}:{USER}", "--groups="),
+            *(str(self.root), *self.config["Entrypoint"], *self.container["args"]),
+        ]
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                command,
+                env=environment | {"PATH": os.environ["PATH"]},
+                stdout=output,
+                stderr=output,
+            )
+
+
+class Installation:
+    """The steps, in a folder and a namespace that are there already."""
+
+    def __init__(
+        self, dist: Path, folder: Path, programs: dict[str, Path], stack: ExitStack
+    ) -> None:
+        self.dist, self.folder, self.programs, self.stack = dist, folder, programs, stack
+        self.kubeconfig = folder / "state" / "capelin" / "airgap" / "kubeconfig"
+        self.environment = {
+            **os.environ,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "KUBECONFIG": str(self.kubeconfig),
+            "HELM_CACHE_HOME": str(folder / "helm"),
+        }
+
+    def kubectl(self, *arguments: str, **options: Any) -> str:
+        """Ask the management cluster."""
+        return run(self.programs["kubectl"], *arguments, env=self.environment, **options)
+
+    def serve(self) -> None:
+        """A registry on loopback, with the bundle in it."""
+        command = [self.programs["crane"], "registry", "serve", f"--address={REGISTRY}"]
+        log = self.stack.enter_context((self.folder / "registry.log").open("wb"))
+        registry = subprocess.Popen(command, stdout=log, stderr=log)
+        self.stack.callback(registry.terminate)
+        until(
+            "the registry answers", lambda: run(self.programs["crane"], "catalog", REGISTRY) == ""
+        )
+        (bundle,) = self.dist.glob("*-bundle.tar")
+        CONSOLE.print(run(sys.executable, "-m", "capelin_infra", "mirror", bundle, PLACE))
+
+    def bring_up(self) -> None:
+        """Cluster API without any provider of ours."""
+        python = self.folder / "venv" / "bin" / "python"
+        code = (
+            "import asyncio, sys\n"
+            "from capelin.embedded.management import UpRequest, bring_up, environment_named\n"
+            "request = UpRequest(providers=('kubeadm-bootstrap',))\n"
+            "asyncio.run(bring_up(environment_named('airgap'), request))\n"
+        )
+        down = (
+            "import asyncio\n"
+            "from capelin.embedded.management import environment_named, remove_environment\n"
+            "asyncio.run(remove_environment(environment_named('airgap')))\n"
+        )
+        self.stack.callback(run, python, "-c", down, env=self.environment)
+        run(python, "-c", code, env=self.environment)
+        CONSOLE.print(self.kubectl("get", "--raw=/version"))
+
+    def install(self) -> list[dict[str, Any]]:
+        """Install the charts from the registry; the Deployments."""
+        (chart,) = (
+            name for name in run(self.programs["crane"], "ls", f"{PLACE}/charts/capelin").split()
+        )
+        values = {
+            name: {
+                "image": {"repository": f"{PLACE}/{name}"},
+                "extraArgs": [
+                    f"--health-address=127.0.0.1:{9440 + number}",
+                    "--metrics-address=0",
+                    *more,
+                ],
+            }
+            for number, (name, more) in enumerate(
+                {
+                    "capelin-control-plane": ["--backends=processes"],
+                    "capelin-machine-pool": [],
+                }.items()
+            )
+        }
+        file = self.folder / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        run(
+            *(self.programs["helm"], "install", "capelin", f"oci://{PLACE}/charts/capelin"),
+            *(f"--version={chart}", "--plain-http", f"--values={file}"),
+            *(f"--namespace={NAMESPACE}", "--create-namespace"),
+            env=self.environment,
+        )
+        CONSOLE.print(self.kubectl("get", "deployments,crds", "-n", NAMESPACE, "-o", "name"))
+        found = self.kubectl("get", "deployments", "-n", NAMESPACE, "-o", "json")
+        return json.loads(found)["items"]
+
+    def start(self, deployment: dict[str, Any]) -> None:
+        """Pull a manager's image from the registry, and run it as its Deployment says."""
+        name = deployment["metadata"]["name"]
+        pod = Pod(deployment, self.folder / name, self.programs["crane"])
+        token = self.kubectl("create", "token", pod.account, "-n", NAMESPACE, "--duration=2h")
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        host, _, port = cluster["server"].removeprefix("https://").partition(":")
+        authority = run("base64", "-d", input=cluster["certificate-authority-data"])
+        shared = self.folder / "programs"
+        pod.mount(shared, token, authority.encode())
+        process = pod.start((host, int(port)), self.folder / f"{name}.log")
+        self.stack.callback(process.wait)
+        self.stack.callback(process.terminate)
+        address = next(
+            argument.partition("=")[2]
+            for argument in reversed(pod.container["args"])
+            if argument.startswith("--health-address=")
+        )
+        until(f"{name} is ready", lambda: run("curl", "-fs", f"http://{address}/readyz"))
+
+    def make_cluster(self) -> None:
+        """A cluster of simulated machines, from the release's own ClusterClass and template."""
+        self.kubectl("apply", "-f", str(self.dist / "clusterclass-capelin.yaml"))
+        text = (self.dist / "cluster-template.yaml").read_text()
+        variables = {
+            "CLUSTER_NAME": "quiet",
+            "NAMESPACE": "default",
+            "KUBERNETES_VERSION": "v1.34.4",
+            "CAPELIN_BACKEND": "Processes",
+            "WORKER_MACHINE_COUNT": "3",
+        }
+        rendered = run(
+            *(self.programs["clusterctl"], "generate", "yaml", "--from", "-"),
+            input=text,
+            env={**self.environment, **variables},
+        )
+        self.kubectl("apply", "-f", "-", input=rendered)
+        path = "jsonpath={.status.conditions[?(@.type=='Available')].status}"
+        until(
+            "the cluster is Available",
+            lambda: self.kubectl("get", "cluster", "quiet", "-o", path) == "True",
+        )
+        pool = "jsonpath={.items[0].status.readyReplicas}"
+        until(
+            "three machines are ready",
+            lambda: self.kubectl("get", "machinepools", "-o", pool) == "3",
+        )
+        CONSOLE.print(self.kubectl("get", "cluster,machinepool,machine"))
+
+
+def inside(dist: Path, folder: Path, programs: dict[str, Path]) -> None:
+    """All steps, in the namespace."""
+    check_no_route()
+    with ExitStack() as stack:
+        installation = Installation(dist, folder, programs, stack)
+        installation.serve()
+        installation.bring_up()
+        for deployment in installation.install():
+            installation.start(deployment)
+        installation.make_cluster()
+    CONSOLE.print("installed without a network")
+
+
+def install_library(dist: Path, venv: Path) -> None:
+    """The release's own wheel of the library, with which no provider is installed."""
+    (wheel,) = (dist / "python").glob("capelin_core-*.whl")
+    run("uv", "venv", "--quiet", f"--python={sys.executable}", venv)
+    package = f"capelin-core[controller,embedded] @ {wheel.absolute().as_uri()}"
+    run("uv", "pip", "install", "--quiet", f"--python={venv}/bin/python", package)
+
+
+def outside(dist: Path) -> int:
+    """Get the programs, then do the rest in namespaces of its own: network and mounts."""
+    import asyncio  # noqa: PLC0415
+
+    from capelin.embedded.binaries import Binaries  # noqa: PLC0415
+
+    names = ["crane", "helm", "kubectl", "clusterctl", *(f"{name}@v1.34.4" for name in HOSTED[1:])]
+    found = asyncio.run(Binaries().fetch([*names, "etcd"]))
+    programs = {name.partition("@")[0]: str(binary.path) for name, binary in found.items()}
+    folder = Path(tempfile.mkdtemp(prefix="airgap-"))
+    shared = folder / "programs"
+    shared.mkdir()
+    folder.chmod(0o755)
+    for name in HOSTED:
+        shutil.copy(programs[name], shared / name)
+    install_library(dist, folder / "venv")
+    command: Sequence[str | Path] = [
+        *("unshare", "--net", "--mount", sys.executable, "-m", "tests.airgap"),
+        *(dist.absolute(), "--inside", folder, "--programs", json.dumps(programs)),
+    ]
+    done = subprocess.run(command, check=False)
+    if done.returncode == 0:
+        shutil.rmtree(folder)
+    else:
+        CONSOLE.print(f"logs: {folder}")
+    return done.returncode
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.airgap", description=__doc__)
+    parser.add_argument("dist", type=Path, help="the folder of a release")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--programs", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside is None:
+        return outside(options.dist)
+    programs = {name: Path(path) for name, path in options.programs.items()}
+    inside(options.dist, options.inside, programs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
