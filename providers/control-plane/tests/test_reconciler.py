@@ -93,6 +93,9 @@ class FakeBackend:
         raise AssertionError(f"nothing answers at {endpoint}")
 
 
+INFRASTRUCTURE = {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "Other", "name": "one"}
+
+
 @dataclass
 class Scene:
     """A namespace with a Cluster and its control plane, and a manager that looks after it."""
@@ -395,13 +398,43 @@ async def test_a_copy_moves_nothing_of_its_original(copied: Scene) -> None:
         said = copy.status.conditions if copy.status else []
         return any(
             (one.type, one.reason) == ("Available", "WaitingForOwnerCluster")
-            and "of Cluster one names one" in one.message
+            and "of Cluster one names CapelinControlPlane one" in one.message
             for one in said
         )
 
     async with copied.managed():
         await until(says_whose_it_is)
     assert {"allocate", "allocate again", "observe"}.isdisjoint(copied.backend.calls)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (None, "Cluster one has no spec.controlPlaneRef yet"),
+        (
+            {"apiGroup": CapelinControlPlane.resource.group, "kind": "Other", "name": "one"},
+            "the spec.controlPlaneRef of Cluster one names Other one",
+        ),
+    ],
+    ids=["no reference", "another kind"],
+)
+async def test_a_control_plane_that_its_cluster_does_not_name_starts_nothing(
+    scene: Scene, reference: dict[str, str] | None, message: str
+) -> None:
+    await scene.create()
+    patch = {"spec": {"controlPlaneRef": reference, "infrastructureRef": INFRASTRUCTURE}}
+    await scene.client.patch(Cluster, "one", scene.namespace, patch)
+
+    async def waits() -> bool:
+        condition = await scene.condition("Available")
+        return condition is not None and message in condition.message
+
+    async with scene.managed():
+        await until(waits)
+    condition = await scene.condition("Available")
+    assert condition is not None
+    assert condition.reason == "WaitingForOwnerCluster"
+    assert {"allocate", "allocate again", "observe"}.isdisjoint(scene.backend.calls)
 
 
 async def test_a_copy_goes_without_its_original(copied: Scene) -> None:

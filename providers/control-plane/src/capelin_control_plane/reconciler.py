@@ -102,28 +102,35 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     @asynccontextmanager
     async def lifespan(self, ctx: Context) -> AsyncGenerator[None]:
         """Look now and then for control planes whose object is gone."""
-        sweeping = asyncio.create_task(self._orphans.sweep(ctx))
-        try:
-            yield
-        finally:
-            sweeping.cancel()
-            await asyncio.gather(sweeping, return_exceptions=True)
-            for backend in self._backends.values():
-                await backend.close()
+        async with super().lifespan(ctx):
+            sweeping = asyncio.create_task(self._orphans.sweep(ctx))
+            try:
+                yield
+            finally:
+                sweeping.cancel()
+                await asyncio.gather(sweeping, return_exceptions=True)
+                for backend in self._backends.values():
+                    await backend.close()
 
     async def find_owner(
         self, client: Client, obj: CapelinControlPlane, cluster: Cluster | None
     ) -> Cluster | None:
-        """The Cluster, if it names this control plane and no other."""
+        """The Cluster, if its `spec.controlPlaneRef` names this control plane.
+
+        Its label alone does not say so: the secrets of a Cluster belong to the one it names.
+        """
         _ = client
-        if cluster is None or _replaced_by(obj, cluster) is None:
+        if cluster is None or _is_named_by(cluster, obj):
             return cluster
-        # What runs belongs to the other control plane, which may be paused: leave it alone.
+        # What runs may belong to another control plane, which may be paused: leave it alone.
         await self._release(_key(obj))
         return None
 
     def waiting_for(
-        self, obj: CapelinControlPlane, cluster: Cluster | None, owner: Any
+        self,
+        obj: CapelinControlPlane,  # noqa: ARG002
+        cluster: Cluster | None,
+        owner: Any,
     ) -> Blocked | None:
         """A Cluster that names this control plane."""
         if owner is not None:
@@ -131,10 +138,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         if cluster is None:
             message = "no Cluster owns this control plane yet"
             hint = "name it in a Cluster's spec.controlPlaneRef"
+        elif (reference := cluster.spec.control_plane_ref) is None:
+            message = f"Cluster {cluster.name} has no spec.controlPlaneRef yet"
+            hint = "name this control plane there"
         else:
             message = (
-                f"the spec.controlPlaneRef of Cluster {cluster.name} names"
-                f" {_replaced_by(obj, cluster)}, and this control plane would be a second one"
+                f"the spec.controlPlaneRef of Cluster {cluster.name} names {reference.kind}"
+                f" {reference.name}, and this control plane would be a second one"
             )
             hint = "delete it, or name it in another Cluster"
         return Blocked(conditions.WAITING_FOR_OWNER, message, hint, retry_seconds=None)
@@ -272,6 +282,10 @@ def _desired_state(
         return desired_state(control_plane, cluster, now, policy)
     except InvalidSpecError as error:
         raise Blocked(conditions.INVALID_CONFIGURATION, str(error)) from error
+
+
+def _is_named_by(cluster: Cluster, control_plane: CapelinControlPlane) -> bool:
+    return named_by(cluster.spec.control_plane_ref, CapelinControlPlane) == control_plane.name
 
 
 def _replaced_by(control_plane: CapelinControlPlane, cluster: Cluster | None) -> str | None:
