@@ -155,6 +155,13 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def e2e(session: nox.Session) -> None:
+    """On a kind cluster; skips with the reason where there is no container engine or image."""
+    install(session)
+    pytest(session, "-n0", "tests/e2e")
+
+
+@nox.session(default=False)
 def faults(session: nox.Session) -> None:
     """A seeded campaign of faults under load; takes minutes (`-- --faults 300 --seed 7`)."""
     install(session)

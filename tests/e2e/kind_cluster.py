@@ -1,0 +1,123 @@
+"""A kind cluster for tests, with the images that its tests need; or why there is none."""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+
+KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
+"""The program."""
+IMAGE = os.environ.get("CAPELIN_E2E_NODE_IMAGE", "kindest/node:v1.34.4")
+"""The image of its nodes. One that was built without a registry serves as well."""
+_CREATE_SECONDS = 300
+
+
+def missing() -> str:
+    """What these tests need and do not find; empty if they can run."""
+    if shutil.which(KIND) is None:
+        return f"no program {KIND}; install kind or name it in CAPELIN_E2E_KIND"
+    engine = _output("docker", "version", "--format", "{{.Server.Version}}")
+    if engine is None:
+        return "no container engine answers `docker version`"
+    if _output("docker", "image", "inspect", IMAGE) is None:
+        return f"no image {IMAGE}; pull it, or name another one in CAPELIN_E2E_NODE_IMAGE"
+    return ""
+
+
+@dataclass(frozen=True)
+class KindCluster:
+    """A kind cluster."""
+
+    name: str
+    kubeconfig: Path
+
+    @property
+    def node(self) -> str:
+        """The container of its node."""
+        return f"{self.name}-control-plane"
+
+    def has_image(self, name: str) -> bool:
+        """Whether its node has an image."""
+        listed = self.on_node("crictl", "images", "-o", "json")
+        return any(name in (image.get("repoTags") or ()) for image in json.loads(listed)["images"])
+
+    def load_program(self, name: str, program: Path, folder: Path) -> None:
+        """Load an image that has nothing but one static program."""
+        archive = folder / "image.tar"
+        archive.write_bytes(_image(name, program))
+        _run(KIND, "load", "image-archive", "--name", self.name, str(archive))
+        archive.unlink()
+
+    def on_node(self, *command: str, seconds: float = 60) -> str:
+        """The output of a command on its node."""
+        return _run("docker", "exec", self.node, *command, seconds=seconds)
+
+    def copy_to_node(self, path: Path) -> None:
+        """Copy a file to the same place on its node."""
+        # Not `docker cp`, which does not see what is mounted there.
+        write = ("docker", "exec", "--interactive", self.node, "sh", "-c", 'cat > "$0"', str(path))
+        subprocess.run(write, input=path.read_bytes(), check=True, timeout=60)
+
+
+@contextmanager
+def kind_cluster(name: str, folder: Path) -> Generator[KindCluster]:
+    """A cluster that lasts as long as the block."""
+    kubeconfig = folder / "kubeconfig"
+    create = ("create", "cluster", "--name", name, "--image", IMAGE, "--wait", "120s")
+    try:
+        _run(KIND, *create, "--kubeconfig", str(kubeconfig), seconds=_CREATE_SECONDS)
+        yield KindCluster(name, kubeconfig)
+    finally:
+        _run(KIND, "delete", "cluster", "--name", name, "--kubeconfig", str(kubeconfig))
+
+
+def _run(*command: str, seconds: float = 120) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-1000:]}")
+    return done.stdout
+
+
+def _output(*command: str) -> str | None:
+    try:
+        return _run(*command, within=20)
+    except (OSError, RuntimeError, subprocess.TimeoutExpired):
+        return None
+
+
+def _image(name: str, program: Path) -> bytes:
+    """An image of one layer, as `docker save` writes it."""
+    layer = _tar([(f"usr/local/bin/{program.name}", program.read_bytes(), 0o755)])
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Env": ["PATH=/usr/local/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256(layer).hexdigest()}"]},
+        }
+    ).encode()
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    return _tar(
+        [
+            ("config.json", config, 0o644),
+            ("layer.tar", layer, 0o644),
+            ("manifest.json", json.dumps(manifest).encode(), 0o644),
+        ]
+    )
+
+
+def _tar(files: Sequence[tuple[str, bytes, int]]) -> bytes:
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content, mode in files:
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), mode
+            archive.addfile(entry, BytesIO(content))
+    return buffer.getvalue()
