@@ -87,7 +87,7 @@ def _run(*command: str, seconds: float = 120) -> str:
 
 def _output(*command: str) -> str | None:
     try:
-        return _run(*command, within=20)
+        return _run(*command, seconds=20)
     except (OSError, RuntimeError, subprocess.TimeoutExpired):
         return None
 
