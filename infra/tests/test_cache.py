@@ -40,14 +40,25 @@ def test_ls_shows_each_program_and_what_all_of_them_take(kept: Cache, tmp_path: 
 
 
 def test_prune_removes_what_nobody_would_ask_for(kept: Cache, tmp_path: Path) -> None:
-    said = capelin("cache", "prune", home=tmp_path)
+    said = capelin("cache", "prune", "--yes", home=tmp_path)
     assert said.stdout == f"2 MB freed in {kept.root}\n"
     assert versions(kept) == {parse_component("etcd").version}
 
 
 def test_prune_all_leaves_nothing(kept: Cache, tmp_path: Path) -> None:
-    assert capelin("cache", "prune", "--all", home=tmp_path).stdout.startswith("4 MB freed")
+    assert capelin("cache", "prune", "--all", "--yes", home=tmp_path).stdout.startswith(
+        "4 MB freed"
+    )
     assert versions(kept) == set()
+
+
+def test_nothing_goes_unless_somebody_agrees(kept: Cache, tmp_path: Path) -> None:
+    asked = capelin("cache", "prune", "--all", home=tmp_path)
+    assert asked.returncode == 2
+    assert "Remove 2 programs, 4 MB?" in asked.stderr
+    shown = capelin("cache", "prune", "--dry-run", home=tmp_path).stdout.splitlines()
+    assert shown == ["etcd v3.0.0  2 MB", f"2 MB would be freed in {kept.root}"]
+    assert len(kept.entries()) == 2
 
 
 def test_a_table_is_whole_where_no_terminal_shows_it(

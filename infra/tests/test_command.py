@@ -16,7 +16,7 @@ from capelin_infra.cli.runner import explained
 
 from .command import capelin
 
-HELP_SECONDS = 0.3
+HELP_SECONDS = 0.5
 
 
 def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,8 @@ def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
     text = capelin("--help", home=tmp_path).stdout
-    for verb in ("up", "status", "kubeconfig", "logs", "down", "create", "delete", "mirror"):
+    verbs = "up status kubeconfig logs stop start restart down create delete upgrade mirror kubectl"
+    for verb in verbs.split():
         assert f"\n  {verb} " in text
     for code in ("0 done", "2 invalid command line", "4 no such", "5 another", "130 interrupted"):
         assert code in " ".join(text.split())
@@ -56,8 +57,16 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["up", "-e", "No!"], 2, "cannot be the name of an environment"),
-        (["up", "--kubernetes-version", "v1.1.1"], 2, "known: v1."),
-        (["up", "--with", "aws"], 2, "Those that there are: kubeadm-bootstrap, kubeadm, dev"),
+        (["up", "--kubernetes-version", "v1.1.1"], 2, "Known: v1."),
+        (["up", "--with", "kubeadm,,dev"], 2, "empty name"),
+        (["up", "--with", ""], 2, "empty name"),
+        (["up", "-f", "/nope"], 2, "does not exist"),
+        (["kubectl", "get", "nodes"], 4, "There is no environment default"),
+        (["stop"], 4, "There is no environment default"),
+        (["restart", "etcd"], 4, "There is no environment default"),
+        (["create", "cluster", "a", "--set", "x"], 2, "Write it as NAME=VALUE"),
+        (["delete", "cluster", "demo"], 2, "Say --yes"),
+        (["up", "--with", "aws"], 2, "kubeadm-bootstrap, kubeadm, dev"),
         (["up", "--workers", "-1"], 2, "--workers"),
         (["up", "--target", "pods"], 2, "'process', 'existing'"),
         (["up", "--context", "lab"], 2, "Add --target existing"),
@@ -102,8 +111,8 @@ def test_nobody_loses_sight_of_what_stays_in_an_existing_api_server(tmp_path: Pa
     known = ExistingServer(cluster="uid", version="v1.34.4", address="127.0.0.1", mark="default.1")
     environment.write_settings(Settings(kubernetes_version="v1.34.4", existing=known))
     hesitant = capelin("down", home=tmp_path)
-    assert hesitant.returncode == 1
-    assert "cannot be used now: API server at https://127.64.0.9:1 does not" in hesitant.stdout
+    assert hesitant.returncode == 2
+    assert "cannot be used now: API server at https://127.64.0.9:1 does not" in hesitant.stderr
     assert capelin("down", "--yes", home=tmp_path).stdout.splitlines()[-1] == (
         "Whatever was put into an existing API server stays there, "
         "labelled capelin.cluster.x-k8s.io/environment=default.1."
@@ -118,8 +127,8 @@ def test_settings_that_cannot_be_read_are_no_reason_to_forget_an_api_server(
     environment.make_folders()
     environment.settings_file.touch()
     hesitant = capelin("down", home=tmp_path)
-    assert hesitant.returncode == 1
-    assert "The settings of environment default cannot be read." in hesitant.stdout
+    assert hesitant.returncode == 2
+    assert "The settings of environment default cannot be read." in hesitant.stderr
     assert environment.folder.exists()
     ended = capelin("down", "--yes", home=tmp_path)
     assert ended.returncode == 0
@@ -173,6 +182,16 @@ def test_a_folder_that_cannot_be_written_is_no_defect_of_capelin() -> None:
         "Error: Read-only file system: /home/me.",
         "  Run capelin doctor to see what this machine lacks.",
     ]
+
+
+def test_colours_are_left_out_where_nobody_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Environment(tmp_path / "capelin" / "lab").make_folders()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[3" in capelin("status", home=tmp_path).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in capelin("status", home=tmp_path).stdout
 
 
 def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> None:

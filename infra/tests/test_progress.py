@@ -61,3 +61,14 @@ def test_a_terminal_keeps_the_whole_list_in_view() -> None:
     assert first.split() == ["✔", "first", "1.0", "s"]
     assert "second" in second
     assert "doing it" in second
+
+
+def test_without_a_terminal_a_long_step_says_now_and_then_what_it_waits_for() -> None:
+    out = io.StringIO()
+    checklist = Checklist(Console(file=out), every=0)
+    line = checklist.begin("cluster demo")
+    checklist.update(line, "no leader")
+    assert out.getvalue() == "· cluster demo  0 s  no leader\n"
+    seldom = Checklist(Console(file=out), every=60)
+    seldom.update(seldom.begin("cluster demo"), "no leader")
+    assert out.getvalue().count("no leader") == 1

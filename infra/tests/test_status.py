@@ -22,7 +22,7 @@ async def test_who_watches_sees_what_changes(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system=None, width=100)
-    watching = asyncio.create_task(show(None, json=False, watch=True, console=console))
+    watching = asyncio.create_task(show(None, watch=True, console=console))
     try:
         await until(lambda: "There is no environment." in screen.getvalue())
         environment = Environment(tmp_path / "capelin" / "lab")

@@ -1,14 +1,17 @@
 """The topology of clusters that are created and changed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.errors import InvalidInputError
+from capelin_infra.demo import demo_class
 from capelin_infra.topology import (
     ClusterOptions,
     ScaleOptions,
     new_cluster,
+    parse_variables,
     scale_patch,
     upgrade_patch,
 )
@@ -95,3 +98,28 @@ def test_scaling_asks_which_pool_when_that_is_not_clear(pool: str | None) -> Non
 def test_a_cluster_without_a_class_is_left_to_kubectl() -> None:
     with pytest.raises(InvalidInputError, match="is not made from a ClusterClass"):
         scale_patch(cluster(spec={}), ScaleOptions(workers=5, pool=None))
+
+
+def test_variables_are_set_by_name_and_field() -> None:
+    texts = ["etcdReplicas=3", "machines.dies=20", "machines.flaps=5", "motto=a=b", "on=true"]
+    assert parse_variables(texts) == {
+        "etcdReplicas": 3,
+        "machines": {"dies": 20, "flaps": 5},
+        "motto": "a=b",
+        "on": True,
+    }
+
+
+@pytest.mark.parametrize("texts", [["a"], ["=1"], ["a.=1"], ["a=1", "a.b=2"], ["a=["]])
+def test_what_sets_no_variable_is_refused(texts: list[str]) -> None:
+    with pytest.raises(InvalidInputError, match="sets no variable"):
+        parse_variables(texts)
+
+
+def test_a_variable_that_the_class_does_not_have_is_refused_with_those_that_it_has() -> None:
+    options = replace(OPTIONS, variables={"machines": {"dies": 20}})
+    made = new_cluster("demo", "default", "v1.34.4", options, demo_class())
+    assert made["spec"]["topology"]["variables"] == [{"name": "machines", "value": {"dies": 20}}]
+    wrong = replace(OPTIONS, variables={"motto": "x"})
+    with pytest.raises(InvalidInputError, match="Its variables: etcdReplicas, machines"):
+        new_cluster("demo", "default", "v1.34.4", wrong, demo_class())

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin_infra.demo import DemoOptions, changed_by_others, differences
-from capelin_infra.up import command_name
+from capelin_infra.invocation import command_name
 
 
 def test_next_steps_name_the_command_as_it_was_called() -> None:

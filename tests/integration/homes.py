@@ -29,7 +29,9 @@ class Home:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
+        # Hints name the command as it was called, and uv may run the tests.
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("UV_")}
+        return {**inherited, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
 
     def environment(self, name: str = "default") -> Environment:
         return Environment(self.folder / "capelin" / name)

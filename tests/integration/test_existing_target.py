@@ -70,8 +70,8 @@ async def test_an_environment_lives_in_an_api_server_that_was_there_before(
         assert scaled.code == 0, scaled.err
 
         hesitant = await home.capelin("down")
-        assert "has workload clusters: demo" in hesitant.out
-        assert hesitant.code == 1
+        assert "has workload clusters: demo" in hesitant.err
+        assert hesitant.code == 2
         ended = await home.capelin("down", "--yes")
         assert ended.code == 0, ended.err
         assert mentioning(home.folder, "environ") == []
@@ -95,8 +95,8 @@ async def test_an_environment_outlives_its_api_server_and_can_still_be_removed(
     assert refused.code == 1
     assert "does not answer" in refused.err
     hesitant = await home.capelin("down")
-    assert hesitant.code == 1
-    assert "cannot be used now" in hesitant.out
+    assert hesitant.code == 2
+    assert "cannot be used now" in hesitant.err
     await own_api_server.start()
 
     async def is_up() -> bool:

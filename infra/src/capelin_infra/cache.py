@@ -1,6 +1,6 @@
 """The programs that are kept on this machine: what there is, getting more, removing some."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from capelin.embedded.binaries import (
     COMPONENTS,
@@ -58,12 +58,27 @@ async def prefetch(names: Sequence[str]) -> None:
         line.detail = f"{len(found)} are there"
 
 
-def prune(*, everything: bool) -> None:
-    """Remove programs: all of them, or those that Capelin would not ask for any more."""
-    cache = Binaries().cache
-    freed = cache.prune([] if everything else filter(is_known, cache.entries()))
-    said = f"{_megabytes(freed)} freed in {cache.root}"
-    Console().print(said, highlight=False, soft_wrap=True)
+def prune(*, everything: bool, dry_run: bool, agreed: Callable[[str], bool]) -> bool:
+    """Remove programs: all of them, or those that Capelin would not ask for any more.
+
+    Returns whether nothing of that stays.
+    """
+    cache, console = Binaries().cache, Console(highlight=False)
+    entries = cache.entries()
+    gone = [entry for entry in entries if everything or not is_known(entry)]
+    for entry in gone if dry_run else ():
+        console.print(f"{entry.component} {entry.version}  {_megabytes(entry.size)}")
+    size = _megabytes(sum(entry.size for entry in gone))
+    if dry_run:
+        console.print(f"{size} would be freed in {cache.root}", soft_wrap=True)
+        return True
+    question = f"Remove {len(gone)} programs, {size}? Getting them again may take minutes."
+    if gone and not agreed(question):
+        console.print("Nothing was removed.")
+        return False
+    freed = cache.prune([entry for entry in entries if entry not in gone])
+    console.print(f"{_megabytes(freed)} freed in {cache.root}", soft_wrap=True)
+    return True
 
 
 def _programs(name: str) -> list[str]:

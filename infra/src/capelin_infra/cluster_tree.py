@@ -116,14 +116,19 @@ class ClusterObjects:
     machines: Sequence[ClusterObject]
 
 
-def build_tree(parts: ClusterObjects) -> Node:
-    """The cluster, its infrastructure, its control plane and its workers, each with Machines."""
+def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
+    """The cluster, its infrastructure, its control plane and its workers, each with Machines.
+
+    Unless it is to be `whole`, Machines that are in order are taken together.
+    """
     control_plane_machines = [each for each in parts.machines if _is_control_plane(each)]
-    worker_nodes = [_node(each, _machines(_of(parts.machines, each))) for each in parts.workers]
+    worker_nodes = [
+        _node(each, _machines(_of(parts.machines, each), whole=whole)) for each in parts.workers
+    ]
     children = [
         *([_node(parts.infrastructure)] if parts.infrastructure else []),
         *(
-            [_node(parts.control_plane, _machines(control_plane_machines))]
+            [_node(parts.control_plane, _machines(control_plane_machines, whole=whole))]
             if parts.control_plane
             else []
         ),
@@ -144,12 +149,12 @@ def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
     )
 
 
-def _machines(machines: Sequence[ClusterObject]) -> list[Node]:
+def _machines(machines: Sequence[ClusterObject], *, whole: bool) -> list[Node]:
     """Machines one by one, those in order taken together where there are several."""
     nodes = [_node(each) for each in machines]
     good = [node for node in nodes if node.state == "good"]
     others = [node for node in nodes if node.state != "good"]
-    if len(good) < 2:
+    if whole or len(good) < 2:
         return nodes
     versions = sorted({node.version for node in good})
     return [Node(f"{len(good)} Machines", "good", version=", ".join(versions)), *others]

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 import yaml
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import Namespace
 from capelin.client import AlreadyExists, Client
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import Environment, UpRequest, workload_programs
-from capelin.errors import InvalidInputError, MissingError
+from capelin.errors import InvalidInputError
 from rich.console import Console
 
 from capelin_infra.cache import is_cached
 from capelin_infra.connection import client_of, find_environment
-from capelin_infra.demo import apply_cluster_class, demo_class
+from capelin_infra.demo import apply_cluster_class, demo_class, find_class
+from capelin_infra.invocation import as_invoked
 from capelin_infra.kubeconfigs import find_cluster
 from capelin_infra.progress import Checklist
 from capelin_infra.topology import (
@@ -29,9 +31,9 @@ from capelin_infra.topology import (
     topology_version,
     upgrade_patch,
 )
-from capelin_infra.up import bring_up_environment, show_progress_on
+from capelin_infra.up import UP_SECONDS, bring_up_environment, show_progress_on
 from capelin_infra.versions import check_upgrade, next_version, parse_version
-from capelin_infra.waiting import wait_for, wait_until_ready
+from capelin_infra.waiting import Deadline, wait_for, wait_until_ready
 
 BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
 """Machines of our ClusterClass join with its data."""
@@ -138,17 +140,10 @@ async def _cluster_class(
     client: Client, which: ClusterName, options: ClusterOptions
 ) -> ClusterClass:
     """The class of a new cluster. Our own may still have to be applied: it has no uid then."""
-    found = await client.find(ClusterClass, options.cluster_class, which.namespace)
-    if found is not None:
-        return found
-    if options.cluster_class == DEMO_CLASS:
-        return demo_class()
-    others = (await client.list(ClusterClass, which.namespace)).items
-    raise MissingError(
-        f"There is no ClusterClass {options.cluster_class} in namespace {which.namespace}.",
-        reason=f"ClusterClasses there: {', '.join(each.name for each in others) or 'none'}.",
-        hint="Name one of them with --class, or apply one with kubectl first.",
-    )
+    if options.cluster_class == DEMO_CLASS and await client.find(Namespace, which.namespace):
+        found = await client.find(ClusterClass, options.cluster_class, which.namespace)
+        return found or demo_class()
+    return await find_class(client, options.cluster_class, which.namespace)
 
 
 async def _fetch_programs(version: str) -> None:
@@ -168,7 +163,7 @@ async def _bring_class(environment: Environment, client: Client, namespace: str)
     with environment.locked("create"), Checklist(Console()).shown() as checklist:
         if not {BOOTSTRAP_PROVIDER, "kubeadm"} & {*providers}:
             request = UpRequest(providers=(BOOTSTRAP_PROVIDER,))
-            await bring_up_environment(environment, request, checklist)
+            await bring_up_environment(environment, request, checklist, Deadline(UP_SECONDS))
         with checklist.step(f"ClusterClass {DEMO_CLASS} created"):
             await apply_cluster_class(client, namespace)
 
@@ -188,7 +183,8 @@ async def _patch(
 
 async def _until_ready(client: Client, which: ClusterName, run: RunOptions, title: str) -> None:
     if run.within is None:
-        Console().print(f"{title}: Cluster API works on it; see capelin status.")
+        text = as_invoked(f"{title}: Cluster API works on it; see capelin status.")
+        Console().print(text, highlight=False)
         return
     with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
         await wait_until_ready(
@@ -205,7 +201,8 @@ async def _followed(
     title: str, left: Callable[[], Awaitable[str | None]], within: float | None
 ) -> None:
     if within is None:
-        Console().print(f"{title}: Cluster API works on it; see capelin status.")
+        text = as_invoked(f"{title}: Cluster API works on it; see capelin status.")
+        Console().print(text, highlight=False)
         return
     with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
         await wait_for(title, left, within, lambda reason: checklist.update(line, reason))

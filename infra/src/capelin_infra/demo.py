@@ -1,40 +1,56 @@
 """The demo workload cluster: the ClusterClass of our own providers, and one Cluster of it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Final, cast
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import Namespace
 from capelin.client import Client
 from capelin.embedded.management import render_template
+from capelin.errors import MissingError
 
 from capelin_infra.progress import Checklist
 from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
-from capelin_infra.waiting import wait_until_ready
+from capelin_infra.waiting import Deadline, wait_until_ready
 
 NAME: Final = "demo"
 _NAMESPACE: Final = "default"
-_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The options of `capelin up` for the demo cluster. None is the default of a new one."""
+    """The options of `capelin up` for a cluster. None is the default of a new one."""
 
     workers: int | None = None
     control_plane_replicas: int | None = None
+    version: str | None = None
+    cluster_class: str = DEMO_CLASS
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def cluster(self) -> ClusterOptions:
-        """The options of a new demo cluster."""
+        """The options of a new cluster."""
         default = ClusterOptions()
         replicas, workers = self.control_plane_replicas, self.workers
         return replace(
             default,
             control_plane_replicas=default.control_plane_replicas if replicas is None else replicas,
             workers=default.workers if workers is None else workers,
+            cluster_class=self.cluster_class,
+            variables=self.variables,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRequest:
+    """A cluster that `capelin up` brings up with its environment."""
+
+    name: str
+    namespace: str
+    options: DemoOptions
 
 
 def demo_manifests() -> list[Unstructured]:
@@ -76,24 +92,55 @@ def changed_by_others(obj: Unstructured) -> bool:
     )
 
 
-async def bring_up_demo(
-    checklist: Checklist, client: Client, version: str, options: DemoOptions
+async def bring_up_cluster(
+    checklist: Checklist,
+    client: Client,
+    environment_version: str,
+    request: ClusterRequest,
+    deadline: Deadline,
 ) -> None:
-    """Create the demo cluster, or leave it as it is where there is one; wait until it is ready."""
-    for kept in await apply_cluster_class(client):
-        checklist.say(f"{kept} was changed by somebody, and stays as it is.")
-    cluster = await client.find(Cluster, NAME, _NAMESPACE)
+    """Create a cluster, or leave it as it is where there is one; wait until it is ready."""
+    name, namespace, options = request.name, request.namespace, request.options
+    if options.cluster_class == DEMO_CLASS:
+        for kept in await apply_cluster_class(client, namespace):
+            checklist.say(f"{kept} was changed by somebody, and stays as it is.")
+    cluster = await client.find(Cluster, name, namespace)
     if cluster is None:
-        cluster_class = await client.get(ClusterClass, DEMO_CLASS, _NAMESPACE)
-        await client.create(new_cluster(NAME, _NAMESPACE, version, options.cluster, cluster_class))
+        cluster_class = await find_class(client, options.cluster_class, namespace)
+        version = options.version or environment_version
+        await client.create(new_cluster(name, namespace, version, options.cluster, cluster_class))
     else:
         for difference in differences(cluster, options):
             checklist.say(difference)
-    with checklist.step(f"cluster {NAME}") as line:
+        version = (cluster.spec.topology and cluster.spec.topology.version) or ""
+    with checklist.step(f"cluster {name}") as line:
         await wait_until_ready(
-            client, NAME, _NAMESPACE, _SECONDS, lambda reason: checklist.update(line, reason)
+            client, name, namespace, deadline.left, lambda reason: checklist.update(line, reason)
         )
         line.detail = f"Kubernetes {version}"
+
+
+async def find_class(client: Client, name: str, namespace: str) -> ClusterClass:
+    """A ClusterClass by name.
+
+    Raises:
+        MissingError: if there is none, with the names of those that there are.
+    """
+    found = await client.find(ClusterClass, name, namespace)
+    if found is not None:
+        return found
+    if await client.find(Namespace, namespace) is None:
+        raise MissingError(
+            f"There is no namespace {namespace}.",
+            reason="A cluster is created in a namespace that exists.",
+            hint=f"Create it first: capelin kubectl create namespace {namespace}.",
+        )
+    others = (await client.list(ClusterClass, namespace)).items
+    raise MissingError(
+        f"There is no ClusterClass {name} in namespace {namespace}.",
+        reason=f"ClusterClasses there: {', '.join(each.name for each in others) or 'none'}.",
+        hint="Name one of them with --class, or apply one with kubectl first.",
+    )
 
 
 def differences(cluster: Cluster, options: DemoOptions) -> list[str]:
@@ -109,6 +156,11 @@ def differences(cluster: Cluster, options: DemoOptions) -> list[str]:
         notes.append(
             f"Cluster {cluster.name} keeps its {count} workers; "
             f"change them with capelin scale {cluster.name} --workers {options.workers}."
+        )
+    if options.version not in {None, topology.version}:
+        notes.append(
+            f"Cluster {cluster.name} keeps version {topology.version}; change it with capelin "
+            f"upgrade cluster {cluster.name} {options.version}."
         )
     if options.control_plane_replicas not in {None, replicas}:
         wanted = options.control_plane_replicas

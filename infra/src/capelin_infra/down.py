@@ -12,11 +12,12 @@ from capelin.embedded.management import (
 from rich.console import Console
 
 from capelin_infra.connection import find_environment, list_clusters, unusable_server
+from capelin_infra.merging import remove_contexts
 from capelin_infra.progress import Checklist
 
 
-async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
-    """Remove one environment, or all of them.
+async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
+    """Remove one environment, or all of them; returns whether nothing of that stays.
 
     Raises:
         MissingError: if there is no such environment.
@@ -25,10 +26,12 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
     environments = all_environments() if name is None else [find_environment(name)]
     if not environments:
         console.print("There is no environment.")
+    removed = True
     for environment in environments:
         obstacle = await unusable_server(environment)
         if (question := await _question(environment, obstacle)) and not agreed(question):
             console.print(f"Environment {environment.name} stays.")
+            removed = False
             continue
         found = existing_server_of(environment)
         with (
@@ -36,11 +39,14 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> None:
             Checklist(console).shown() as checklist,
             checklist.step(f"environment {environment.name} removed"),
         ):
+            for file in remove_contexts(environment):
+                checklist.say(f"Its contexts were taken out of {file}.")
             await remove_environment(environment, there=obstacle is None)
         if obstacle is not None:
             label = ENVIRONMENT_LABEL if found is None else f"{ENVIRONMENT_LABEL}={found.mark}"
             text = f"Whatever was put into an existing API server stays there, labelled {label}."
             console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return removed
 
 
 async def _question(environment: Environment, obstacle: str | None) -> str | None:

@@ -1,5 +1,6 @@
 """Files with kubeconfigs, for kubectl and clusterctl. Each has a context of its own name."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from capelin.api.capi import Cluster
@@ -8,8 +9,10 @@ from capelin.client import Client, safe_kubeconfig
 from capelin.embedded.management import Environment
 from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import MissingError
+from rich.console import Console
 
-from capelin_infra.connection import client_of, find_environment
+from capelin_infra.connection import client_of, find_environment, list_clusters
+from capelin_infra.merging import merge_contexts
 
 
 async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
@@ -28,6 +31,28 @@ async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
             hint=f"Go on with capelin up -e {name}.",
         )
     return environment.kubeconfig
+
+
+async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> None:
+    """Put contexts into the user's kubeconfig, and make the one that was asked for current.
+
+    Without a cluster, it is the environment's, and those of its clusters come along.
+
+    Raises:
+        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
+    """
+    environment = find_environment(name)
+    files = [await kubeconfig_of(name, cluster, namespace)]
+    if cluster is None:
+        for each in await list_clusters(environment):
+            with suppress(MissingError):
+                files.append(
+                    await workload_kubeconfig(environment, each.name, each.namespace or "default")
+                )
+    target, contexts = merge_contexts(environment, files)
+    console = Console(highlight=False)
+    console.print(f"Contexts in {target}: {', '.join(contexts)}.", soft_wrap=True)
+    console.print(f"kubectl uses {contexts[0]} from now on.")
 
 
 async def workload_kubeconfig(environment: Environment, cluster: str, namespace: str) -> Path:

@@ -1,8 +1,13 @@
-"""What the processes of an environment said: their last lines, and the next ones as they come."""
+"""Logs of an environment's processes and of its clusters' control planes."""
 
 import asyncio
+import json
+import re
 import sys
 from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -12,65 +17,187 @@ from capelin.errors import MissingError
 from capelin_infra.connection import find_environment
 
 _LOOK_SECONDS: Final = 0.2
+_KLOG: Final = re.compile(r"\b[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)")
+_ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d+)?)(Z?)")
+_HEAD: Final = 120
 
 
-async def print_logs(
-    name: str, component: str | None, *, lines: int, follow: bool, out: TextIO | None = None
-) -> None:
-    """Print the last lines of one process or of all, and go on until Ctrl-C if told so.
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which logs to print."""
+
+    environment: str
+    names: tuple[str, ...] = ()
+    """A component of the environment; a cluster; or a cluster and one of its components."""
+    namespace: str = "default"
+    lines: int = 20
+    follow: bool = False
+
+
+async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
+    """Print the last lines of one process or of several by time, and go on until Ctrl-C if asked.
 
     Raises:
-        MissingError: if there is no such environment or process.
+        MissingError: if there is no such environment, cluster or process.
     """
     stream = out or sys.stdout
-    files = _files(find_environment(name), component)
-    tails = [Tail(path, named=len(files) > 1) for path in files]
-    for tail in tails:
-        tail.print_last(lines, stream)
-    while follow:
-        for tail in tails:
-            tail.print_new(stream)
+    files = _files(find_environment(query.environment), query)
+    tails = [Tail(path, name if len(files) > 1 else "") for name, path in files.items()]
+    for line in by_time(tail.last(query.lines) for tail in tails):
+        stream.write(f"{line}\n")
+    while query.follow:
+        for line in by_time(tail.new() for tail in tails):
+            stream.write(f"{line}\n")
         stream.flush()
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+def by_time(logs: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of several logs in the order of their times.
+
+    A line without a time, as in a trace, stays behind the one before it.
+    """
+    timed: list[tuple[float, str]] = []
+    for log in logs:
+        last = 0.0
+        for line in log:
+            last = _time_of(line) or last
+            timed.append((last, line))
+    # Stable: lines of one log stay in their order.
+    return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
+
+
+def _time_of(line: str) -> float | None:
+    head = line[:_HEAD]
+    if (klog := _KLOG.search(head)) is not None:
+        month, day, time = klog.groups()
+        return _timestamp(f"{datetime.now(UTC).year}-{month}-{day}T{time}")
+    if (iso := _ISO.search(head)) is not None:
+        date, time, zone = iso.groups()
+        return _timestamp(f"{date}T{time.replace(',', '.')}{'+00:00' if zone else ''}")
+    return None
+
+
+def _timestamp(text: str) -> float | None:
+    """The moment of a time; one without a zone is this machine's."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
 
 
 class Tail:
     """The end of one log."""
 
-    def __init__(self, path: Path, *, named: bool) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         self._path = path
-        self._prefix = f"{path.stem}: " if named else ""
+        self._prefix = f"{name}: " if name else ""
         self._read = 0
 
-    def print_last(self, lines: int, out: TextIO) -> None:
-        """Print the last lines that there are now."""
+    def last(self, lines: int) -> Iterator[str]:
+        """The last lines that there are now."""
         with self._path.open(errors="replace") as file:
-            self._print(deque(file, maxlen=lines), out)
+            tail = deque(file, maxlen=lines)
             self._read = file.tell()
+        return self._named(tail)
 
-    def print_new(self, out: TextIO) -> None:
-        """Print what has come since."""
+    def new(self) -> Iterator[str]:
+        """The lines that have come since."""
         # A log that has become shorter was rotated.
         if self._path.stat().st_size < self._read:
             self._read = 0
         with self._path.open(errors="replace") as file:
             file.seek(self._read)
-            self._print(file, out)
+            lines = list(file)
             self._read = file.tell()
+        return self._named(lines)
 
-    def _print(self, lines: "deque[str] | TextIO", out: TextIO) -> None:
-        out.writelines(f"{self._prefix}{line.rstrip()}\n" for line in lines)
+    def _named(self, lines: Iterable[str]) -> Iterator[str]:
+        return (f"{self._prefix}{line.rstrip()}" for line in lines)
 
 
-def _files(environment: Environment, component: str | None) -> list[Path]:
-    folders = (environment.supervisor, environment.processes)
-    logs = {path.stem: path for folder in folders for path in sorted(folder.glob("*.log"))}
-    if component is None:
-        return list(logs.values())
-    if component not in logs:
+def log_files(environment: Environment) -> dict[str, Path]:
+    """The logs of an environment's own processes, by component."""
+    return _logs_in(environment.supervisor, environment.processes)
+
+
+def cluster_folders(environment: Environment) -> dict[tuple[str, str], list[Path]]:
+    """The folders with the processes of workload clusters, by namespace and name."""
+    folders: dict[tuple[str, str], list[Path]] = {}
+    for owner in environment.workloads.rglob("owner.json"):
+        try:
+            fields = json.loads(owner.read_bytes())
+            key = (fields["namespace"], fields["cluster"])
+        except (OSError, ValueError, KeyError):
+            continue
+        folders.setdefault(key, []).append(owner.parent / "run")
+    for run in environment.workloads.glob("*/*.*/run"):
+        namespace, _, name = run.parent.name.partition(".")
+        if not run.parent.joinpath("owner.json").exists():
+            folders.setdefault((namespace, name), []).append(run)
+    return folders
+
+
+def process_folder(
+    environment: Environment, names: tuple[str, ...], namespace: str
+) -> tuple[Path, str]:
+    """The folder of one process, and its name there.
+
+    Raises:
+        MissingError: if there is no such cluster or process.
+    """
+    if len(names) == 1:
+        files = log_files(environment)
+        _check(names[0], files, f"Environment {environment.name}")
+        return files[names[0]].parent, names[0]
+    cluster, component, *_ = names
+    files = _cluster_files(environment, cluster, namespace)
+    _check(component, files, f"Cluster {cluster}")
+    return files[component].parent, component
+
+
+def _files(environment: Environment, query: LogQuery) -> dict[str, Path]:
+    own = log_files(environment)
+    match query.names:
+        case ():
+            return own
+        case (name,) if name in own:
+            return {name: own[name]}
+        case (cluster,) if (query.namespace, cluster) in cluster_folders(environment):
+            return _cluster_files(environment, cluster, query.namespace)
+        case (name,):
+            clusters = [cluster for _, cluster in cluster_folders(environment)]
+            raise MissingError(
+                f"Environment {environment.name} has neither a process nor a cluster {name}.",
+                reason=f"Processes: {', '.join(own) or 'none'}; "
+                f"clusters: {', '.join(sorted(clusters)) or 'none'}.",
+                hint="Name one of them, and for a cluster in another namespace --namespace.",
+            )
+        case names:
+            folder, component = process_folder(environment, names, query.namespace)
+            return {component: _logs_in(folder)[component]}
+
+
+def _cluster_files(environment: Environment, cluster: str, namespace: str) -> dict[str, Path]:
+    folders = cluster_folders(environment).get((namespace, cluster))
+    if folders is None:
+        names = sorted(name for space, name in cluster_folders(environment) if space == namespace)
         raise MissingError(
-            f"Environment {environment.name} has no process {component}.",
-            reason=f"Those that there are: {', '.join(logs) or 'none'}.",
+            f"No cluster {cluster} in namespace {namespace} runs on this machine.",
+            reason=f"Clusters: {', '.join(names) or 'none'}.",
+            hint="Name one of them, or another --namespace or environment.",
+        )
+    return _logs_in(*folders)
+
+
+def _logs_in(*folders: Path) -> dict[str, Path]:
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.log"))}
+
+
+def _check(name: str, files: dict[str, Path], whose: str) -> None:
+    if name not in files:
+        raise MissingError(
+            f"{whose} has no process {name}.",
+            reason=f"Processes: {', '.join(files) or 'none'}.",
             hint="Name one of them.",
         )
-    return [logs[component]]

@@ -12,6 +12,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from capelin_infra.invocation import as_invoked
+
 _MARKS: Final = {"done": ("✔", "green"), "failed": ("✘", "red"), "waiting": ("·", "dim")}
 
 
@@ -24,13 +26,17 @@ class Line:
     seconds: float | None = None
     detail: str = ""
     began: float = field(default=0.0)
+    printed: float = field(default=0.0)
+    """When it last said something where no terminal shows it all the time."""
 
 
 class Checklist:
     """Steps in their order, with what each is doing and how long it took."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, every: float = 15.0) -> None:
         self.console = console
+        self._every = every
+        """Seconds between lines about a step that takes long, where there is no terminal."""
         self.lines: list[Line] = []
         self._live: Live | None = None
         self._spinners: dict[str, Spinner] = {}
@@ -47,13 +53,20 @@ class Checklist:
 
     def begin(self, title: str) -> Line:
         """A step begins."""
-        line = Line(title, "running", began=time.monotonic())
+        now = time.monotonic()
+        line = Line(title, "running", began=now, printed=now)
         self.lines.append(line)
         return line
 
     def update(self, line: Line, detail: str) -> None:
-        """Say what a step is doing."""
+        """Say what a step is doing: at once on a terminal, else now and then."""
         line.detail = detail
+        now = time.monotonic()
+        if self._live is None and now - line.printed >= self._every:
+            line.printed = now
+            mark, style = _MARKS["waiting"]
+            text = f" {line.title}  {now - line.began:.0f} s  {detail}"
+            self.console.print(Text.assemble((mark, style), text), soft_wrap=True)
 
     def note(self, line: Line, detail: str) -> None:
         """Say what a long step has begun or got: worth a line of its own in a log."""
@@ -64,7 +77,7 @@ class Checklist:
 
     def say(self, text: str) -> None:
         """Print something that stays above the list."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(as_invoked(text), highlight=False, markup=False, soft_wrap=True)
 
     def end(self, line: Line, *, seconds: float | None = None, detail: str = "") -> None:
         """A step is done."""

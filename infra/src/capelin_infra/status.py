@@ -1,7 +1,6 @@
 """Environments, their processes and their clusters, gathered and shown."""
 
 import asyncio
-import json as json_module
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +31,8 @@ from rich.tree import Tree
 
 from capelin_infra.cluster_tree import ClusterObject, ClusterObjects, Node, State, build_tree
 from capelin_infra.connection import client_of, find_environment
+from capelin_infra.invocation import as_invoked
+from capelin_infra.listing import Format, print_data
 
 _LOOK_SECONDS: Final = 1.0
 _STYLES: Final[dict[State, str]] = {
@@ -84,7 +85,7 @@ class EnvironmentOverview:
 
 
 async def show(
-    name: str | None, *, json: bool, watch: bool, console: Console | None = None
+    name: str | None, *, output: Format = "text", watch: bool, console: Console | None = None
 ) -> bool:
     """Print what there is, once or until Ctrl-C; returns whether all of it is as it should be.
 
@@ -93,33 +94,35 @@ async def show(
     """
     console = console or Console()
     if not watch:
-        overviews = await observe_environments(name)
-        if json:
-            text = json_module.dumps([each.dump() for each in overviews], indent=2)
-            console.print(text, highlight=False, soft_wrap=True, markup=False)
+        overviews = await observe_environments(name, whole=output == "wide")
+        if output in {"json", "yaml"}:
+            print_data([each.dump() for each in overviews], output)
         else:
             console.print(rendered(overviews))
         return all(overview.is_good for overview in overviews)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(rendered(await observe_environments(name)), refresh=True)
+            overviews = await observe_environments(name, whole=output == "wide")
+            live.update(rendered(overviews), refresh=True)
             await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def observe_environments(name: str | None) -> list[EnvironmentOverview]:
-    """One environment, or all of them, as they are now."""
+async def observe_environments(
+    name: str | None, *, whole: bool = False
+) -> list[EnvironmentOverview]:
+    """One environment, or all of them, as they are now; `whole` shows every Machine."""
     environments = all_environments() if name is None else [find_environment(name)]
-    return list(await asyncio.gather(*map(_observe, environments)))
+    return list(await asyncio.gather(*(_observe(each, whole=whole) for each in environments)))
 
 
 def rendered(overviews: Sequence[EnvironmentOverview]) -> RenderableType:
     """What people see."""
     if not overviews:
-        return Text("There is no environment. Start one with capelin up.")
+        return Text(as_invoked("There is no environment. Start one with capelin up."))
     return Group(*(part for overview in overviews for part in (_rendered(overview), Text(""))))
 
 
-async def _observe(environment: Environment) -> EnvironmentOverview:
+async def _observe(environment: Environment, *, whole: bool) -> EnvironmentOverview:
     status = current_status(environment)
     settings = environment.settings()
     target, version = (settings.target, settings.server_version) if settings else ("", "")
@@ -131,20 +134,20 @@ async def _observe(environment: Environment) -> EnvironmentOverview:
     try:
         async with asyncio.timeout(10), client_of(environment) as client:
             return EnvironmentOverview(
-                environment, status, target, version, await _clusters(client)
+                environment, status, target, version, await _clusters(client, whole=whole)
             )
     except (ClientError, TimeoutError) as error:
         trouble = str(error) or "it does not answer"
         return EnvironmentOverview(environment, status, target, version, (), trouble)
 
 
-async def _clusters(client: Client) -> list[Node]:
+async def _clusters(client: Client, *, whole: bool) -> list[Node]:
     try:
         clusters = (await client.list(Cluster.resource)).items
     except NotServed:
         # The API server is up, and the kinds are not installed yet.
         return []
-    return [build_tree(await _cluster_objects(client, each)) for each in clusters]
+    return [build_tree(await _cluster_objects(client, each), whole=whole) for each in clusters]
 
 
 async def _cluster_objects(client: Client, cluster: Unstructured) -> ClusterObjects:
@@ -193,8 +196,8 @@ def _rendered(overview: EnvironmentOverview) -> RenderableType:
         if overview.unsupervised:
             text = f"  {len(overview.unsupervised)} processes run, and nothing restarts them: "
             text += f"their supervisor does not run. Start it with capelin up -e {name}."
-            return Group(title, Text(text, "yellow"))
-        return Group(title, Text(f"  Go on with capelin up -e {name}.", "dim"))
+            return Group(title, Text(as_invoked(text), "yellow"))
+        return Group(title, Text(as_invoked(f"  Go on with capelin start -e {name}."), "dim"))
     parts: list[RenderableType] = [title, _processes(overview.status)]
     if overview.trouble:
         parts.append(Text(f"  {overview.trouble}", "red"))

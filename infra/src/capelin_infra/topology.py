@@ -1,10 +1,11 @@
 """The topology of a Cluster: what to create and what to patch. Nothing is sent."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
 
+import yaml
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.embedded.binaries import KNOWN_KUBERNETES
@@ -27,6 +28,8 @@ class ClusterOptions:
     version: str | None = None
     control_plane_replicas: int = 1
     workers: int = 3
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Values of the class's variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ def new_cluster(
         kind, worker_class = _worker_class(cluster_class)
         group = {"class": worker_class, "name": "workers", "replicas": options.workers}
         topology["workers"] = {kind: [group]}
+    if options.variables:
+        _check_variables(options.variables, cluster_class)
+        topology["variables"] = [
+            {"name": variable, "value": value} for variable, value in options.variables.items()
+        ]
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta2",
         "kind": "Cluster",
@@ -83,6 +91,54 @@ def new_cluster(
             "topology": topology,
         },
     }
+
+
+def parse_variables(texts: Iterable[str]) -> dict[str, Any]:
+    """The values of variables from `NAME=VALUE`, where the value is YAML.
+
+    `NAME.FIELD=VALUE` is a field of an object: several of them make one.
+
+    Raises:
+        InvalidInputError: if one is of another form.
+    """
+    variables: dict[str, Any] = {}
+    for text in texts:
+        path, separator, value = text.partition("=")
+        names = path.split(".")
+        if not (separator and all(names) and _set_field(variables, names, value)):
+            raise InvalidInputError(
+                f"{text!r} sets no variable.",
+                reason="A variable has a name and a value in YAML; a field of it comes after a "
+                "dot.",
+                hint="Write it as NAME=VALUE or NAME.FIELD=VALUE, as machines.dies=20.",
+            )
+    return variables
+
+
+def _set_field(fields: dict[str, Any], names: Sequence[str], value: str) -> bool:
+    """Set a field of nested objects; False if one of them has a value already, or it is no YAML."""
+    *parents, last = names
+    for parent in parents:
+        inner = fields.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            return False
+        fields = cast("dict[str, Any]", inner)
+    try:
+        fields[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return False
+    return True
+
+
+def _check_variables(names: Iterable[str], cluster_class: ClusterClass) -> None:
+    inline = {variable.name for variable in cluster_class.spec.variables}
+    known = inline | {variable.name for variable in cluster_class.status.variables}
+    if unknown := sorted({*names} - known):
+        raise InvalidInputError(
+            f"ClusterClass {cluster_class.name} has no variable {unknown[0]}.",
+            reason=f"Its variables: {', '.join(sorted(known)) or 'none'}.",
+            hint="Name one of them.",
+        )
 
 
 def upgrade_patch(version: str) -> list[Operation]:

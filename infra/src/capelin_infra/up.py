@@ -1,9 +1,9 @@
 """`capelin up`: an environment and its demo cluster, as people watch them come up."""
 
 import asyncio
-import os
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -26,10 +26,12 @@ from capelin.errors import WaitTimeoutError
 from rich.console import Console
 
 from capelin_infra.connection import client_of
-from capelin_infra.demo import NAME, DemoOptions, bring_up_demo
+from capelin_infra.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
+from capelin_infra.invocation import command_name
 from capelin_infra.kubeconfigs import workload_kubeconfig
 from capelin_infra.progress import Checklist, Line
 from capelin_infra.versions import parse_version
+from capelin_infra.waiting import Deadline
 
 STAGE_TITLES: Final = {
     "api-server": "etcd and the API server",
@@ -37,7 +39,8 @@ STAGE_TITLES: Final = {
     "controllers": "controllers",
     "extensions": "extensions",
 }
-_UP_SECONDS: Final = 300.0
+UP_SECONDS: Final = 900.0
+"""How long `up` waits for all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ class UpOptions:
     request: UpRequest = field(default_factory=UpRequest)
     demo: DemoOptions | None = field(default_factory=DemoOptions)
     """The demo cluster; none with `--management-only`."""
+    clusters: Sequence[ClusterRequest] = ()
+    """Clusters that a file describes."""
+    within: float = UP_SECONDS
 
 
 async def bring_up(options: UpOptions, console: Console | None = None) -> None:
@@ -57,27 +63,35 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
         UserError: if something asked for is not possible, or did not come up.
     """
     console = console or Console()
+    began = time.monotonic()
+    deadline = Deadline(options.within)
     environment = environment_named(options.name)
     request = options.request
     if request.kubernetes_version is not None:
         version = parse_version(request.kubernetes_version, KNOWN_KUBERNETES)
         request = replace(request, kubernetes_version=version)
-    if options.demo is not None:
+    if options.demo is not None or options.clusters:
         # Its machines join with the kubeadm bootstrap provider's data.
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
     steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), Checklist(console).shown() as checklist:
-        await _follow_steps(environment, steps, checklist)
+        await _follow_steps(environment, steps, checklist, deadline)
+        settings = environment.settings()
+        version = settings.kubernetes_version if settings else ""
+        clusters = list(options.clusters)
         if options.demo is not None:
-            settings = environment.settings()
-            async with client_of(environment) as client:
-                version = settings.kubernetes_version if settings else ""
-                await bring_up_demo(checklist, client, version, options.demo)
-    await _print_next_steps(console, environment, demo=options.demo is not None)
+            clusters.append(ClusterRequest(NAME, "default", options.demo))
+        async with client_of(environment) as client:
+            await asyncio.gather(
+                *(bring_up_cluster(checklist, client, version, each, deadline) for each in clusters)
+            )
+    await _print_next_steps(
+        console, environment, clusters, f"is up after {time.monotonic() - began:.0f} s"
+    )
 
 
 async def bring_up_environment(
-    environment: Environment, request: UpRequest, checklist: Checklist
+    environment: Environment, request: UpRequest, checklist: Checklist, deadline: Deadline
 ) -> None:
     """Bring an environment up without a demo cluster; the caller holds its lock.
 
@@ -85,21 +99,21 @@ async def bring_up_environment(
         UserError: if something asked for is not possible, or did not come up.
     """
     steps = plan_up(request, await observe(environment, request))
-    await _follow_steps(environment, steps, checklist)
+    await _follow_steps(environment, steps, checklist, deadline)
 
 
 async def _follow_steps(
-    environment: Environment, steps: Sequence[Step], checklist: Checklist
+    environment: Environment, steps: Sequence[Step], checklist: Checklist, deadline: Deadline
 ) -> None:
     view = _ChecklistView(checklist)
     *preparation, last = steps
     await carry_out(environment, preparation, view)
     try:
-        async with asyncio.timeout(_UP_SECONDS):
+        async with asyncio.timeout(deadline.left):
             await carry_out(environment, [last], view)
     except TimeoutError:
         raise WaitTimeoutError(
-            f"Environment {environment.name} is not up after {_UP_SECONDS:.0f} s.",
+            f"Environment {environment.name} is not up after {deadline.within:.0f} s.",
             reason=_waiting_for(current_status(environment)) or "It does not say why.",
             hint=f"Its supervisor goes on trying; see capelin logs -e {environment.name}.",
         ) from None
@@ -148,24 +162,36 @@ def _waiting_for(status: Status | None) -> str:
     return f"{unready[0].name}: {unready[0].message}" if unready else ""
 
 
-async def _print_next_steps(console: Console, environment: Environment, *, demo: bool) -> None:
+async def _print_next_steps(
+    console: Console, environment: Environment, clusters: Sequence[ClusterRequest], text: str
+) -> None:
     command = command_name()
     option = "" if environment.name == "default" else f" -e {environment.name}"
     files = [("use it", environment.kubeconfig)]
-    if demo:
-        files.append(("use the cluster", await workload_kubeconfig(environment, NAME, "default")))
+    for cluster in clusters:
+        file = await workload_kubeconfig(environment, cluster.name, cluster.namespace)
+        files.append((f"use {cluster.name}", file))
     console.print()
-    console.print(f"Environment [bold]{environment.name}[/] is up. Next:")
+    console.print(f"Environment [bold]{environment.name}[/] {text}.", highlight=False)
+    if clusters:
+        console.print(
+            "Control planes are real; machines are simulated: pods are scheduled, and no container "
+            "runs.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print("Next:")
     for title, line in (
         ("look at it", f"{command} status{option}"),
         # The file itself: where the command is not found, $(...) would leave KUBECONFIG empty, and
         # kubectl would talk to whatever cluster it knows otherwise.
         *((title, f"export KUBECONFIG={shlex.quote(str(path))}") for title, path in files),
+        ("or for kubectl", f"{command} kubeconfig --merge{option}"),
+        *(
+            ("upgrade a cluster", f"{command} upgrade cluster {cluster.name}{option}")
+            for cluster in clusters[:1]
+        ),
+        ("pause it", f"{command} stop{option}"),
         ("remove it", f"{command} down{option}"),
     ):
-        console.print(f"  {title:<16} [cyan]{line}[/]", highlight=False, soft_wrap=True)
-
-
-def command_name(variables: Mapping[str, str] = os.environ) -> str:
-    """How the user calls the command: alone, or by way of uv."""
-    return "uv run capelin" if "UV_RUN_RECURSION_DEPTH" in variables else "capelin"
+        console.print(f"  {title:<17} [cyan]{line}[/]", highlight=False, soft_wrap=True)

@@ -1,6 +1,7 @@
 """Waiting for a cluster, and what people see meanwhile."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -13,6 +14,19 @@ _POLL_SECONDS: Final = 0.5
 
 Show = Callable[[str], None]
 """Shows what is waited for."""
+
+
+class Deadline:
+    """How long to wait, counted from its making: several waits may share one."""
+
+    def __init__(self, within: float) -> None:
+        self.within = within
+        self._end = time.monotonic() + within
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left; never less than none."""
+        return max(0.0, self._end - time.monotonic())
 
 
 async def wait_until_ready(

@@ -88,6 +88,29 @@ def test_providers_are_added_to_those_that_there_are() -> None:
     assert second.ports == {"a/health": 1}
 
 
+@pytest.mark.parametrize(("before", "after"), [("v1.33.1", "v1.33.13"), ("v1.34.4", "v1.34.4")])
+def test_a_version_that_can_no_longer_be_had_is_followed_by_a_later_patch(
+    before: str, after: str
+) -> None:
+    settings = Settings(kubernetes_version=before, ports={"a/health": 1})
+    assert desired(settings, UpRequest()) == settings.model_copy(
+        update={"kubernetes_version": after}
+    )
+
+
+def test_an_environment_that_nothing_can_follow_says_how_to_go_on() -> None:
+    with pytest.raises(InvalidInputError, match="clusterctl move"):
+        desired(Settings(kubernetes_version="v1.38.0"), UpRequest())
+
+
+def test_an_older_capelin_does_not_touch_what_a_newer_one_brought_up() -> None:
+    before = Settings(kubernetes_version="v1.33.13", capelin="0.10.0")
+    with pytest.raises(InvalidInputError, match=r"This is Capelin 0\.9\.0"):
+        plan_up(UpRequest(), Observed("demo", before, capelin="0.9.0"))
+    steps = plan_up(UpRequest(), Observed("demo", before, capelin="0.11.0"))
+    assert FetchPrograms(before.model_copy(update={"capelin": "0.11.0"})) in steps
+
+
 def test_a_management_cluster_keeps_its_version() -> None:
     with pytest.raises(InvalidInputError, match=r"demo runs Kubernetes v1\.33\.13"):
         desired(Settings(kubernetes_version="v1.33.13"), UpRequest(kubernetes_version="v1.34.4"))

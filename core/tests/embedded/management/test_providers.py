@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from capelin.embedded.management import providers
+from capelin.embedded.management.code_version import code_digest
 from capelin.embedded.management.providers import (
     installed_providers,
     python_component,
@@ -125,3 +126,16 @@ def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
         "control-plane-mine",
         ("--concurrency=5",),
     )
+
+
+def test_a_changed_file_of_a_provider_is_another_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "changing_provider"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = code_digest("changing_provider.manager")
+    assert code_digest("changing_provider.manager") == before
+    (package / "manager.py").write_text("print()")
+    assert code_digest("changing_provider.manager") != before

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli import bundles, clusters, environments, hooks, new, runner, system
+from capelin_infra.cli import bundles, clusters, environments, hooks, new, runner, system, tools
 
 app = typer.Typer(
     name="capelin",
@@ -21,6 +21,7 @@ app = typer.Typer(
 environments.register(app)
 clusters.register(app)
 hooks.register(app)
+tools.register(app)
 system.register(app)
 new.register(app)
 bundles.register(app)
@@ -30,7 +31,12 @@ def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(version("capelin"))
+        from capelin.embedded.binaries import CLUSTER_API, KNOWN_KUBERNETES
+
+        typer.echo(
+            f"{version('capelin')} (Cluster API {CLUSTER_API.versions[-1]}, "
+            f"Kubernetes {KNOWN_KUBERNETES[0]} to {KNOWN_KUBERNETES[-1]})"
+        )
         raise typer.Exit
 
 

@@ -4,20 +4,21 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli.runner import run
+from capelin_infra.cli import completion
+from capelin_infra.cli.options import Environment, Namespace, Within, Yes
+from capelin_infra.cli.runner import confirm, run
 
-Name = Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)]
-Environment = Annotated[
+NewName = Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)]
+Name = Annotated[
     str,
-    typer.Option("--environment", "-e", help="Where it is.", envvar="CAPELIN_ENVIRONMENT"),
+    typer.Argument(
+        help="The cluster's name.", autocompletion=completion.clusters, show_default=False
+    ),
 ]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the YAML that would be sent, and do nothing.")
 ]
 Wait = Annotated[bool, typer.Option(help="Show the way there until it is done.")]
-Within = Annotated[float, typer.Option(min=1, help="How many seconds to wait for it at most.")]
-
 _GOES_ON = "Cluster API goes on with it: see capelin status."
 
 
@@ -41,30 +42,45 @@ def _nothing() -> None:
 
 
 def create(
-    name: Name,
+    name: NewName,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     namespace: Namespace = "default",
     cluster_class: Annotated[str, typer.Option("--class", help="Its ClusterClass.")] = "capelin",
     kubernetes_version: Annotated[
         str | None,
-        typer.Option(help="Such as v1.34.4; else the environment's.", show_default=False),
+        typer.Option(
+            help="As v1.34.4, 1.34 or latest; else the environment's.",
+            autocompletion=completion.versions,
+            show_default=False,
+        ),
     ] = None,
     control_plane_replicas: Annotated[int, typer.Option(min=1, max=9)] = 1,
     workers: Annotated[int, typer.Option(min=0, max=10_000)] = 3,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="The value of a variable of the class, as machines.dies=20; can be said several "
+            "times.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: DryRun = False,
     wait: Wait = True,
     within: Within = 600,
 ) -> None:
     """Create a workload cluster from a ClusterClass."""
     from capelin_infra.clusters import ClusterName, RunOptions, create_cluster
-    from capelin_infra.topology import ClusterOptions
+    from capelin_infra.topology import ClusterOptions, parse_variables
 
     options = ClusterOptions(
         cluster_class=cluster_class,
         version=kubernetes_version,
         control_plane_replicas=control_plane_replicas,
         workers=workers,
+        variables=parse_variables(set_ or []),
     )
     which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
@@ -74,9 +90,9 @@ def create(
 def delete(
     name: Name,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     namespace: Namespace = "default",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     wait: Wait = True,
     within: Within = 600,
@@ -84,8 +100,8 @@ def delete(
     """Delete a workload cluster with all its machines."""
     from capelin_infra.clusters import ClusterName, RunOptions, delete_cluster
 
-    if not (yes or dry_run):
-        typer.confirm(f"Delete cluster {name} with all its machines?", abort=True)
+    if not confirm(f"Delete cluster {name} with all its machines?", yes=yes or dry_run):
+        raise typer.Exit(1)
     which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
     run(delete_cluster(which, how), interrupted=_GOES_ON)
@@ -97,11 +113,12 @@ def upgrade(
         str | None,
         typer.Argument(
             help="The version to go to, as v1.34.4 or 1.34; else the next minor.",
+            autocompletion=completion.versions,
             show_default=False,
         ),
     ] = None,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     namespace: Namespace = "default",
     dry_run: DryRun = False,
     wait: Wait = True,
@@ -118,7 +135,7 @@ def upgrade(
 def scale(
     name: Name,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     namespace: Namespace = "default",
     workers: Annotated[
         int | None, typer.Option(min=0, max=10_000, help="How many workers.", show_default=False)

@@ -1,32 +1,48 @@
-"""The verbs of environments: up, status, kubeconfig, logs, down."""
+"""The verbs of environments: up, status, kubeconfig, logs, stop, start, restart, down."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from capelin_infra.cli.runner import run
-
-Name = Annotated[
-    str,
-    typer.Option("--environment", "-e", help="Which environment.", envvar="CAPELIN_ENVIRONMENT"),
-]
+from capelin_infra.cli import completion
+from capelin_infra.cli.options import (
+    Environment,
+    NamedEnvironment,
+    Namespace,
+    Output,
+    Within,
+    Yes,
+)
+from capelin_infra.cli.runner import confirm, run
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
-    for verb in (up, status, kubeconfig, logs, down):
+    for verb in (up, status, kubeconfig, logs, stop, start, restart, down):
         app.command()(verb)
 
 
 def up(
     *,
-    name: Name = "default",
+    environment: NamedEnvironment = "default",
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="A file that describes the environment and its clusters, instead of options.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     kubernetes_version: Annotated[
         str | None,
         typer.Option(
-            help="The Kubernetes version of the clusters, such as v1.34.4; else the newest known. "
-            "An existing API server keeps its own.",
+            help="The Kubernetes version of the clusters, as v1.34.4, 1.34 or latest; see capelin "
+            "versions. An existing API server keeps its own.",
+            autocompletion=completion.versions,
             show_default=False,
         ),
     ] = None,
@@ -49,15 +65,15 @@ def up(
         bool, typer.Option("--management-only", help="Make no demo cluster.")
     ] = False,
     with_: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--with",
             metavar="NAMES",
-            help="More of Cluster API's own providers, separated by commas: "
-            "kubeadm-bootstrap, kubeadm, dev.",
+            help="More providers, separated by commas: kubeadm-bootstrap, kubeadm, dev.",
+            autocompletion=completion.providers,
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     target: Annotated[
         Literal["process", "existing"] | None,
         typer.Option(
@@ -78,10 +94,12 @@ def up(
         str | None,
         typer.Option(help="The context in it; else its current one.", show_default=False),
     ] = None,
+    within: Within = 900,
 ) -> None:
     """Bring up everything, with a demo cluster.
 
-    A management cluster and, in it, a workload cluster that is Available with Ready nodes.
+    A management cluster and, in it, a workload cluster that is Available with Ready nodes. The
+    control plane is real, the nodes are simulated: no container runs.
 
     Safe to run again: what is there is kept, what is missing or was killed is started. Where the
     target is existing, no API server is started; all else runs on this machine just the same.
@@ -91,35 +109,52 @@ def up(
     from capelin_infra.demo import DemoOptions
     from capelin_infra.up import UpOptions, bring_up
 
-    request = UpRequest(
-        kubernetes_version=kubernetes_version,
-        providers=tuple(part.strip() for part in with_.split(",") if part.strip()),
-        target=target,
-        kubeconfig=kubeconfig,
-        context=context,
-    )
-    demo = None if management_only else DemoOptions(workers, control_plane_replicas)
+    if file is not None:
+        from capelin_infra.environment_file import options_from
+
+        given = (kubernetes_version, workers, control_plane_replicas, with_, target)
+        if management_only or any(option is not None for option in given):
+            raise typer.BadParameter("--file says it all: leave the other options out")
+        options = options_from(file, environment, within=within)
+    else:
+        request = UpRequest(
+            kubernetes_version=kubernetes_version,
+            providers=_names(with_),
+            target=target,
+            kubeconfig=kubeconfig,
+            context=context,
+        )
+        demo = None if management_only else DemoOptions(workers, control_plane_replicas)
+        options = UpOptions(environment, request, demo, within=within)
+    name = options.name
     run(
-        bring_up(UpOptions(name, request, demo)),
+        bring_up(options),
         interrupted=f"Go on with capelin up -e {name}, or remove it with capelin down -e {name}.",
     )
 
 
+def _names(text: str | None) -> tuple[str, ...]:
+    """The names that commas separate."""
+    names = tuple(part.strip() for part in (text or "").split(",")) if text is not None else ()
+    if not all(names):
+        raise typer.BadParameter(f"--with {text!r} has an empty name between its commas")
+    return names
+
+
 def status(
     *,
-    name: Annotated[
+    environment: Annotated[
         str | None,
         typer.Option(
             "--environment",
             "-e",
             help="One environment; else all of them.",
             envvar="CAPELIN_ENVIRONMENT",
+            autocompletion=completion.environments,
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")
-    ] = "text",
+    output: Output = "text",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it until Ctrl-C.")] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="End with 1 unless all is as it should be.")
@@ -131,9 +166,9 @@ def status(
     """
     from capelin_infra.status import show
 
-    if watch and output == "json":
+    if watch and output in {"json", "yaml"}:
         raise typer.BadParameter("--watch is for people; programs ask again")
-    good = run(show(name, json=output == "json", watch=watch))
+    good = run(show(environment, output=output, watch=watch))
     if exit_code and not good:
         raise typer.Exit(1)
 
@@ -141,58 +176,120 @@ def status(
 def kubeconfig(
     cluster: Annotated[
         str | None,
-        typer.Argument(help="A workload cluster; else the management cluster.", show_default=False),
+        typer.Argument(
+            help="A workload cluster; else the management cluster.",
+            autocompletion=completion.clusters,
+            show_default=False,
+        ),
     ] = None,
     *,
-    name: Name = "default",
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="The namespace of the workload cluster.")
-    ] = ("default"),
+    environment: Environment = "",
+    namespace: Namespace = "default",
     raw: Annotated[bool, typer.Option("--raw", help="Print the content, not the path.")] = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge",
+            help="Put the context into your own kubeconfig and make it current; capelin down "
+            "takes it out. Without a cluster, those of all clusters come along.",
+        ),
+    ] = False,
 ) -> None:
-    """Print the path of a kubeconfig.
+    """Print the path of a kubeconfig, or merge its context into your own.
 
     As in export KUBECONFIG=$(capelin kubeconfig).
     """
-    from capelin_infra.kubeconfigs import kubeconfig_of
+    from capelin_infra.kubeconfigs import kubeconfig_of, merge_kubeconfigs
 
-    path = run(kubeconfig_of(name, cluster, namespace))
+    if merge:
+        if raw:
+            raise typer.BadParameter("--merge and --raw exclude each other")
+        run(merge_kubeconfigs(environment, cluster, namespace))
+        return
+    path = run(kubeconfig_of(environment, cluster, namespace))
     typer.echo(path.read_text() if raw else str(path), nl=not raw)
 
 
-def logs(
-    component: Annotated[
-        str | None,
-        typer.Argument(help="As capelin status names it; else all of them.", show_default=False),
-    ] = None,
-    *,
-    name: Name = "default",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option(min=0, help="How many of the last lines to show.")] = 20,
-) -> None:
-    """Print what an environment's processes said."""
-    from capelin_infra.logs import print_logs
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CLUSTER] [COMPONENT]",
+        help="A component as capelin status names it, or a cluster, with one of its components.",
+        autocompletion=completion.clusters_and_components,
+        show_default=False,
+    ),
+]
 
-    run(print_logs(name, component, lines=lines, follow=follow))
+
+def logs(
+    names: Names = None,
+    *,
+    environment: Environment = "",
+    namespace: Namespace = "default",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=0, help="How many of the last lines of each.")] = 20,
+) -> None:
+    """Print logs: of the environment, of one component, or of a cluster's control plane."""
+    from capelin_infra.logs import LogQuery, print_logs
+
+    if len(names or []) > 2:
+        raise typer.BadParameter("name a cluster and a component at most")
+    run(print_logs(LogQuery(environment, tuple(names or ()), namespace, lines, follow)))
+
+
+def stop(*, environment: Environment = "") -> None:
+    """Stop an environment and its clusters; capelin start goes on with them."""
+    from capelin_infra.lifetime import stop as stop_environment
+
+    run(stop_environment(environment), interrupted="Go on with capelin stop.")
+
+
+def start(*, environment: Environment = "", within: Within = 900) -> None:
+    """Start an environment that was stopped, and wait until its clusters are as they were."""
+    from capelin_infra.lifetime import start as start_environment
+
+    run(start_environment(environment, within=within), interrupted="Go on with capelin start.")
+
+
+def restart(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[CLUSTER] COMPONENT",
+            help="A component as capelin status names it, or one of a cluster's.",
+            autocompletion=completion.clusters_and_components,
+            show_default=False,
+        ),
+    ],
+    *,
+    environment: Environment = "",
+    namespace: Namespace = "default",
+    within: Within = 120,
+) -> None:
+    """Restart one process, and wait until it runs again."""
+    from capelin_infra.lifetime import restart as restart_component
+
+    if len(names) > 2:
+        raise typer.BadParameter("name a cluster and a component at most")
+    run(restart_component(environment, tuple(names), namespace, within=within))
 
 
 def down(
     *,
-    name: Name = "default",
+    environment: NamedEnvironment = "default",
     everything: Annotated[bool, typer.Option("--all", help="Every environment.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Stop an environment and remove all of it.
 
-    Its workload clusters and all data are removed with it. An API server that was there before
-    stays, without what was put into it.
+    Its workload clusters and all data are removed with it: where there are clusters, it asks. An
+    API server that was there before stays, without what was put into it.
     """
     from capelin_infra.down import take_down
 
-    def agreed(question: str) -> bool:
-        return yes or typer.confirm(question)
-
-    run(
-        take_down(None if everything else name, agreed),
+    removed = run(
+        take_down(None if everything else environment, lambda text: confirm(text, yes=yes)),
         interrupted="What is left is removed by capelin down.",
     )
+    if not removed:
+        raise typer.Exit(1)

@@ -1,10 +1,11 @@
 """The verbs of runtime extensions: ls, discover, call, bench, conformance."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from capelin_infra.cli.options import Environment, Output, Within
 from capelin_infra.cli.runner import run
 
 Extension = Annotated[
@@ -14,12 +15,6 @@ Extension = Annotated[
         help="Where it is: https://HOST:PORT, a file with an ExtensionConfig, or the name of an "
         "ExtensionConfig in the environment.",
         show_default=False,
-    ),
-]
-Environment = Annotated[
-    str,
-    typer.Option(
-        "--environment", "-e", help="Where names are looked up.", envvar="CAPELIN_ENVIRONMENT"
     ),
 ]
 Ca = Annotated[
@@ -82,9 +77,6 @@ To = Annotated[
     str | None,
     typer.Option("--to", metavar="VERSION", help="For upgrades: the version to go to."),
 ]
-Output = Annotated[
-    Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -95,22 +87,93 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     group.command("ls")(list_handlers)
-    for verb in (discover, call, bench, conformance):
+    group.command("register")(register_extension)
+    for verb in (unregister, certificate, discover, call, bench, conformance):
         group.command()(verb)
     app.add_typer(group, name="hooks")
 
 
-def list_handlers(*, environment: Environment = "default", output: Output = "text") -> None:
+def list_handlers(*, environment: Environment = "", output: Output = "text") -> None:
     """List the ExtensionConfigs of an environment with their handlers."""
     from capelin_infra.hooks.verbs import ls
 
-    run(ls(environment, json=output == "json"))
+    run(ls(environment, output=output))
+
+
+def register_extension(
+    url: Annotated[
+        str,
+        typer.Argument(help="Where it answers, as https://localhost:9443.", show_default=False),
+    ],
+    *,
+    name: Annotated[
+        str, typer.Option(help="The name of its ExtensionConfig, which handlers' names end with.")
+    ] = "local",
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca",
+            help="PEM file with the CA of its certificate; else the environment's, for one that "
+            "capelin hooks certificate wrote.",
+            exists=True,
+            show_default=False,
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--setting",
+            metavar="NAME=VALUE",
+            help="A setting that every call brings; can be said several times.",
+            show_default=False,
+        ),
+    ] = None,
+    environment: Environment = "",
+    within: Within = 60,
+) -> None:
+    """Have the environment's Cluster API call an extension that runs somewhere.
+
+    It is discovered at once; from then on its hooks are called. Its patches are called for the
+    ClusterClasses that name them.
+    """
+    from capelin_infra.hooks.registration import Registration, register
+
+    registration = Registration(name, url, environment, ca, tuple(setting or ()))
+    run(register(registration, within=within))
+
+
+def unregister(
+    name: Annotated[
+        str, typer.Argument(help="The name of its ExtensionConfig.", show_default=False)
+    ],
+    *,
+    environment: Environment = "",
+) -> None:
+    """Have an extension called no more."""
+    from capelin_infra.hooks.registration import unregister as remove
+
+    run(remove(name, environment))
+
+
+def certificate(
+    folder: Annotated[Path, typer.Argument(help="Where to write it.", show_default=False)],
+    *,
+    environment: Environment = "",
+) -> None:
+    """Write a certificate for an extension on this machine, which the environment trusts.
+
+    Start the extension with --cert-dir FOLDER --client-ca FOLDER/client-ca.crt, then register it.
+    """
+    from capelin_infra.hooks.registration import write_certificate
+
+    for path in write_certificate(environment, folder):
+        typer.echo(path)
 
 
 def discover(
     extension: Extension,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     ca: Ca = None,
     client_cert: Certificate = None,
     client_key: Key = None,
@@ -125,14 +188,14 @@ def discover(
     target = Target(
         extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
     )
-    run(run_discover(target, json=output == "json"))
+    run(run_discover(target, output=output))
 
 
 def call(
     extension: Extension,
     handler: Handler,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     request: Request = None,
     cluster: Cluster = None,
     to: To = None,
@@ -173,7 +236,7 @@ def bench(
     extension: Extension,
     handler: Handler,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     request: Request = None,
     cluster: Cluster = None,
     to: To = None,
@@ -203,7 +266,7 @@ def bench(
             options,
             seconds=seconds,
             connections=connections,
-            json=output == "json",
+            output=output,
         )
     )
 
@@ -211,7 +274,7 @@ def bench(
 def conformance(
     extension: Extension,
     *,
-    environment: Environment = "default",
+    environment: Environment = "",
     cluster: Cluster = None,
     to: To = None,
     pure_only: Annotated[
@@ -241,5 +304,5 @@ def conformance(
         extension, environment, ca, client_cert, client_key, through, known_hooks(catalog)
     )
     options = RequestOptions(None, cluster, to)
-    if not run(run_conformance(target, options, pure_only=pure_only, json=output == "json")):
+    if not run(run_conformance(target, options, pure_only=pure_only, output=output)):
         raise typer.Exit(1)

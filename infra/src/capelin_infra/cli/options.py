@@ -4,7 +4,37 @@ from typing import Annotated, Literal
 
 import typer
 
+from capelin_infra.cli import completion
+
+Environment = Annotated[
+    str,
+    typer.Option(
+        "--environment",
+        "-e",
+        help="Which environment; else the default one, or the only one that there is.",
+        envvar="CAPELIN_ENVIRONMENT",
+        callback=completion.chosen_environment,
+        autocompletion=completion.environments,
+        show_default=False,
+    ),
+]
+NamedEnvironment = Annotated[
+    str,
+    typer.Option(
+        "--environment",
+        "-e",
+        help="Which environment.",
+        envvar="CAPELIN_ENVIRONMENT",
+        autocompletion=completion.environments,
+    ),
+]
+"""For verbs that create or remove one: nothing is guessed."""
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="The namespace of the workload cluster.")
+]
 Output = Annotated[
     Literal["text", "wide", "json", "yaml"],
     typer.Option("--output", "-o", help="For people, with more columns, or for programs."),
 ]
+Within = Annotated[float, typer.Option(min=1, help="How many seconds to wait for it at most.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -10,6 +10,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import typer
 
+from capelin_infra.invocation import as_invoked
+
 ResultT = TypeVar("ResultT")
 
 EXIT_CODES: Final = (
@@ -36,8 +38,25 @@ def run(work: Coroutine[Any, Any, ResultT], *, interrupted: str = "") -> ResultT
         return asyncio.run(work)
     except KeyboardInterrupt:
         typer.echo("", err=True)
-        typer.echo(f"Interrupted. {interrupted}".rstrip(), err=True)
+        typer.echo(as_invoked(f"Interrupted. {interrupted}".rstrip()), err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Whether the user agrees. Where nobody can be asked, `--yes` has to say so.
+
+    Raises:
+        InvalidInputError: if there is nobody to ask.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        from capelin.errors import InvalidInputError
+
+        raise InvalidInputError(
+            question, reason="Nobody can be asked here.", hint="Say --yes, or use a terminal."
+        )
+    return typer.confirm(question)
 
 
 def guard(app: Callable[[], object]) -> NoReturn:
@@ -59,6 +78,11 @@ def guard(app: Callable[[], object]) -> NoReturn:
 
 def explained(error: Exception) -> tuple[str, int]:
     """The text that people see for an error, and the exit code."""
+    text, code = _explained(error)
+    return as_invoked(text), code
+
+
+def _explained(error: Exception) -> tuple[str, int]:
     from capelin.client import ClientError
     from capelin.embedded.binaries import BinariesError, UnknownComponentError
     from capelin.errors import UserError

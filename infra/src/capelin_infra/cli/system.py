@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli.options import Output
-from capelin_infra.cli.runner import run
+from capelin_infra.cli import completion
+from capelin_infra.cli.options import Output, Yes
+from capelin_infra.cli.runner import confirm, run
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +58,7 @@ def prefetch(
         typer.Argument(
             help="As kube-apiserver, kube-apiserver@v1.33.13, or v1.35 for all of that version; "
             "else all in every tested version.",
+            autocompletion=completion.programs,
             show_default=False,
         ),
     ] = None,
@@ -69,8 +71,18 @@ def prefetch(
 
 def prune(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would go, and remove nothing.")
+    ] = False,
+    yes: Yes = False,
 ) -> None:
-    """Remove programs in versions that Capelin does not know any more."""
+    """Remove programs in versions that Capelin does not know any more, or all of them.
+
+    It asks before: getting them again may take minutes.
+    """
     from capelin_infra.cache import prune as remove
 
-    remove(everything=everything)
+    if not remove(
+        everything=everything, dry_run=dry_run, agreed=lambda text: confirm(text, yes=yes)
+    ):
+        raise typer.Exit(1)

@@ -3,8 +3,8 @@
 import asyncio
 import json as jsonlib
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
@@ -24,12 +24,13 @@ from capelin.runtime.client import discover as discover_handlers
 from capelin.runtime.messages import read
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches, GeneratePatchesRequest
 from rich.console import Console
-from rich.table import Table
 
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.hooks.preview import preview
 from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import Target, registered
+from capelin_infra.invocation import as_invoked
+from capelin_infra.listing import Column, Format, print_data, print_list
 
 
 class CallFailedError(UserError):
@@ -69,34 +70,79 @@ class _Handler:
         return {"apiVersion": self.hook.id.api_version, "kind": kind, **response.dump()}
 
 
-async def ls(environment: str, *, json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A handler as a row of a table; or an ExtensionConfig that has none."""
+
+    config: ExtensionConfig
+    name: str = ""
+    hook: str = ""
+    version: str = ""
+    timeout: str = ""
+    on_failure: str = ""
+    data: Unstructured = field(default_factory=dict[str, object])
+
+    @classmethod
+    def of(cls, config: ExtensionConfig, handler: ExtensionHandler) -> "_Listed":
+        hook = handler.request_hook
+        timeout = 10 if handler.timeout_seconds is None else handler.timeout_seconds
+        policy = handler.failure_policy or "Fail"
+        return cls(
+            config,
+            handler.name,
+            hook.hook,
+            hook.api_version,
+            f"{timeout} s",
+            policy,
+            handler.dump(),
+        )
+
+    @property
+    def discovered(self) -> str:
+        conditions = [c for c in self.config.status.conditions if c.type == "Discovered"]
+        state = conditions[0].status if conditions else "Unknown"
+        return state if state in {"True", "Unknown"} else f"{state}: {conditions[0].message}"
+
+
+async def ls(environment: str, *, output: Format) -> None:
     """List the environment's ExtensionConfigs and their handlers."""
     async with client_of(find_environment(environment)) as client:
         configs = sorted(await registered(client), key=lambda config: config.metadata.name)
-    if json:
-        _print_json([config.dump() for config in configs])
+    if output in {"json", "yaml"}:
+        print_data([config.dump() for config in configs], output)
         return
-    table = Table("EXTENSION", "DISCOVERED", "HANDLER", "HOOK", "TIMEOUT", "ON FAILURE", box=None)
+    if not configs:
+        Console().print(
+            as_invoked("No ExtensionConfigs. Register one: capelin hooks register URL.")
+        )
+        return
+    rows: list[_Listed] = []
     for config in configs:
-        conditions = [c for c in config.status.conditions if c.type == "Discovered"]
-        state = conditions[0].status if conditions else "Unknown"
-        if conditions and state != "True":
-            state = f"{state}: {conditions[0].message}"
-        table.add_row(config.metadata.name, state)
-        for handler in config.status.handlers:
-            seconds = f"{handler.timeout_seconds or 10} s"
-            hook = handler.request_hook.hook
-            table.add_row("", "", handler.name, hook, seconds, handler.failure_policy or "Fail")
-    Console().print(table if configs else "No ExtensionConfigs. Register one with kubectl apply.")
+        handlers = [ExtensionHandler.read(each.dump()) for each in config.status.handlers]
+        rows += [_Listed.of(config, handler) for handler in handlers] or [_Listed(config)]
+    columns = (
+        Column[_Listed]("EXTENSION", lambda row: row.config.name),
+        *_COLUMNS,
+        Column[_Listed]("URL", lambda row: row.config.spec.client_config.url or "", wide=True),
+        Column[_Listed]("DISCOVERED", lambda row: row.discovered),
+    )
+    print_list(rows, columns, lambda row: row.data, output)
 
 
-async def discover(target: Target, *, json: bool) -> None:
+async def discover(target: Target, *, output: Format) -> None:
     """Show the handlers that an extension has now."""
-    handlers = await _discover(target, await target.config())
-    if json:
-        _print_json([handler.dump() for handler in handlers])
-    else:
-        Console().print(_table(handlers))
+    config = await target.config()
+    rows = [_Listed.of(config, handler) for handler in await _discover(target, config)]
+    print_list(rows, _COLUMNS, lambda row: row.data, output)
+
+
+_COLUMNS = (
+    Column[_Listed]("HANDLER", lambda row: row.name),
+    Column[_Listed]("HOOK", lambda row: row.hook),
+    Column[_Listed]("VERSION", lambda row: row.version, wide=True),
+    Column[_Listed]("TIMEOUT", lambda row: row.timeout),
+    Column[_Listed]("ON FAILURE", lambda row: row.on_failure),
+)
 
 
 async def call(
@@ -135,7 +181,7 @@ async def bench(
     *,
     seconds: float,
     connections: int,
-    json: bool,
+    output: Format,
 ) -> None:
     """Call a handler again and again for some seconds, and show how long it takes."""
     handler = await _find(target, name)
@@ -161,8 +207,8 @@ async def bench(
         "perSecond": round(len(durations) / seconds, 1),
         **{f"p{part}Milliseconds": percentile(durations, part) for part in (50, 90, 99)},
     }
-    if json:
-        _print_json(figures)
+    if output in {"json", "yaml"}:
+        print_data(figures, output)
         return
     Console(highlight=False).print(
         f"{figures['calls']} calls, {figures['perSecond']} a second over {connections} "
@@ -173,7 +219,7 @@ async def bench(
 
 
 async def conformance(
-    target: Target, options: RequestOptions, *, pure_only: bool, json: bool
+    target: Target, options: RequestOptions, *, pure_only: bool, output: Format
 ) -> bool:
     """Check an extension against every rule, show the results, and return whether it passed."""
     config = await target.config()
@@ -190,8 +236,8 @@ async def conformance(
         raise InvalidInputError(
             "The extension cannot be called.", reason=f"{error}.", hint="Name other files."
         ) from None
-    if json:
-        _print_json(_report_data(report))
+    if output in {"json", "yaml"}:
+        print_data(_report_data(report), output)
     else:
         _print_report(report)
     return report.passed
@@ -260,19 +306,6 @@ def percentile(durations: Sequence[float], part: int) -> float:
 
 def _print_json(value: object) -> None:
     print(jsonlib.dumps(value, indent=2))  # noqa: T201
-
-
-def _table(handlers: Iterable[ExtensionHandler]) -> Table:
-    table = Table("HANDLER", "HOOK", "VERSION", "TIMEOUT", "ON FAILURE", box=None)
-    for handler in handlers:
-        table.add_row(
-            handler.name,
-            handler.request_hook.hook,
-            handler.request_hook.api_version,
-            f"{10 if handler.timeout_seconds is None else handler.timeout_seconds} s",
-            handler.failure_policy or "Fail",
-        )
-    return table
 
 
 def _report_data(report: Report) -> dict[str, object]:

@@ -11,6 +11,7 @@ from capelin.controller import main as run
 from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 
+from capelin_machine_pool.backends.kubelet import SimulatedKubelet
 from capelin_machine_pool.backends.simulated import SimulatedBackend
 from capelin_machine_pool.desired import MANAGER
 from capelin_machine_pool.reconcilers import (
@@ -35,10 +36,11 @@ class MachinePoolOptions(Options):
 
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
     """The reconcilers of the provider."""
-    backend = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()))
+    kubelet = SimulatedKubelet(options.state_folder)
+    backend = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()), kubelet)
     return [
         ClusterReconciler(),
-        MachineReconciler(backend),
+        MachineReconciler(backend, serving=kubelet.serving),
         MachinePoolReconciler(),
         MachineTemplateReconciler(),
     ]

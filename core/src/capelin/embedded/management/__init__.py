@@ -22,6 +22,7 @@ from capelin.embedded.management.status import (
     read_status,
     supervisor_process,
 )
+from capelin.embedded.management.stop import restart_process, stop_environment
 from capelin.embedded.management.uninstall import remove_environment
 from capelin.embedded.management.up import UpView, bring_up, carry_out, observe
 
@@ -49,6 +50,8 @@ __all__ = [
     "remove_environment",
     "render_template",
     "required_programs",
+    "restart_process",
+    "stop_environment",
     "supervisor_process",
     "workload_programs",
 ]

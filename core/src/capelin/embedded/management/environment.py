@@ -57,6 +57,8 @@ class Settings(Model):
     """The names given to `--with`."""
     durable: bool = True
     """False may lose the last writes when the machine goes down, and is faster: for tests."""
+    capelin: str = ""
+    """The version of Capelin that last brought it up."""
     ports: dict[str, Annotated[int, Field(gt=0, lt=65536)]] = {}
     """A port for each that listens: the component's name, and what it listens for."""
 

@@ -1,11 +1,16 @@
 """What `capelin up` does: one pure plan, from what is asked for and what is there to steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from capelin.client import Config
-from capelin.embedded.binaries import DEFAULT_KUBERNETES, check_kubernetes_version
+from capelin.contract import upgrade_problem
+from capelin.embedded.binaries import (
+    DEFAULT_KUBERNETES,
+    KNOWN_KUBERNETES,
+    check_kubernetes_version,
+)
 from capelin.embedded.management.attach import SUPPORTED_SERVERS, Attachment
 from capelin.embedded.management.environment import Settings, Target
 from capelin.errors import BusyError, InvalidInputError
@@ -32,6 +37,8 @@ class Observed:
     settings: Settings | None = None
     attachment: Attachment | None = None
     """The API server that was there already, where that is the target."""
+    capelin: str = ""
+    """The version of Capelin that looks."""
     busy_ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Labels of providers, and a port of each that something else listens on."""
 
@@ -122,10 +129,11 @@ def plan_up(request: UpRequest, observed: Observed) -> tuple[Step, ...]:
 def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
     """The settings from now on: as they were, and the providers asked for now."""
     before = observed.settings
+    if before is not None:
+        _check_capelin(before, observed)
     providers = sorted({*(before.providers if before else ()), *request.providers})
-    version = request.kubernetes_version or (
-        before.kubernetes_version if before else DEFAULT_KUBERNETES
-    )
+    kept = _successor(before.kubernetes_version, KNOWN_KUBERNETES) if before else DEFAULT_KUBERNETES
+    version = request.kubernetes_version or kept
     check_kubernetes_version(version)
     if observed.attachment is None:
         _check_management_version(version)
@@ -135,16 +143,51 @@ def _desired_settings(request: UpRequest, observed: Observed) -> Settings:
             providers=providers,
             durable=request.durable,
             existing=observed.attachment.server if observed.attachment else None,
+            capelin=observed.capelin,
             ports={} if before is None else before.ports,
         )
-    if before.kubernetes_version != version:
+    if version != kept:
         raise InvalidInputError(
             f"Environment {observed.name} runs Kubernetes {before.kubernetes_version}.",
             reason="A management cluster keeps the version that it was started with.",
             hint="Choose another environment with -e, or remove it first: "
             f"capelin down -e {observed.name}.",
         )
-    return before.model_copy(update={"providers": providers})
+    return before.model_copy(
+        update={"providers": providers, "kubernetes_version": kept, "capelin": observed.capelin}
+    )
+
+
+def _check_capelin(before: Settings, observed: Observed) -> None:
+    """Refuse to take back what a newer Capelin has brought: kinds and data have no way back."""
+    if not (before.capelin and observed.capelin):
+        return
+    if Version.parse(f"v{observed.capelin}").precedes(Version.parse(f"v{before.capelin}")):
+        raise InvalidInputError(
+            f"Environment {observed.name} was brought up by Capelin {before.capelin}.",
+            reason=f"This is Capelin {observed.capelin}, which may not understand its data.",
+            hint=f"Use Capelin {before.capelin} or later, or remove the environment first: "
+            f"capelin down -e {observed.name}.",
+        )
+
+
+def _successor(version: str, known: Sequence[str]) -> str:
+    """The version to go on with where a newer Capelin can no longer get an environment's own.
+
+    A later patch of its minor version, or else the next minor; Kubernetes goes no further at once.
+    """
+    if version in known:
+        return version
+    possible = [each for each in known if upgrade_problem(version, each) is None]
+    minor = version.rpartition(".")[0]
+    same = [each for each in possible if each.rpartition(".")[0] == minor]
+    if not possible:
+        raise InvalidInputError(
+            f"The environment runs Kubernetes {version}, which Capelin can no longer get.",
+            reason="Nothing that it can get may follow that version.",
+            hint="Move its clusters into a new environment with clusterctl move, then remove it.",
+        )
+    return (same or possible)[-1]
 
 
 def _check_management_version(version: str) -> None:

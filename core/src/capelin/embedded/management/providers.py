@@ -16,6 +16,7 @@ from capelin.api import Unstructured
 from capelin.contract import ProviderType, provider_label
 from capelin.embedded.apiserver import ETCD, KUBE_APISERVER, KUBE_CONTROLLER_MANAGER
 from capelin.embedded.binaries import CLUSTER_API, KUBERNETES, Binaries, parse_component
+from capelin.embedded.management.code_version import code_digest
 from capelin.embedded.management.components import Component
 from capelin.embedded.management.environment import Target
 from capelin.embedded.management.manifests import LaunchSpec, launch_spec
@@ -326,7 +327,13 @@ def python_component(provider: Provider) -> Component:
         version=provider.version,
         program=(sys.executable, "-m", provider.module),
         dialect="extension" if is_extension else "python",
-        launch=LaunchSpec(provider.namespace, provider.label, tuple(provider.arguments), {}),
+        launch=LaunchSpec(
+            provider.namespace,
+            provider.label,
+            tuple(provider.arguments),
+            # A process whose command has not changed is left alone.
+            {"CAPELIN_CODE": code_digest(provider.module)},
+        ),
         manifests=provider.components(),
         listens_for=("health", "webhooks") if is_extension else ("health",),
         late=provider.objects,

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
 
 from capelin.client import Config
 from capelin.embedded.addresses import is_free
@@ -67,7 +68,13 @@ async def observe(environment: Environment, request: UpRequest) -> Observed:
         config = find_config(environment, request.kubeconfig, request.context)
         attachment = await examine_server(config, environment, settings and settings.existing)
     providers = {*(settings.providers if settings else ()), *request.providers}
-    return Observed(environment.name, settings, attachment, busy_ports(environment, providers))
+    return Observed(
+        environment.name,
+        settings,
+        attachment,
+        version("capelin-core"),
+        busy_ports(environment, providers),
+    )
 
 
 def busy_ports(environment: Environment, providers: Iterable[str]) -> dict[str, int]:

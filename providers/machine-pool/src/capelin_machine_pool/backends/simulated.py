@@ -17,6 +17,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.provider import Blocked, MachineAddress
 
 from capelin_machine_pool.backends import InstanceStatus, Workload
+from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet
 from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.kwok_launcher import LEASE_NAMESPACE, MANAGED_LABEL
 from capelin_machine_pool.desired import Instance
@@ -24,10 +25,13 @@ from capelin_machine_pool.desired import Instance
 INVALID_CONFIGURATION = "InvalidConfiguration"
 NODE_NAME_TAKEN = "NodeNameTaken"
 
+SIMULATED_ANNOTATION = "capelin.cluster.x-k8s.io/simulated"
+"""Says in `kubectl describe node` what a simulated Node is."""
+
 _FLAP = timedelta(seconds=90)
 """How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
 _CONDITIONS = (
-    ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+    ("Ready", "True", "KubeletReady", MESSAGE),
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has enough memory"),
     ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has enough PIDs"),
@@ -40,8 +44,11 @@ _ADDRESSES = 2**22
 class SimulatedBackend:
     """Machines that exist only as Node objects."""
 
-    def __init__(self, state_folder: Path, binaries: Binaries) -> None:
+    def __init__(
+        self, state_folder: Path, binaries: Binaries, kubelet: SimulatedKubelet | None = None
+    ) -> None:
         self.kwok = KwokProcesses(state_folder, binaries)
+        self._kubelet = kubelet
 
     async def allocate(self, instance: Instance) -> str:
         """The provider ID, which is made from the machine's name."""
@@ -60,7 +67,8 @@ class SimulatedBackend:
             cluster = ObjectKey(instance.key.namespace, instance.cluster)
             await self.kwok.ensure(cluster, workload.kubeconfig)
         if step.create_node:
-            await _create_node(workload.client, node_manifest(instance, now))
+            kubelet = self._kubelet.endpoint if self._kubelet else None
+            await _create_node(workload.client, node_manifest(instance, now, kubelet))
         if step.set_heartbeats is not None:
             await _set_heartbeats(workload.client, instance.key.name, on=step.set_heartbeats)
         return step.status
@@ -163,8 +171,13 @@ def has_heartbeats(instance: Instance, now: datetime) -> tuple[bool, datetime | 
     return turn % 2 == 1, instance.fails_at + (turn + 1) * _FLAP
 
 
-def node_manifest(instance: Instance, now: datetime) -> Unstructured:
+def node_manifest(
+    instance: Instance, now: datetime, kubelet: KubeletEndpoint | None = None
+) -> Unstructured:
     """The Node of a machine, ready from the start.
+
+    Where somebody answers for its kubelet, its internal DNS name leads there: control planes of
+    this machine prefer that to the fictitious address.
 
     If it became ready a moment later, core would write each Machine's status twice more.
     """
@@ -179,9 +192,10 @@ def node_manifest(instance: Instance, now: datetime) -> Unstructured:
     }
     if instance.failure_domain is not None:
         labels["topology.kubernetes.io/zone"] = instance.failure_domain
-    information = dict.fromkeys(
-        ("bootID", "containerRuntimeVersion", "kernelVersion", "machineID", "systemUUID"), ""
-    )
+    information = dict.fromkeys(("bootID", "kernelVersion", "machineID", "systemUUID"), "")
+    reached_at = [address.dump() for address in addresses(instance.key.name)]
+    if kubelet is not None:
+        reached_at.append({"type": "InternalDNS", "address": kubelet.address})
     spec: dict[str, Any] = {"providerID": instance.provider_id}
     if instance.simulated.taints:
         spec["taints"] = [taint.dump() for taint in instance.simulated.taints]
@@ -191,13 +205,14 @@ def node_manifest(instance: Instance, now: datetime) -> Unstructured:
         "metadata": {
             "name": instance.key.name,
             "labels": labels,
-            "annotations": instance.node_annotations,
+            "annotations": {**instance.node_annotations, SIMULATED_ANNOTATION: MESSAGE},
         },
         "spec": spec,
         "status": {
             "capacity": capacity,
             "allocatable": capacity,
-            "addresses": [address.dump() for address in addresses(instance.key.name)],
+            "addresses": reached_at,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port if kubelet else 0}},
             "conditions": [
                 {
                     "type": type_,
@@ -212,6 +227,7 @@ def node_manifest(instance: Instance, now: datetime) -> Unstructured:
             "nodeInfo": {
                 **information,
                 "architecture": labels["kubernetes.io/arch"],
+                "containerRuntimeVersion": "simulated://capelin",
                 "kubeletVersion": instance.version,
                 "kubeProxyVersion": "",
                 "operatingSystem": labels["kubernetes.io/os"],

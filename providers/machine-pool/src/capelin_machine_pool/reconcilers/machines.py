@@ -2,8 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from typing import Any, TypeVar
 
 from capelin.api import BaseObject
@@ -68,11 +73,23 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     finalizer = FINALIZER
     watches = (Watches(Machine, to=machine_of),)
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        serving: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    ) -> None:
         self._backend = backend
+        self._serving = serving
         self._cache: TTLCache | None = None
         self._release_lock = asyncio.Lock()
         self._deleted: set[ObjectKey] = set()
+
+    @asynccontextmanager
+    async def lifespan(self, ctx: Context, /) -> AsyncGenerator[object]:
+        """Serve what the machines are asked while the manager works."""
+        async with super().lifespan(ctx), self._serving():
+            yield
 
     async def find_cluster(self, client: Client, obj: CapelinMachine) -> Cluster | None:
         """The Cluster, read once a second for all machines."""

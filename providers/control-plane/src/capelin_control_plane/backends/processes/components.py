@@ -47,6 +47,8 @@ _ROLLED_OUT: frozenset[Component] = frozenset(
 # connected are served for this long.
 _DELAY = "shutdown-delay-duration"
 _SHUTDOWN = {_DELAY: "2s"}
+# Simulated Nodes have addresses where nobody is, and name who answers for their kubelets like this.
+_KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,ExternalIP,Hostname"}
 _GRACE_SECONDS = 10.0
 
 
@@ -235,7 +237,7 @@ def _api_server(desired: ControlPlane, state_dir: StateDir, index: int) -> tuple
             f"https://{state_dir.address}:{etcd_port(member)}"
             for member in range(desired.etcd_replicas)
         ),
-        defaults=_SHUTDOWN,
+        defaults={**_SHUTDOWN, **_KUBELETS},
     )
 
 

@@ -1,0 +1,150 @@
+"""Registering an extension under development with an environment, in one command."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
+from capelin.embedded.management import Environment
+from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import InvalidInputError, MissingError, NotReadyError
+from capelin.pki import Leaf, read_ca
+from rich.console import Console
+
+from capelin_infra.connection import client_of, find_environment
+from capelin_infra.hooks.targets import registered
+from capelin_infra.progress import Checklist
+from capelin_infra.waiting import wait_for
+
+_HOSTS = ("localhost",)
+_ADDRESSES = ("127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What is registered, and where."""
+
+    name: str
+    url: str
+    environment: str
+    ca: Path | None = None
+    settings: tuple[str, ...] = ()
+    """As in `key=value`."""
+
+
+async def register(registration: Registration, *, within: float) -> None:
+    """Create or change an ExtensionConfig, and wait until Cluster API has discovered its handlers.
+
+    Without a CA, the certificate is expected to be the environment's: see `write_certificate`.
+
+    Raises:
+        InvalidInputError: for a URL or settings that cannot be.
+        NotReadyError: if its handlers cannot be discovered, with what Cluster API says.
+    """
+    environment = find_environment(registration.environment)
+    config = extension_config(registration, _ca(registration, environment))
+    async with client_of(environment) as client:
+        await client.apply(config)
+        with (
+            Checklist(Console()).shown() as checklist,
+            checklist.step(f"extension {registration.name} registered") as line,
+        ):
+
+            async def missing() -> str | None:
+                return not_discovered(await client.get(ExtensionConfig, registration.name))
+
+            await wait_for(
+                f"extension {registration.name}",
+                missing,
+                within,
+                lambda reason: checklist.update(line, reason),
+            )
+            found = await client.get(ExtensionConfig, registration.name)
+            line.detail = ", ".join(
+                f"{handler.name} ({handler.request_hook.hook})" for handler in found.status.handlers
+            )
+
+
+def extension_config(registration: Registration, ca: bytes) -> ExtensionConfig:
+    """The ExtensionConfig of a registration."""
+    if not registration.url.startswith("https://"):
+        raise InvalidInputError(
+            f"{registration.url} cannot be registered.",
+            reason="Cluster API calls extensions over HTTPS only.",
+            hint="Write it as https://localhost:9443.",
+        )
+    settings: dict[str, str] = {}
+    for text in registration.settings:
+        key, separator, value = text.partition("=")
+        if not (key and separator):
+            raise InvalidInputError(
+                f"{text!r} is no setting.", reason="It has no name.", hint="Write it as NAME=VALUE."
+            )
+        settings[key] = value
+    config = ExtensionConfig.of(registration.name)
+    client_config = ExtensionClientConfig(url=registration.url, ca_bundle=ca)
+    config.spec = ExtensionConfigSpec(client_config=client_config, settings=settings)
+    return config
+
+
+def not_discovered(config: ExtensionConfig) -> str | None:
+    """Why Cluster API does not know an extension's handlers yet."""
+    for condition in config.status.conditions:
+        if condition.type == "Discovered":
+            is_current = condition.observed_generation in {None, config.metadata.generation}
+            if condition.status == "True" and is_current:
+                return None
+            return condition.message or condition.reason
+    return "Cluster API has not called it yet"
+
+
+async def unregister(name: str, environment: str) -> None:
+    """Delete an ExtensionConfig.
+
+    Raises:
+        MissingError: if there is none of that name.
+    """
+    async with client_of(find_environment(environment)) as client:
+        configs = {config.name: config for config in await registered(client)}
+        if name not in configs:
+            raise MissingError(
+                f"There is no ExtensionConfig {name}.",
+                reason=f"ExtensionConfigs: {', '.join(sorted(configs)) or 'none'}.",
+                hint="Name one of them.",
+            )
+        await client.delete(ExtensionConfig, name, uid=configs[name].uid)
+    Console().print(f"Extension {name} is not called any more.", highlight=False)
+
+
+def write_certificate(environment_name: str, folder: Path) -> list[Path]:
+    """Write a certificate that an extension on this machine can serve with, and whom to trust.
+
+    The environment's authority vouches for it, so `register` needs no CA; with the client CA the
+    extension answers nobody but the environment's Cluster API.
+    """
+    environment = find_environment(environment_name)
+    ca_certificate, ca_key = environment.authority, environment.authority.with_suffix(".key")
+    if not (ca_certificate.exists() and ca_key.exists()):
+        raise NotReadyError(
+            f"Environment {environment_name} has no certificates yet.",
+            reason="It was never brought up as far as that.",
+            hint=f"Go on with capelin up -e {environment_name}.",
+        )
+    now = datetime.now(UTC)
+    ca = read_ca(ca_certificate.read_bytes(), ca_key.read_bytes(), now)
+    leaf = Leaf(common_name="extension", usages=("server",), dns_names=_HOSTS, addresses=_ADDRESSES)
+    pair = leaf.issue(ca, now=now)
+    private_folder(folder)
+    files = {
+        "tls.key": pair.private_key_pem,
+        "tls.crt": pair.certificate_pem,
+        "client-ca.crt": ca.certificate_pem,
+    }
+    for name, content in files.items():
+        write_private(folder / name, content)
+    return [folder / name for name in files]
+
+
+def _ca(registration: Registration, environment: Environment) -> bytes:
+    path = environment.authority if registration.ca is None else registration.ca
+    return path.read_bytes()

@@ -1,0 +1,22 @@
+"""Commands in texts are written as the user calls them."""
+
+import pytest
+from capelin_infra.invocation import as_invoked
+
+UV = {"UV_RUN_RECURSION_DEPTH": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Go on with capelin up -e a.", "Go on with uv run capelin up -e a."),
+        ("See capelin status; capelin down.", "See uv run capelin status; uv run capelin down."),
+        ("It is in uv run capelin up.", "It is in uv run capelin up."),
+        ("Capelin knows no version.", "Capelin knows no version."),
+        ("/bin/capelin up", "/bin/capelin up"),
+        ("the folder capelin is there", "the folder capelin is there"),
+    ],
+)
+def test_commands_work_as_they_are_printed(text: str, expected: str) -> None:
+    assert as_invoked(text, UV) == expected
+    assert as_invoked(text, {}) == text

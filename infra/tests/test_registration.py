@@ -1,0 +1,72 @@
+"""Registering extensions: what is sent, and when Cluster API knows them."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from capelin.api.capi import ExtensionConfig
+from capelin.embedded.management import Environment
+from capelin.errors import InvalidInputError, NotReadyError
+from capelin.pki import new_ca
+from capelin_infra.hooks.registration import (
+    Registration,
+    extension_config,
+    not_discovered,
+    write_certificate,
+)
+from cryptography import x509
+
+URL = "https://localhost:9443"
+
+
+def test_an_extension_is_registered_by_its_url_with_its_settings() -> None:
+    registration = Registration("mine", URL, "default", settings=("a=b", "c=d=e"))
+    config = extension_config(registration, b"ca")
+    assert config.name == "mine"
+    assert config.spec.client_config.url == URL
+    assert config.spec.client_config.ca_bundle == b"ca"
+    assert config.spec.settings == {"a": "b", "c": "d=e"}
+
+
+@pytest.mark.parametrize(
+    ("url", "setting", "words"),
+    [("http://localhost", "a=b", "over HTTPS only"), (URL, "a", "Write it as NAME=VALUE")],
+)
+def test_what_cannot_be_registered_is_refused(url: str, setting: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        extension_config(Registration("mine", url, "default", settings=(setting,)), b"")
+
+
+def config_with(*conditions: dict[str, object]) -> ExtensionConfig:
+    moment = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {"conditions": [{**moment, "type": "Discovered", **each} for each in conditions]}
+    return ExtensionConfig.read({"metadata": {"name": "mine", "generation": 2}, "status": status})
+
+
+def test_an_extension_is_known_when_its_handlers_are_those_of_now() -> None:
+    assert not_discovered(config_with()) == "Cluster API has not called it yet"
+    refused = {"status": "False", "reason": "X", "message": "refused"}
+    assert not_discovered(config_with(refused)) == "refused"
+    known: dict[str, object] = {"status": "True", "reason": "Y", "message": ""}
+    assert not_discovered(config_with({**known, "observedGeneration": 1})) is not None
+    assert not_discovered(config_with({**known, "observedGeneration": 2})) is None
+
+
+def test_a_certificate_for_this_machine_is_written_for_the_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    environment = Environment(tmp_path / "capelin" / "lab")
+    environment.make_folders()
+    with pytest.raises(NotReadyError, match="no certificates yet"):
+        write_certificate("lab", tmp_path / "certificates")
+    ca = new_ca("test", now=datetime.now(UTC))
+    environment.authority.write_bytes(ca.certificate_pem)
+    environment.authority.with_suffix(".key").write_bytes(ca.private_key_pem)
+    for path in write_certificate("lab", tmp_path / "certificates"):
+        assert path.stat().st_mode & 0o077 == 0
+    written = (tmp_path / "certificates" / "tls.crt").read_bytes()
+    names = x509.load_pem_x509_certificate(written).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    assert "localhost" in names.value.get_values_for_type(x509.DNSName)
