@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from capelin.embedded.management import render_template
 from capelin.errors import InvalidInputError
 from capelin.runtime.client import endpoint_of
 from capelin_infra.release.project import Project
+from capelin_infra.scaffold import writing
 from capelin_infra.scaffold.writing import write_project
 
 
@@ -51,6 +53,18 @@ def test_its_own_tests_pass_and_hold_down_what_is_released(folder: Path) -> None
     changed = run(folder, *tests, "tests/test_released.py")
     assert changed.returncode == 1
     assert "motto-v1 answers example otherwise than it did" in changed.stdout
+
+
+def test_it_is_found_where_capelin_is_a_checkout(folder: Path) -> None:
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    source = project["tool"]["uv"]["sources"]["capelin-core"]
+    assert (Path(source["path"]) / "src/capelin/__init__.py").exists()
+
+
+def test_a_release_is_found_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = Mock(return_value=Mock(read_text=Mock(return_value=None)))
+    monkeypatch.setattr(writing, "distribution", released)
+    assert writing.checkout_sources() == ""
 
 
 def test_it_is_a_program(folder: Path) -> None:

@@ -38,7 +38,7 @@ async def main() -> None:
             await bring_up(UpOptions(NAME), up)
             save(up, "capelin up")
             status = console()
-            await show(NAME, json=False, watch=False, console=status)
+            await show(NAME, watch=False, console=status)
             save(status, "capelin status")
         finally:
             await remove_environment(environment_named(NAME))

@@ -9,7 +9,9 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
     group = typer.Typer(
-        help="Begin something of your own.", no_args_is_help=True, rich_markup_mode=None
+        help="Write an extension or a provider of your own.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
     )
     group.command()(extension)
     group.command()(provider)
@@ -31,7 +33,7 @@ def extension(
 ) -> None:
     """Write a Runtime Extension that works: handlers, tests, an image, manifests."""
     where = _write("extension", name, folder)
-    typer.echo(f"Go on with: cd {where} && pip install -e '.[test]' && pytest --record")
+    typer.echo(f"Go on with: cd {where} && uv run --extra test pytest --record")
 
 
 def provider(
@@ -43,7 +45,7 @@ def provider(
 ) -> None:
     """Write an infrastructure provider that works: kinds, reconcilers, a package, tests."""
     where = _write("provider", name, folder)
-    typer.echo(f"Go on with: cd {where} && pip install -e '.[test]' && pytest")
+    typer.echo(f"Go on with: cd {where} && uv run --extra test pytest")
 
 
 def _write(template: Literal["extension", "provider"], name: str, folder: Path | None) -> Path:

@@ -1,14 +1,16 @@
 """Filling in the names and writing the files."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from keyword import iskeyword
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 import yaml
 from capelin.errors import InvalidInputError
@@ -53,6 +55,7 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
         "kind": "".join(word.capitalize() for word in name.split("-")),
         "variable": package.upper(),
         "capelin": version("capelin"),
+        "sources": checkout_sources(),
     }
     written: list[Path] = []
     for path, text in _files(files("capelin_infra.scaffold") / template):
@@ -61,6 +64,21 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
         target.write_text(_filled(text, names))
         written.append(target)
     return written
+
+
+def checkout_sources() -> str:
+    """Where a checkout of Capelin has the library, in a form for `pyproject.toml`.
+
+    A release is found by its version, so nothing is written then.
+    """
+    text = distribution("capelin-core").read_text("direct_url.json")
+    origin = json.loads(text) if text else {}
+    if not origin.get("dir_info", {}).get("editable"):
+        return ""
+    folder = unquote(urlsplit(origin["url"]).path)
+    line = f'capelin-core = {{ path = "{folder}", editable = true }}'
+    comment = "# Capelin was run from a checkout; a release needs no such lines."
+    return f"\n{comment}\n[tool.uv.sources]\n{line}\n"
 
 
 def _filled(text: str, names: dict[str, str]) -> str:

@@ -1,0 +1,146 @@
+"""A pseudo-terminal: what a person sees of a command, and a picture of it for the documents."""
+
+import asyncio
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from capelin.testing.waiting import until
+from rich.console import Console
+from rich.text import Text
+
+WIDTH, HEIGHT = 110, 50
+_CONTROL = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b\][^\x07]*\x07")
+
+
+@dataclass
+class Screen:
+    """The lines that stay after all that was drawn over: what a step list leaves on a terminal.
+
+    It knows what progress displays use: lines that are erased, and the way up to them.
+    """
+
+    lines: list[str] = field(default_factory=lambda: [""])
+    row: int = 0
+
+    def feed(self, text: str) -> None:
+        """Draw what a program printed."""
+        position = 0
+        while position < len(text):
+            control = _CONTROL.match(text, position)
+            if control is not None:
+                self._obey(control[0], control[1] or "", control[2])
+                position = control.end()
+                continue
+            character = text[position]
+            position += 1
+            if character == "\n":
+                self.row += 1
+                if self.row == len(self.lines):
+                    self.lines.append("")
+            elif character != "\r":
+                self.lines[self.row] += character
+
+    def _obey(self, control: str, number: str, letter: str | None) -> None:
+        if letter == "m":
+            self.lines[self.row] += control
+        elif letter == "K":
+            self.lines[self.row] = ""
+        elif letter == "A":
+            self.row = max(0, self.row - int(number or 1))
+
+    @property
+    def ansi(self) -> str:
+        """The lines with their colours."""
+        return "\n".join(self.lines).strip("\n")
+
+    @property
+    def text(self) -> str:
+        """The lines without colours."""
+        return Text.from_ansi(self.ansi).plain
+
+
+@dataclass
+class Running:
+    """A command on a terminal."""
+
+    process: asyncio.subprocess.Process
+    screen: Screen
+    ended: asyncio.Event
+
+    async def shows(self, words: str) -> None:
+        """Wait until the screen shows some words."""
+        await until(lambda: words in self.screen.text or self.ended.is_set())
+        assert words in self.screen.text, self.screen.text
+
+    async def finish(self) -> str:
+        """Wait until it ends well; what the screen shows then."""
+        code = await self.process.wait()
+        await self.ended.wait()
+        assert code == 0, self.screen.text
+        return self.screen.text
+
+
+@dataclass
+class Terminal:
+    """Where a person types commands, one after the other."""
+
+    variables: Mapping[str, str]
+    pictures: Path
+
+    async def start(self, *arguments: str) -> Running:
+        """Begin a command; `capelin` is the one of these tests."""
+        primary, secondary = pty.openpty()
+        fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+        program = [sys.executable, "-m", "capelin_infra", *arguments]
+        process = await asyncio.create_subprocess_exec(
+            *program,
+            env={**self.variables, "TERM": "xterm-256color", "COLUMNS": str(WIDTH)},
+            stdin=secondary,
+            stdout=secondary,
+            stderr=secondary,
+            start_new_session=True,
+        )
+        os.close(secondary)
+        running = Running(process, Screen(), asyncio.Event())
+        _follow(primary, running.screen.feed, running.ended)
+        return running
+
+    async def run(self, *arguments: str) -> str:
+        """Type a command and wait until it has ended well; what the screen shows."""
+        return await (await self.start(*arguments)).finish()
+
+    def picture(self, name: str, command: str, screen: Screen) -> None:
+        """Keep a picture of a screen, with the command above it."""
+        console = Console(record=True, file=io.StringIO(), width=WIDTH)
+        console.print(Text(f"$ {command}", "bold"))
+        console.print(Text.from_ansi(screen.ansi))
+        self.pictures.mkdir(parents=True, exist_ok=True)
+        console.save_svg(str(self.pictures / f"{name}.svg"), title=command)
+
+
+def _follow(descriptor: int, feed: Callable[[str], None], ended: asyncio.Event) -> None:
+    """Read a terminal until nobody has its other end any more."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            content = os.read(descriptor, 65536)
+        except OSError:
+            content = b""
+        if content:
+            feed(content.decode(errors="replace"))
+            return
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        ended.set()
+
+    loop.add_reader(descriptor, read)

@@ -1,0 +1,129 @@
+"""A new user's first ten minutes on a terminal, step by step, with a picture of each step."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from capelin.embedded.addresses import free_port, is_listening
+from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.testing.waiting import until
+
+from tests.leftovers import mentioning
+
+from .homes import Home
+from .terminal import Terminal
+
+pytestmark = pytest.mark.timeout(900)
+
+OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
+EXTENSION = """
+from capelin.runtime import Call, Extension, Response, proceed, retry_after
+from capelin.runtime.server import serve
+from capelin.runtime.v1alpha1 import BeforeClusterUpgrade
+
+ext = Extension("guard")
+
+
+@ext.handler(BeforeClusterUpgrade, name="no-upgrades")
+def no_upgrades(call: Call[BeforeClusterUpgrade]) -> Response:
+    if "guard/no-upgrades" in call.request.cluster.metadata.annotations:
+        return retry_after(1, "annotation guard/no-upgrades forbids upgrades")
+    return proceed()
+
+
+serve(ext)
+"""
+
+
+@pytest.fixture
+def terminal(home: Home, tmp_path: Path) -> Terminal:
+    """A terminal of a user with a kubeconfig of their own; pictures go where the variable says."""
+    pictures = Path(os.environ.get("CAPELIN_PICTURES", tmp_path / "pictures"))
+    variables = {**home.variables, "KUBECONFIG": str(tmp_path / "user" / "config")}
+    return Terminal(variables, pictures)
+
+
+async def step(terminal: Terminal, name: str, *arguments: str) -> str:
+    """Type a command of the tour, and keep a picture of it."""
+    running = await terminal.start(*arguments)
+    text = await running.finish()
+    terminal.picture(name, f"capelin {' '.join(arguments)}", running.screen)
+    return text
+
+
+@asynccontextmanager
+async def extension(folder: Path, certificates: Path) -> AsyncGenerator[str]:
+    """The user's extension, at work; its URL."""
+    program = folder / "guard.py"
+    program.write_text(EXTENSION)
+    port = free_port("127.0.0.1")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(program), "--host", "127.0.0.1", "--port", str(port)),
+        *("--probes-port", str(free_port("127.0.0.1")), "--cert-dir", str(certificates)),
+        *("--client-ca", str(certificates / "client-ca.crt")),
+    )
+    try:
+        await until(lambda: is_listening("127.0.0.1", port))
+        yield f"https://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_the_first_ten_minutes(home: Home, terminal: Terminal, tmp_path: Path) -> None:
+    text = await step(terminal, "01-up", "up", "--workers", "1")
+    assert "machines are simulated" in text
+    assert "capelin upgrade cluster demo" in text
+
+    text = await step(terminal, "02-merge", "kubeconfig", "--merge")
+    assert "capelin-default, capelin-default-demo" in text
+    demo = ("kubectl", "--context", "capelin-default-demo")
+    assert "Ready" in await step(terminal, "03-nodes", *demo, "get", "nodes")
+
+    await terminal.run(*demo, "create", "deployment", "web", "--image=nginx")
+    await terminal.run(
+        *demo, "wait", "deployment/web", "--for=condition=Available", "--timeout=60s"
+    )
+    logs = await step(terminal, "04-logs", *demo, "logs", "deployment/web")
+    assert "simulated by Capelin: nothing runs here" in logs
+    refused = await terminal.start(*demo, "exec", "deployment/web", "--", "true")
+    await refused.shows("simulated by Capelin: nothing runs here")
+
+    for name, workers in (("05-scale-out", "2"), ("06-scale-in", "1")):
+        assert "✔ cluster demo scaled" in await step(
+            terminal, name, "scale", "demo", "--workers", workers
+        )
+
+    certificates = tmp_path / "certificates"
+    await terminal.run("hooks", "certificate", str(certificates))
+    async with extension(tmp_path, certificates) as url:
+        register = ("hooks", "register", url, "--name", "guard")
+        assert "no-upgrades (BeforeClusterUpgrade)" in await step(
+            terminal, "07-register", *register
+        )
+        annotate = ("kubectl", "annotate", "cluster", "demo")
+        await terminal.run(*annotate, "guard/no-upgrades=please")
+        upgrade = await terminal.start("upgrade", "cluster", "demo")
+        await upgrade.shows("forbids upgrades")
+        terminal.picture("08-blocked", "capelin upgrade cluster demo", upgrade.screen)
+        await terminal.run(*annotate, "guard/no-upgrades-")
+        assert f"upgraded to {NEW}" in await upgrade.finish()
+        terminal.picture("09-upgraded", "capelin upgrade cluster demo", upgrade.screen)
+        await terminal.run("hooks", "unregister", "guard")
+    assert NEW in await terminal.run(*demo, "get", "nodes")
+
+    assert "✔ environment default stopped" in await step(terminal, "10-stop", "stop")
+    left = [line for line in mentioning(home.folder, "environ") if "kubectl" not in line]
+    assert left == []
+    assert "stopped" in await terminal.run("status")
+    assert "✔ cluster demo" in await step(terminal, "11-start", "start")
+    await step(terminal, "12-status", "status", "--exit-code")
+    await step(terminal, "13-down", "down", "--yes")
+    user = yaml.safe_load((tmp_path / "user" / "config").read_text())
+    assert user["contexts"] == []
+    assert mentioning(home.folder, "environ") == []
