@@ -45,7 +45,7 @@ def config_with(*conditions: dict[str, object]) -> ExtensionConfig:
 
 def test_an_extension_is_known_when_its_handlers_are_those_of_now() -> None:
     assert not_discovered(config_with()) == "Cluster API has not called it yet"
-    refused = {"status": "False", "reason": "X", "message": "refused"}
+    refused: dict[str, object] = {"status": "False", "reason": "X", "message": "refused"}
     assert not_discovered(config_with(refused)) == "refused"
     known: dict[str, object] = {"status": "True", "reason": "Y", "message": ""}
     assert not_discovered(config_with({**known, "observedGeneration": 1})) is not None

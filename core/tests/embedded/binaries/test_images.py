@@ -90,7 +90,7 @@ async def test_every_program_that_has_an_image_is_found_in_it(
     monkeypatch.setattr("capelin.embedded.binaries.catalog.Project.image_digests", no_pins)
     component = COMPONENTS[name]
     assert component.image is not None
-    reference = component.image.reference_of(component.project.versions[-1])
+    reference = component.image.reference_of(component.project.default_version)
     repository, _, tag = reference.partition("/")[2].rpartition(":")
     registry.add_image(repository, tag, {f"./{component.image.file}": name.encode()})
     assert (await binaries().path(name)).read_bytes() == name.encode()

@@ -73,9 +73,9 @@ def clusters_and_components(ctx: typer.Context) -> list[str]:
 
 def providers() -> list[str]:
     """What `--with` takes by name."""
-    from capelin.embedded.management import OPTIONAL_PROVIDERS
+    from capelin.embedded.management import optional_providers
 
-    return list(OPTIONAL_PROVIDERS)
+    return optional_providers()
 
 
 def programs() -> list[str]:

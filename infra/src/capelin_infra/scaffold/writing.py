@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from keyword import iskeyword
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -72,10 +72,10 @@ def checkout_sources() -> str:
     A release is found by its version, so nothing is written then.
     """
     text = distribution("capelin-core").read_text("direct_url.json")
-    origin = json.loads(text) if text else {}
+    origin: dict[str, Any] = json.loads(text) if text else {}
     if not origin.get("dir_info", {}).get("editable"):
         return ""
-    folder = unquote(urlsplit(origin["url"]).path)
+    folder = unquote(urlsplit(str(origin["url"])).path)
     line = f'capelin-core = {{ path = "{folder}", editable = true }}'
     comment = "# Capelin was run from a checkout; a release needs no such lines."
     return f"\n{comment}\n[tool.uv.sources]\n{line}\n"

@@ -12,6 +12,7 @@ from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
 from capelin.embedded.management.plan import Step, UpRequest, WaitUntilUp, plan_up
 from capelin.embedded.management.providers import (
     CORE,
+    optional_providers,
     render_template,
     required_programs,
     workload_programs,
@@ -45,6 +46,7 @@ __all__ = [
     "environment_named",
     "existing_server_of",
     "observe",
+    "optional_providers",
     "plan_up",
     "read_status",
     "remove_environment",

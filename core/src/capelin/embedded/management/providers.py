@@ -132,6 +132,11 @@ OPTIONAL_PROVIDERS: Final[dict[str, tuple[UpstreamProvider, ...]]] = {
 """What `--with` takes, and the providers that each name brings."""
 
 
+def optional_providers() -> list[str]:
+    """What `--with` takes: names of Cluster API's providers, and of packages on request."""
+    return [*OPTIONAL_PROVIDERS, *(each.name for each in installed_providers() if each.on_request)]
+
+
 def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
     """Cluster API's core and, after it, the providers asked for by their `--with` names.
 

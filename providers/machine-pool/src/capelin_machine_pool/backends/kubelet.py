@@ -63,9 +63,18 @@ async def _logs(request: web.Request) -> web.Response:
 
 
 async def _refusal(request: web.Request) -> web.Response:
-    # What the API server shows of an answer that upgrades no connection is its text.
+    # Of an answer that upgrades no connection, API servers hand on a Status and nothing else.
     del request
-    return web.Response(status=403, text=MESSAGE)
+    return web.json_response(
+        {
+            "apiVersion": "v1",
+            "kind": "Status",
+            "status": "Failure",
+            "message": MESSAGE,
+            "code": 501,
+        },
+        status=501,
+    )
 
 
 def _server_context(folder: Path, address: str) -> ssl.SSLContext:
