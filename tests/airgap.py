@@ -97,9 +97,13 @@ class Pod:
             (secrets / name).write_bytes(content)
         run("mount", "--bind", self.root, self.root)
         run("mount", "-o", "remount,bind,ro", self.root)
-        run("mount", "--rbind", "/dev", self.root / "dev")
+        run("mount", "-t", "tmpfs", "tmpfs", self.root / "dev")
+        for device in ("null", "random", "urandom", "zero"):
+            (self.root / "dev" / device).touch()
+            run("mount", "--bind", f"/dev/{device}", self.root / "dev" / device)
         run("mount", "-t", "proc", "proc", self.root / "proc")
         run("mount", "--bind", programs, self.root / "programs")
+        run("mount", "-o", "remount,bind,ro", self.root / "programs")
         for path in volumes:
             options = f"size=512m,mode=0700,uid={USER},gid={USER}"
             run("mount", "-t", "tmpfs", "-o", options, "tmpfs", self.root / path.strip("/"))
@@ -113,6 +117,7 @@ class Pod:
             "KUBERNETES_SERVICE_HOST": server[0],
             "KUBERNETES_SERVICE_PORT": str(server[1]),
         }
+        environment.setdefault("CAPELIN_BINARIES", "/programs")
         command = [
             *("setpriv", "--no-new-privs", "chroot", f"--userspec={USER}:{USER}", "--groups="),
             *(str(self.root), *self.config["Entrypoint"], *self.container["args"]),
