@@ -35,14 +35,20 @@ def running(objects: DesiredObjects, *components: Component) -> dict[Component, 
 
 
 def applied(
-    live: DesiredObjects, *statuses: InstanceStatus, components: tuple[Component, ...] = ALL
+    live: DesiredObjects,
+    *statuses: InstanceStatus,
+    components: tuple[Component, ...] = ALL,
+    started: int = 1,
 ) -> list[Component]:
-    found = workloads_to_apply(DESIRED, NEW, running(live, *components), statuses)
+    live_ = running(live, *components)
+    found = workloads_to_apply(DESIRED, NEW, live_, statuses, started_members=started)
     return [workload.component for workload in found]
 
 
-def test_an_api_server_starts_beside_etcd() -> None:
-    assert applied(NEW, components=()) == ["etcd", "kube-apiserver"]
+def test_an_api_server_starts_as_soon_as_etcd_runs() -> None:
+    assert applied(NEW, components=(), started=0) == ["etcd"]
+    starting = status("etcd", ready=False)
+    assert applied(NEW, starting, components=("etcd",)) == ["etcd", "kube-apiserver"]
 
 
 def test_the_rest_starts_when_an_api_server_is_ready() -> None:

@@ -35,7 +35,11 @@ from capelin_control_plane.backends.pods.objects import (
     pki_secret,
 )
 from capelin_control_plane.backends.pods.pki_secret import key_pair, pki_data
-from capelin_control_plane.backends.pods.pod_status import instance_status
+from capelin_control_plane.backends.pods.pod_status import (
+    instance_status,
+    is_member,
+    is_running,
+)
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import (
     is_complete,
@@ -177,7 +181,13 @@ class PodsBackend:
         if objects is None or observed.blocked is not None:
             return False
         await self._sync(known, objects, desired)
-        workloads = workloads_to_apply(desired, objects, known.live, observed.statuses)
+        workloads = workloads_to_apply(
+            desired,
+            objects,
+            known.live,
+            observed.statuses,
+            started_members=sum(is_member(pod) and is_running(pod) for pod in known.pods),
+        )
         applied = [
             await self._ensure(workload.manifest, known.live.get(workload.component))
             is not known.live.get(workload.component)

@@ -47,6 +47,11 @@ def is_ready(pod: Pod) -> bool:
     return any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
 
 
+def is_running(pod: Pod) -> bool:
+    """Whether a container of a pod runs, ready or not."""
+    return any("running" in container.state for container in pod.status.container_statuses)
+
+
 def is_member(pod: Pod) -> bool:
     """Whether a pod is a member of etcd."""
     return pod.metadata.labels.get(COMPONENT_LABEL) == "etcd"

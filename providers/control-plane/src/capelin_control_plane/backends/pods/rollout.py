@@ -22,6 +22,8 @@ def workloads_to_apply(
     objects: DesiredObjects,
     live: Mapping[Component, Unstructured],
     statuses: Sequence[InstanceStatus],
+    *,
+    started_members: int,
 ) -> tuple[Workload, ...]:
     """The workloads that may be made as desired now.
 
@@ -30,12 +32,15 @@ def workloads_to_apply(
         objects: Its desired objects.
         live: The workloads that are there.
         statuses: Its pods.
+        started_members: How many members of etcd run, ready or not.
     """
     allowed = [objects.etcd]
     is_etcd_settled = _is_settled(statuses, "etcd", desired.etcd_replicas)
     servers = objects.api_server
-    # The first API server starts beside etcd, and waits for it: it is ready sooner.
-    if _is_same(servers, live) or servers.component not in live or is_etcd_settled:
+    # The first API server starts as soon as etcd may answer, and waits for it: it is ready sooner.
+    # Earlier, while volumes are still made, it would give up and be started later each time.
+    may_begin = servers.component not in live and started_members > desired.etcd_replicas // 2
+    if _is_same(servers, live) or may_begin or is_etcd_settled:
         allowed.append(servers)
     answers = any(status.ready for status in _of(statuses, "kube-apiserver"))
     # These are never newer than an API server.
