@@ -1,0 +1,119 @@
+"""No provider may do what it never does: its rules, compared with the API server's audit log."""
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster, MachineDeployment
+from capelin.api.core import Namespace
+from capelin.client import Client, Config
+from capelin.embedded.apiserver import ApiServer, Settings
+from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.embedded.management import render_template
+from capelin.testing.waiting import until
+from capelin_control_plane.provider import provider as control_plane
+from capelin_infra.waiting import wait_until_ready
+from capelin_machine_pool.provider import provider as machine_pool
+
+from .homes import Home
+from .repositories import ROOT
+
+pytestmark = pytest.mark.timeout(900)
+
+Use = tuple[str, str, str]
+"""An API group, a resource and a verb."""
+
+POLICY: Final = """
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    userGroups: ["system:serviceaccounts"]
+  - level: None
+"""
+
+
+def is_exempt(use: Use) -> bool:
+    """What is allowed for a reason that this test cannot bring about."""
+    group, resource, verb = use
+    return (
+        # Asked for by an admission plugin that is off here, when an owner blocks deletion.
+        (resource.endswith("/finalizers") and verb == "update")
+        # Events that repeat are patched; that none repeats is no fault.
+        or (resource == "events" and verb == "patch")
+        # The backend `Pods` needs a cluster with nodes.
+        or group in {"apps", "policy", "networking.k8s.io", "storage.k8s.io"}
+        or (group == "" and (resource != "secrets" or verb == "delete"))
+    )
+
+
+def allowed(rules: list[Unstructured]) -> Iterator[Use]:
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    yield group, resource, verb
+
+
+def used(log: Path, namespace: str) -> Iterator[Use]:
+    """What a provider's service account did, by the audit log."""
+    prefix = f"system:serviceaccount:{namespace}:"
+    for line in log.read_text().splitlines():
+        entry = json.loads(line)
+        reference = entry.get("objectRef")
+        if reference and entry["user"]["username"].startswith(prefix):
+            parts = [reference["resource"], reference.get("subresource")]
+            yield reference.get("apiGroup", ""), "/".join(filter(None, parts)), entry["verb"]
+
+
+@pytest.fixture
+async def audited(tmp_path: Path) -> AsyncGenerator[tuple[ApiServer, Path]]:
+    """An API server that writes down what service accounts do."""
+    policy, log = tmp_path / "policy.yaml", tmp_path / "audit.log"
+    policy.write_text(POLICY)
+    settings = Settings(arguments={"audit-policy-file": str(policy), "audit-log-path": str(log)})
+    server = await ApiServer.prepare(tmp_path / "server", settings)
+    await server.start()
+    try:
+        yield server, log
+    finally:
+        await server.stop()
+
+
+async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: Home) -> None:
+    server, log = audited
+    there = ("--target", "existing", "--kubeconfig", str(server.kubeconfig))
+    ended = await home.capelin("up", *there, "--workers", "2")
+    assert ended.code == 0, ended.err
+    variables = {
+        "CLUSTER_NAME": "machines",
+        "NAMESPACE": "machines",
+        "KUBERNETES_VERSION": TESTED_KUBERNETES[-1],
+        "CAPELIN_BACKEND": "Processes",
+    }
+    text = (ROOT / "clusterctl" / "cluster-template-machines.yaml").read_text()
+    async with Client(Config.from_kubeconfig(server.kubeconfig)) as client:
+        await client.apply(Namespace.of("machines"))
+        for manifest in render_template(text, variables):
+            await client.apply(manifest)
+        progress: list[str] = []
+        await wait_until_ready(client, "machines", "machines", 300, progress.append)
+        scaled = await home.capelin("scale", "demo", "--workers", "1")
+        assert scaled.code == 0, scaled.err
+        await client.patch(
+            MachineDeployment, "machines-workers", "machines", {"spec": {"replicas": 0}}
+        )
+        for name, namespace in (("demo", "default"), ("machines", "machines")):
+            await client.delete(Cluster, name, namespace)
+
+        async def gone() -> bool:
+            return not (await client.list(Cluster)).items
+
+        await until(gone)
+    for provider in (control_plane(), machine_pool()):
+        unused = {*allowed([*provider.rules])} - {*used(log, provider.namespace)}
+        assert {use for use in unused if not is_exempt(use)} == set(), provider.label
