@@ -87,6 +87,11 @@ class Repository:
             "bootstrap-kubeadm": ("kubeadm", "BootstrapProvider", "bootstrap"),
             "control-plane-capelin": ("capelin", "ControlPlaneProvider", "control-plane"),
             "infrastructure-capelin": ("capelin", "InfrastructureProvider", "infrastructure"),
+            "runtime-extension-lifecycle": (
+                "lifecycle",
+                "RuntimeExtensionProvider",
+                "runtime-extension",
+            ),
         }
         providers = [
             {

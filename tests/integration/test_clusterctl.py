@@ -42,7 +42,7 @@ async def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
         {
             "cluster-api": CLUSTER_API,
             "bootstrap-kubeadm": CLUSTER_API,
-            **dict.fromkeys(PROVIDERS, f"v{VERSION}"),
+            **dict.fromkeys([*PROVIDERS, "runtime-extension-lifecycle"], f"v{VERSION}"),
         }
     )
     return repository
@@ -57,12 +57,13 @@ async def test_the_release_is_a_repository_of_both_providers(repository: Reposit
     found = [line.split()[:2] for line in lines if "/dist/" in line]
     assert ["capelin", "ControlPlaneProvider"] in found
     assert ["capelin", "InfrastructureProvider"] in found
+    assert ["lifecycle", "RuntimeExtensionProvider"] in found
 
 
-@pytest.mark.parametrize("label", PROVIDERS)
+@pytest.mark.parametrize("label", [*PROVIDERS, "runtime-extension-lifecycle"])
 async def test_clusterctl_generates_what_we_rendered(repository: Repository, label: str) -> None:
-    kind = label.removesuffix("-capelin")
-    text = await repository.clusterctl("generate", "provider", f"--{kind}=capelin:v{VERSION}")
+    kind, _, name = label.rpartition("-")
+    text = await repository.clusterctl("generate", "provider", f"--{kind}={name}:v{VERSION}")
     generated = keyed(list(read_all_yaml(text)))
     ours = keyed(render_template(repository.file(label, VERSION).read_text(), {}))
     assert generated.keys() == ours.keys()

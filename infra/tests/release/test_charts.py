@@ -24,6 +24,8 @@ from capelin_machine_pool.provider import provider as machine_pool
 ROOT = Path(__file__).parents[3]
 CHARTS = our_charts("0.1.0")
 WITH_PODS = [name for name, chart in CHARTS.items() if "files/rules.yaml" in chart.files]
+EXTENSION = "capelin-lifecycle"
+MANAGERS = [name for name in WITH_PODS if name != EXTENSION]
 
 pytestmark = [pytest.mark.needs_programs("helm"), pytest.mark.timeout(300)]
 
@@ -65,7 +67,7 @@ async def rendered(
     return {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}
 
 
-@pytest.mark.parametrize("name", WITH_PODS)
+@pytest.mark.parametrize("name", MANAGERS)
 async def test_every_value_has_its_effect(name: str) -> None:
     values: dict[str, Any] = {
         "image": {"repository": "registry.example/fish", "digest": f"sha256:{'0' * 64}"},
@@ -123,7 +125,7 @@ async def test_every_value_has_its_effect(name: str) -> None:
     assert objects["Role", f"{name}-manager"]["metadata"]["namespace"] == "sea"
 
 
-@pytest.mark.parametrize("name", WITH_PODS)
+@pytest.mark.parametrize("name", MANAGERS)
 async def test_by_default_a_chart_brings_nothing_that_needs_another_product(name: str) -> None:
     kinds = {kind for kind, _ in await rendered(CHARTS[name])}
     assert kinds == {
@@ -151,7 +153,7 @@ async def test_values_that_make_no_sense_are_refused(
 
 
 async def test_the_umbrella_is_its_parts_and_each_can_be_left_out() -> None:
-    everything = await rendered(CHARTS["capelin"])
+    everything = await rendered(CHARTS["capelin"], {"components": {"lifecycle": True}})
     parts = {
         key for name, chart in CHARTS.items() if name != "capelin" for key in await rendered(chart)
     }
@@ -159,6 +161,7 @@ async def test_the_umbrella_is_its_parts_and_each_can_be_left_out() -> None:
     values = {"components": {"crds": False}, "capelin-machine-pool": {"replicas": 2}}
     fewer = await rendered(CHARTS["capelin"], values)
     assert not any(kind == "CustomResourceDefinition" for kind, _ in fewer)
+    assert ("Deployment", EXTENSION) not in fewer
     assert fewer["Deployment", "capelin-machine-pool"]["spec"]["replicas"] == 2
 
 
@@ -171,7 +174,7 @@ async def test_kinds_are_upgraded_by_helm_and_stay_when_it_goes() -> None:
             for (kind, _), obj in (await rendered(chart, {"keep": keep})).items()
             if kind == "CustomResourceDefinition"
         ]
-        assert len(kinds) == 8
+        assert len(kinds) == 11
         for obj in kinds:
             annotations: dict[str, str] = obj["metadata"]["annotations"] or {}
             assert (annotations.get("helm.sh/resource-policy") == "keep") is keep
@@ -196,7 +199,37 @@ async def test_pods_satisfy_the_restricted_standard(name: str) -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
-    assert all("emptyDir" in volume for volume in pod["volumes"])
+    assert all(volume.keys() & {"emptyDir", "secret"} for volume in pod["volumes"])
+
+
+async def test_cert_manager_makes_an_extension_s_certificate_unless_the_user_does() -> None:
+    chart = CHARTS[EXTENSION]
+    objects = await rendered(chart)
+    certificate = objects["Certificate", EXTENSION]["spec"]
+    assert f"{EXTENSION}.capelin-system.svc" in certificate["dnsNames"]
+    config = objects["ExtensionConfig", "lifecycle"]
+    service = config["spec"]["clientConfig"]["service"]
+    assert objects["Service", service["name"]]["spec"]["ports"][0]["port"] == service["port"]
+    injected = config["metadata"]["annotations"]["runtime.cluster.x-k8s.io/inject-ca-from-secret"]
+    assert injected == f"capelin-system/{certificate['secretName']}"
+    own = {"certManager": {"enabled": False}, "certificateSecret": "mine"}
+    objects = await rendered(chart, own)
+    assert not {"Certificate", "Issuer"} & {kind for kind, _ in objects}
+    volumes = objects["Deployment", EXTENSION]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "certificate", "secret": {"secretName": "mine"}} in volumes
+
+
+async def test_an_extension_config_is_removed_before_its_server(tmp_path: Path) -> None:
+    folder = CHARTS[EXTENSION].write(tmp_path)
+    text = await helm(Binaries(), "template", "capelin", str(folder), "--kube-version=v1.34.0")
+    configs = [obj for obj in read_all_yaml(text) if obj and obj["kind"] == "ExtensionConfig"]
+    hooks = [obj["metadata"]["annotations"].get("helm.sh/hook") for obj in configs]
+    assert hooks == [None, "pre-delete"]
+    managed, hook = configs
+    assert managed["metadata"]["name"] == hook["metadata"]["name"]
+    assert managed["spec"] == hook["spec"]
+    policy = hook["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    assert policy == "before-hook-creation,hook-succeeded"
 
 
 async def test_an_archive_is_always_the_same_and_helm_can_read_it(tmp_path: Path) -> None:

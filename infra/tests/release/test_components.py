@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import pytest
-from capelin.api import Unstructured
+from capelin.api import Unstructured, plural_of
 from capelin.contract import PROVIDER_LABEL
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.versions import Version
 from capelin.yaml import read_yaml
-from capelin_control_plane.provider import provider as control_plane
 from capelin_infra.release.charts import Chart
 from capelin_infra.release.components import (
     FILES,
@@ -24,15 +23,11 @@ from capelin_infra.release.components import (
     variable_name,
     variables_of,
 )
-from capelin_infra.release.our_charts import our_charts
-from capelin_machine_pool.provider import provider as machine_pool
+from capelin_infra.release.our_charts import our_charts, our_providers
 
 pytestmark = [pytest.mark.needs_programs("helm"), pytest.mark.timeout(300)]
 
-PROVIDERS: Final = {
-    "capelin-control-plane": control_plane(),
-    "capelin-machine-pool": machine_pool(),
-}
+PROVIDERS: Final = our_providers()
 CHARTS: Final = our_charts("0.1.0")
 _TEXTS: dict[str, str] = {}
 
@@ -69,10 +64,10 @@ def manager_container(objects: Objects) -> bool:
 
 
 def namespace_flag(objects: Objects) -> bool:
-    """3.3: the manager takes --namespace, and is told to watch all of them."""
+    """3.3: a manager of controllers takes --namespace, and is told to watch all of them."""
     (deployment,) = named(objects, "Deployment")
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    return "--namespace=" in arguments
+    return "--namespace=" in arguments or bool(named(objects, "ExtensionConfig"))
 
 
 def canonical_images(objects: Objects) -> bool:
@@ -92,9 +87,12 @@ def provider_labels(objects: Objects) -> bool:
 def contract_labels(objects: Objects) -> bool:
     """D.1: CRDs name the versions that serve each contract, and have canonical names."""
     return all(
-        obj["metadata"]["labels"]["cluster.x-k8s.io/v1beta2"] in versions
+        (
+            not obj["spec"]["group"].startswith(("controlplane.", "infrastructure."))
+            or obj["metadata"]["labels"]["cluster.x-k8s.io/v1beta2"] in versions
+        )
         and obj["metadata"]["name"] == f"{names['plural']}.{obj['spec']['group']}"
-        and names["plural"] == f"{names['kind'].lower()}s"
+        and names["plural"] == plural_of(names["kind"])
         for obj in named(objects, "CustomResourceDefinition")
         for versions in [[version["name"] for version in obj["spec"]["versions"]]]
         for names in [obj["spec"]["names"]]
@@ -163,6 +161,7 @@ def test_files_have_the_names_that_clusterctl_recommends() -> None:
     assert [FILES[provider.type] for provider in PROVIDERS.values()] == [
         "control-plane-components.yaml",
         "infrastructure-components.yaml",
+        "runtime-extension-components.yaml",
     ]
 
 
@@ -234,6 +233,7 @@ async def test_variables_have_defaults_and_the_provider_s_prefix(name: str) -> N
     prefix = {
         "capelin-control-plane": "CAPELIN_CONTROL_PLANE",
         "capelin-machine-pool": "CAPELIN_INFRASTRUCTURE",
+        "capelin-lifecycle": "LIFECYCLE_RUNTIME_EXTENSION",
     }
     assert len(variables) == len(variables_of(PROVIDERS[name]))
     assert all(re.fullmatch(rf"{prefix[name]}_[A-Z_]+:=[\w.]+", found) for found in variables)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from capelin.api import Model
 from capelin.provider import Provider
 from capelin_control_plane.provider import provider as control_plane
+from capelin_lifecycle.provider import provider as lifecycle
 from capelin_machine_pool.provider import provider as machine_pool
 from pydantic import Field
 
@@ -24,7 +25,12 @@ from capelin_infra.release.charts import (
     umbrella_chart,
 )
 from capelin_infra.release.repository import Installation
-from capelin_infra.release.values import Image, ManagerValues
+from capelin_infra.release.values import (
+    ExtensionConfigValues,
+    ExtensionValues,
+    Image,
+    ManagerValues,
+)
 
 REGISTRY = "ghcr.io/capelin"
 
@@ -33,11 +39,13 @@ class Components(Model):
     """What is installed."""
 
     crds: bool = True
-    """Kinds of both providers."""
+    """Kinds."""
     control_plane: bool = True
     """Control plane provider."""
     machine_pool: bool = True
     """Infrastructure provider."""
+    lifecycle: bool = False
+    """Lifecycle extension. Cluster API needs its feature RuntimeSDK for it."""
 
 
 class UmbrellaValues(Model):
@@ -50,18 +58,24 @@ class UmbrellaValues(Model):
     """Values of the chart `capelin-control-plane`."""
     capelin_machine_pool: Annotated[dict[str, Any], Field(alias="capelin-machine-pool")] = {}
     """Values of the chart `capelin-machine-pool`."""
+    capelin_lifecycle: Annotated[dict[str, Any], Field(alias="capelin-lifecycle")] = {}
+    """Values of the chart `capelin-lifecycle`."""
 
 
 def our_providers() -> dict[str, Provider]:
     """Our providers, by the names of their charts."""
-    return {"capelin-control-plane": control_plane(), "capelin-machine-pool": machine_pool()}
+    return {
+        "capelin-control-plane": control_plane(),
+        "capelin-machine-pool": machine_pool(),
+        "capelin-lifecycle": lifecycle(),
+    }
 
 
 def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
     """All charts, by name, in a version as `0.1.0`."""
-    hosted, machines = control_plane(), machine_pool()
+    hosted, machines, hooks = our_providers().values()
     crds = kinds_chart(
-        [hosted, machines],
+        [hosted, machines, hooks],
         name="capelin-crds",
         version=version,
         description="Kinds of Capelin's Cluster API providers.",
@@ -84,7 +98,25 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         description="Machine pools and machines for Cluster API.",
         with_kinds=False,
     )
-    parts = {"crds": crds, "controlPlane": hosted_chart, "machinePool": machines_chart}
+    hooks_chart = provider_chart(
+        hooks,
+        ExtensionValues(
+            image=Image(repository=f"{registry}/capelin-lifecycle"),
+            replicas=2,
+            args=["--leader-elect"],
+            extension_config=ExtensionConfigValues(name=hooks.name),
+        ),
+        name="capelin-lifecycle",
+        version=version,
+        description="Lifecycle policies for Cluster API, as a Runtime Extension.",
+        with_kinds=False,
+    )
+    parts = {
+        "crds": crds,
+        "controlPlane": hosted_chart,
+        "machinePool": machines_chart,
+        "lifecycle": hooks_chart,
+    }
     everything = umbrella_chart(
         parts,
         UmbrellaValues(),
