@@ -52,8 +52,12 @@ class KindCluster:
         """Load an image that has nothing but one static program."""
         archive = folder / "image.tar"
         archive.write_bytes(_image(name, program))
-        _run(KIND, "load", "image-archive", "--name", self.name, str(archive))
+        self.load_archive(archive)
         archive.unlink()
+
+    def load_archive(self, archive: Path) -> None:
+        """Load images from an archive as `docker save` writes it."""
+        _run(KIND, "load", "image-archive", "--name", self.name, str(archive))
 
     def on_node(self, *command: str, seconds: float = 60) -> str:
         """The output of a command on its node."""

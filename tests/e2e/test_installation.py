@@ -1,5 +1,6 @@
 """Our charts, and our component files, on a cluster with nodes: pods under restricted security."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -21,7 +22,8 @@ from capelin_infra.waiting import wait_until_ready
 from tests.integration.repositories import CLUSTER_API, Repository
 
 from . import cert_manager
-from .kind import Kind, missing, program_image
+from .kind_cluster import KindCluster, kind_cluster
+from .manager_image import manager_image
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", "helm")]
 
@@ -39,23 +41,26 @@ MANAGERS = {
 
 
 @pytest.fixture(scope="module")
-async def kind(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Kind]:
-    absent = [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]
-    if (lack := missing()) or absent:
-        pytest.skip(lack or f"the environment has no {' and no '.join(absent)}")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
+    """A cluster with the images of all managers, and nothing of Cluster API."""
+    if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
+        pytest.skip(f"the environment has no {' and no '.join(absent)}")
     folder = tmp_path_factory.mktemp("kind")
-    cluster = Kind(f"charts-{uuid4().hex[:6]}", folder / "kubeconfig")
-    try:
-        await cluster.create()
-        await cluster.load(*(archive_of(name) for name in PROVIDERS))
-        for name, reference in MANAGERS.items():
-            file = await Binaries().path(name)
-            await cluster.load(program_image(file, reference, folder / f"{name}.tar"))
-        program = Path(os.environ[cert_manager.PROGRAM])
-        await cluster.load(program_image(program, cert_manager.IMAGE, folder / "cert-manager.tar"))
-        yield cluster
-    finally:
-        await cluster.delete()
+    programs = {
+        **{reference: await Binaries().path(name) for name, reference in MANAGERS.items()},
+        cert_manager.IMAGE: Path(os.environ[cert_manager.PROGRAM]),
+    }
+    with kind_cluster(f"charts-{uuid4().hex[:6]}", folder) as made:
+        archives = [
+            *(archive_of(name) for name in PROVIDERS),
+            *(
+                manager_image(program, reference, folder / f"{number}.tar")
+                for number, (reference, program) in enumerate(programs.items())
+            ),
+        ]
+        for archive in archives:
+            await asyncio.to_thread(made.load_archive, archive)
+        yield made
 
 
 def archive_of(name: str) -> Path:
@@ -112,18 +117,20 @@ async def is_available(client: Client, name: str) -> bool:
     )
 
 
-async def test_charts_then_clusterctl(kind: Kind, repository: Repository, tmp_path: Path) -> None:
+async def test_charts_then_clusterctl(
+    cluster: KindCluster, repository: Repository, tmp_path: Path
+) -> None:
     waiting = ("--wait-providers", "--wait-provider-timeout=1200")
     await repository.clusterctl(
         *("init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=-", *waiting),
-        kubeconfig=kind.kubeconfig,
+        kubeconfig=cluster.kubeconfig,
     )
-    async with Client(Config.from_kubeconfig(kind.kubeconfig)) as client:
+    async with Client(Config.from_kubeconfig(cluster.kubeconfig)) as client:
         metadata = {"name": "capelin-system", "labels": RESTRICTED}
         await client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         folder = our_charts(VERSION)["capelin"].write(tmp_path)
         tags = [f"--set={name}.image.tag={tag_of(name)}" for name in PROVIDERS]
-        flags = ("--namespace=capelin-system", f"--kubeconfig={kind.kubeconfig}")
+        flags = ("--namespace=capelin-system", f"--kubeconfig={cluster.kubeconfig}")
         await helm(
             Binaries(), "install", "capelin", str(folder), *flags, *tags, "--wait", "--timeout=20m"
         )
@@ -136,7 +143,7 @@ async def test_charts_then_clusterctl(kind: Kind, repository: Repository, tmp_pa
             *("generate", "cluster", "demo", "--infrastructure=capelin", "--target-namespace=demo"),
             f"--kubernetes-version={KUBERNETES}",
             *("--control-plane-machine-count=1", "--worker-machine-count=2"),
-            kubeconfig=kind.kubeconfig,
+            kubeconfig=cluster.kubeconfig,
         )
         manifests = [obj for obj in read_all_yaml(text) if obj]
         for manifest in sorted(manifests, key=lambda obj: obj["kind"] == "Cluster"):
@@ -149,7 +156,7 @@ async def test_charts_then_clusterctl(kind: Kind, repository: Repository, tmp_pa
         assert await is_available(client, "demo")
         await repository.clusterctl(
             *("init", "--control-plane=capelin", "--infrastructure=capelin", *waiting),
-            kubeconfig=kind.kubeconfig,
+            kubeconfig=cluster.kubeconfig,
         )
         for label in ("control-plane-capelin", "infrastructure-capelin"):
             found = await deployment(client, f"{label}-system", label)
