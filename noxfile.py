@@ -155,6 +155,13 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def pulumi(session: nox.Session) -> None:
+    """The program `dev` on a real Pulumi engine; the first run builds the engine, in minutes."""
+    install(session)
+    pytest(session, "-n0", "tests/pulumi")
+
+
+@nox.session(default=False)
 def e2e(session: nox.Session) -> None:
     """On a kind cluster; skips with the reason where there is no container engine or image."""
     install(session)

@@ -114,7 +114,7 @@ async def _follow_steps(
     except TimeoutError:
         raise WaitTimeoutError(
             f"Environment {environment.name} is not up after {deadline.within:.0f} s.",
-            reason=_waiting_for(current_status(environment)) or "It does not say why.",
+            reason=waiting_for(current_status(environment)) or "It does not say why.",
             hint=f"Its supervisor goes on trying; see capelin logs -e {environment.name}.",
         ) from None
 
@@ -152,10 +152,10 @@ class _ChecklistView(UpView):
             if stage.state == "Done" and line.state == "running":
                 self._checklist.end(line, seconds=stage.seconds)
             elif line.state == "running":
-                self._checklist.update(line, stage.message or _waiting_for(status))
+                self._checklist.update(line, stage.message or waiting_for(status))
 
 
-def _waiting_for(status: Status | None) -> str:
+def waiting_for(status: Status | None) -> str:
     """What the first process that is not ready says."""
     processes = status.processes if status is not None else []
     unready = [each for each in processes if each.phase != "Running" and each.message]

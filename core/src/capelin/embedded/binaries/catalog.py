@@ -146,11 +146,37 @@ CERT_MANAGER = Project(
     sources={"cert-manager": "github.com/cert-manager/cert-manager"},
     stamps={},
 )
-
+KIND = Project("kind", "kind", sources={}, stamps={})
+PULUMI = Project(
+    "pulumi",
+    "Pulumi",
+    sources={},
+    stamps={"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "{version}"},
+)
+# Later versions of the host are in no Go module.
+PULUMI_PYTHON = Project(
+    "pulumi-python",
+    "Pulumi's host of Python programs",
+    sources={"pulumi-python": "github.com/pulumi/pulumi/sdk/v3"},
+    stamps={"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "{version}"},
+)
 CRANE = Project("crane", "crane", sources={}, stamps={})
+
 PROJECTS = {
     project.name: project
-    for project in (KUBERNETES, ETCD, CLUSTER_API, KWOK, HELM, HELM_3, CERT_MANAGER, CRANE)
+    for project in (
+        KUBERNETES,
+        ETCD,
+        CLUSTER_API,
+        KWOK,
+        HELM,
+        HELM_3,
+        CERT_MANAGER,
+        CRANE,
+        KIND,
+        PULUMI,
+        PULUMI_PYTHON,
+    )
 }
 
 
@@ -213,6 +239,15 @@ COMPONENTS = {
         Component("helm", HELM, "helm.sh/helm/v4/cmd/helm", None, ("version", "--short")),
         Component("helm3", HELM_3, "helm.sh/helm/v3/cmd/helm", None, ("version", "--short")),
         Component("crane", CRANE, "github.com/google/go-containerregistry/cmd/crane"),
+        Component("kind", KIND, "sigs.k8s.io/kind", None, ("version",)),
+        Component(
+            "pulumi", PULUMI, "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", None, ("version",)
+        ),
+        Component(
+            "pulumi-language-python",
+            PULUMI_PYTHON,
+            "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",
+        ),
     )
 }
 

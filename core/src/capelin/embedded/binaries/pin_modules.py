@@ -20,6 +20,8 @@ from capelin.embedded.binaries.errors import BinariesError
 from capelin.embedded.binaries.go import Go, find_go, needed_go
 
 _LOCAL = re.compile(r"^\s*(?:replace )?(\S+) => \.\.?/", re.MULTILINE)
+_OLDEST_GO = "1.22"
+"""Before it, a line `go` was no promise: any Go would try, and fail late."""
 _FILES = ("go.mod", "go.sum", "tools.go")
 
 
@@ -44,6 +46,9 @@ RECIPES = {
     "helm3": Recipe(("helm.sh/helm/v3",)),
     "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),
     "crane": Recipe(("github.com/google/go-containerregistry",)),
+    "kind": Recipe(("sigs.k8s.io/kind",)),
+    "pulumi": Recipe(("github.com/pulumi/pulumi/pkg/v3",)),
+    "pulumi-python": Recipe(("github.com/pulumi/pulumi/sdk/v3",)),
 }
 
 
@@ -72,7 +77,8 @@ async def pin_modules(
 def go_mod(project: str, version: str, recipe: Recipe, upstream: Sequence[str]) -> str:
     """A `go.mod` that requires a project's modules as its own `go.mod` files have them."""
     major, minor, patch = version.removeprefix("v").split(".")
-    go = max((_go_line(text) for text in upstream), key=lambda text: [*map(int, text.split("."))])
+    needed = (_OLDEST_GO, *map(_go_line, upstream))
+    go = max(needed, key=lambda text: [*map(int, text.split("."))])
     lines = [f"module capelin/{project}", "", f"go {go}", "", "require ("]
     lines += [f"\t{module} {version}" for module in recipe.modules]
     lines.append(")")

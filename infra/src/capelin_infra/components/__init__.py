@@ -1,0 +1,1 @@
+"""Pulumi components: each wires one part of an environment, and waits until it can be used."""

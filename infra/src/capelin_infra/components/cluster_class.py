@@ -1,0 +1,52 @@
+"""The component that applies a ClusterClass and its templates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+from capelin.api import Unstructured
+
+from capelin_infra.components.objects import in_namespace, kubernetes_object
+from capelin_infra.demo import demo_manifests
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterClassArgs:
+    """Arguments of a ClusterClass."""
+
+    manifests: Sequence[Unstructured] | None = None
+    """The ClusterClass and its templates. Default: the one of Capelin's own providers."""
+    namespace: str = "default"
+    """Where Clusters of the class are made."""
+
+
+class ClusterClass(pulumi.ComponentResource):
+    """A ClusterClass, made after the templates that it refers to."""
+
+    name: pulumi.Output[str]
+    """The name that a Cluster refers to; known when the class is there."""
+    namespace: str
+
+    def __init__(
+        self,
+        resource_name: str,
+        args: ClusterClassArgs,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("capelin:components:ClusterClass", resource_name, None, opts)
+        manifests = demo_manifests() if args.manifests is None else args.manifests
+        ours = in_namespace(manifests, args.namespace)
+        classes = [each for each in ours if each["kind"] == "ClusterClass"]
+        if len(classes) != 1:
+            msg = f"the manifests have {len(classes)} ClusterClasses; one is needed"
+            raise ValueError(msg)
+        templates = [
+            kubernetes_object(resource_name, each, parent=self)
+            for each in ours
+            if each["kind"] != "ClusterClass"
+        ]
+        resource = kubernetes_object(resource_name, classes[0], parent=self, depends_on=templates)
+        self.namespace = args.namespace
+        name: str = classes[0]["metadata"]["name"]
+        self.name = resource.id.apply(lambda _: name)
+        self.register_outputs({"name": self.name})

@@ -1,0 +1,129 @@
+"""A Pulumi engine of its own for each test: the CLI, a state, the plugins on PATH."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from capelin.embedded.binaries import Binaries
+
+ROOT = Path(__file__).parents[2]
+_EXECUTOR = Path("python", "cmd", "pulumi-language-python-exec")
+
+
+@dataclass(slots=True)
+class Run:
+    """What a command of the CLI did."""
+
+    status: int
+    output: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Bed:
+    """A folder with all that the engine keeps, and the CLI."""
+
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    async def made(cls, folder: Path) -> "Bed":
+        """Get the CLI, the host of Python programs and the plugins."""
+        binaries = Binaries()
+        programs = await binaries.fetch(["pulumi", "pulumi-language-python"])
+        commands = folder / "bin"
+        for name in ("state", "home", "bin", "xdg"):
+            (folder / name).mkdir()
+        for name, binary in programs.items():
+            (commands / name).symlink_to(binary.path)
+        source = await binaries.module_dir("pulumi-python")
+        # A file of a module has no mode worth keeping.
+        shutil.copy(source / _EXECUTOR, commands)
+        (commands / _EXECUTOR.name).chmod(0o755)
+        plugin = shutil.which("pulumi-resource-kubernetes")
+        if plugin is not None:
+            (commands / "pulumi-resource-kubernetes").symlink_to(plugin)
+        else:
+            script(
+                commands / "pulumi-resource-kubernetes",
+                f"PYTHONPATH={ROOT}:$PYTHONPATH exec {sys.executable} "
+                '-m infra.tests.kubernetes_plugin "$@"',
+            )
+        script(
+            commands / "pulumi-resource-capelin",
+            f'exec {sys.executable} -c "from capelin_infra.plugin import main; main()" "$@"',
+        )
+        variables = {
+            **os.environ,
+            "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT / "infra" / "tests" / "without_pip"),
+            "PULUMI_HOME": str(folder / "home"),
+            "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+            "PULUMI_CONFIG_PASSPHRASE": "test",
+            "PULUMI_SKIP_UPDATE_CHECK": "1",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "1",
+            "XDG_STATE_HOME": str(folder / "xdg"),
+        }
+        return cls(folder, variables)
+
+    async def start(self, project: Path, *arguments: str) -> asyncio.subprocess.Process:
+        """Start a command of the CLI."""
+        return await asyncio.create_subprocess_exec(
+            self.folder / "bin" / "pulumi",
+            *arguments,
+            "--non-interactive",
+            cwd=project,
+            env=self.variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+
+    async def run(self, project: Path, *arguments: str, fails: bool = False) -> Run:
+        """Run a command of the CLI to its end."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        process = await self.start(project, *arguments)
+        output, _ = await process.communicate()
+        text = output.decode(errors="replace")
+        assert (process.returncode != 0) is fails, text
+        return Run(process.returncode or 0, text, loop.time() - began)
+
+    async def outputs(self, project: Path) -> dict[str, Any]:
+        """The outputs of the stack, secrets in plain text."""
+        run = await self.run(project, "stack", "output", "--json", "--show-secrets")
+        return json.loads(run.output)
+
+    async def resources(self, project: Path) -> list[dict[str, Any]]:
+        """The resources in the state."""
+        exported = json.loads((await self.run(project, "stack", "export")).output)
+        return exported["deployment"].get("resources", [])
+
+
+def script(path: Path, line: str) -> None:
+    """Write a shell script of one line."""
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+
+
+async def interrupted(process: asyncio.subprocess.Process) -> str:
+    """End a command as Ctrl-C does; returns what it printed."""
+    process.send_signal(signal.SIGINT)
+    output, _ = await process.communicate()
+    return output.decode(errors="replace")
+
+
+def copied_project(source: Path, to: Path, changes: Sequence[tuple[str, str]] = ()) -> Path:
+    """A project in a folder of its own: stacks write their settings beside it."""
+    shutil.copytree(source, to, ignore=shutil.ignore_patterns("Pulumi.*.yaml", "__pycache__"))
+    for old, new in changes:
+        file = to / "Pulumi.yaml"
+        file.write_text(file.read_text().replace(old, new))
+    return to
