@@ -9,16 +9,14 @@ import argparse
 import asyncio
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Coroutine, Generator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from capelin.embedded.addresses import free_port
 from rich.console import Console
@@ -74,12 +72,6 @@ def prepare(console: Console, folder: Path, interposed: Path, *, root: bool) -> 
     return Setting(folder, proxy, clock, root=root, has_clock=library is not None)
 
 
-async def _until_ended(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    await task
-
-
 def main() -> int:
     """Run a campaign, print what it saw, and fail if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
@@ -98,11 +90,7 @@ def main() -> int:
         written as file,
     ):
         setting = prepare(console, folder, Path(interposed) / "python", root=root)
-        # One that is ended early reports what it saw, and leaves nothing behind.
-        with suppress(KeyboardInterrupt, asyncio.CancelledError):
-            asyncio.run(
-                _until_ended(campaign(setting, options.faults, Journal(console, report, file)))
-            )
+        asyncio.run(campaign(setting, options.faults, Journal(console, report, file)))
     recovered = [recovery for recovery in report.recoveries if recovery.seconds is not None]
     console.print(table(report))
     console.print(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -242,10 +243,10 @@ class Churn:
         return self.steps > self.seen
 
 
-async def _until_done(action: Action) -> None:
+async def _until_done(action: Action, *, within: float = 15) -> None:
     while True:
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(within):
                 await action()
         except UNREACHABLE as error:
             reason = getattr(error, "reason", "")
@@ -295,8 +296,8 @@ def chosen(
 
 def shares(count: int) -> tuple[list[int], int, int]:
     """How many faults for each loaded cluster, the management cluster and the churning one."""
-    churning = count // 15
-    management = (count - churning) * 2 // 5
+    churning = count // 25
+    management = count // 6
     rest = count - churning - management
     first = (rest + 1) // 2
     return [first, rest - first], management, churning
@@ -316,27 +317,44 @@ async def campaign(setting: Setting, count: int, journal: Journal) -> None:
                 background += await cluster.put_under_load(tasks)
             for cluster in (*loaded, canary.cluster):
                 background.append(tasks.create_task(cluster.watch_for_lies(LIE_SECONDS)))
-            try:
-                await inject(setting, count, journal, loaded, canary, churn)
-            finally:
-                for task in background:
-                    task.cancel()
-        loads = [load for cluster in loaded for load in cluster.loads]
-        report.written = sum(len(load.written) for load in loads)
-        report.sent_requests = sum(load.sent for load in loads)
-        report.failed_requests = sum(len(load.failed) for load in loads)
-        report.failed_api_requests = setting.proxy.failed
-        for cluster in (*loaded, canary.cluster):
-            for lie in cluster.lies:
-                journal.problem(lie)
-        for cluster in loaded:
-            for name in sorted(await cluster.lost_writes()):
-                journal.problem(f"{cluster.name} lost an acknowledged write: {name}")
-        if report.problems:
-            _keep_evidence(journal.console, made)
+            lanes = tasks.create_task(inject(setting, count, journal, loaded, canary, churn))
+            # One that is ended early looks at what it did so far, and leaves nothing behind.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lanes.cancel)
+            await asyncio.wait({lanes})
+            for task in background:
+                task.cancel()
+        await _judge(setting, journal, loaded, canary.cluster)
         await _remove_clusters(journal, [*loaded, canary.cluster, churn.cluster])
     for command in mentioning(setting.folder, "environ"):
         journal.problem(f"orphan: {command}")
+
+
+async def _judge(
+    setting: Setting,
+    journal: Journal,
+    loaded: Sequence[ClusterUnderTest],
+    canary: ClusterUnderTest,
+) -> None:
+    """Find out whether a write was lost, or a condition lied."""
+    report = journal.report
+    loads = [load for cluster in loaded for load in cluster.loads]
+    report.written = sum(len(load.written) for load in loads)
+    report.sent_requests = sum(load.sent for load in loads)
+    report.failed_requests = sum(len(load.failed) for load in loads)
+    report.failed_api_requests = setting.proxy.failed
+    for lie in [lie for cluster in (*loaded, canary) for lie in cluster.lies]:
+        journal.problem(lie)
+    for cluster in loaded:
+        lost: set[str] = set()
+
+        async def look(cluster: ClusterUnderTest = cluster, lost: set[str] = lost) -> None:
+            lost.update(await cluster.lost_writes())
+
+        await _until_done(look, within=RECOVERY_LIMIT)
+        for name in sorted(lost):
+            journal.problem(f"{cluster.name} lost an acknowledged write: {name}")
+    if report.problems:
+        _keep_evidence(journal.console, canary.world)
 
 
 async def inject(

@@ -138,7 +138,7 @@ def test_a_ca_says_that_it_may_sign_and_lasts_ten_years() -> None:
     assert (constraints.critical, constraints.value.ca) == (True, True)
     assert (usage.critical, usage.value.key_cert_sign) == (True, True)
     assert ca.issuer == ca.subject
-    assert ca.not_valid_before_utc == datetime(2026, 3, 1, 11, 55, tzinfo=UTC)
+    assert ca.not_valid_before_utc == datetime(2025, 2, 28, 11, 55, tzinfo=UTC)
     assert ca.not_valid_after_utc == datetime(2036, 2, 27, 12, 0, tzinfo=UTC)
 
 

@@ -194,9 +194,9 @@ CERTIFICATES = {
     ),
     "a second too early": (
         CA.certificate_pem,
-        NOW - timedelta(minutes=5, seconds=1),
+        NOW - timedelta(days=366, minutes=5, seconds=1),
         "NotYetValid",
-        "certificate CN=corporate is not valid before 2026-03-01 at 11:55 UTC; ",
+        "certificate CN=corporate is not valid before 2025-02-28 at 11:55 UTC; ",
     ),
     "nameless": (
         own_ca(p256(), name=x509.Name([])).certificate_pem,
@@ -206,9 +206,9 @@ CERTIFICATES = {
     ),
     "not yet": (
         CA.certificate_pem,
-        NOW - DAY,
+        NOW - 400 * DAY,
         "NotYetValid",
-        "certificate CN=corporate is not valid before 2026-03-01 at 11:55 UTC; ",
+        "certificate CN=corporate is not valid before 2025-02-28 at 11:55 UTC; ",
     ),
     "ed25519": (ED25519.certificate_pem, NOW, "KeyNotSupported", "the key is Ed25519, "),
     "weak": (WEAK.certificate_pem, NOW, "KeyNotSupported", "the key is RSA with 1024 bits, "),
@@ -330,3 +330,8 @@ def test_refusals_say_nothing_of_the_key() -> None:
     with pytest.raises(InvalidPemError) as refused:
         read_ca(CA.certificate_pem, OTHER.private_key_pem, NOW)
     assert body not in str(refused.value)
+
+
+def test_an_authority_of_ours_that_was_made_while_the_clock_was_ahead_can_be_used() -> None:
+    made = new_ca("kubernetes", now=NOW + timedelta(days=300))
+    read_ca(made.certificate_pem, made.private_key_pem, NOW)

@@ -23,6 +23,10 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 CLOCK_SKEW = timedelta(minutes=5)
+CA_CLOCK_ERROR = timedelta(days=366)
+"""How long before its making a CA is valid. A leaf that was made while the clock was ahead is made
+again once it is right. A CA is kept, so it would be of no use until its time has come.
+"""
 """Certificates start this long before now, for machines whose clock is behind."""
 
 CA_VALIDITY = timedelta(days=3650)
@@ -70,7 +74,7 @@ def new_ca(
     """A self-signed certificate authority whose common name is `name`."""
     key = generate_key(algorithm)
     subject = distinguished_name(name, ())
-    start = _start(now)
+    start = _start(now - CA_CLOCK_ERROR)
     usage = _key_usage(signs=True, enciphers=True)
     certificate = (
         _builder(subject, subject, key, start=start, end=_end(now, validity))

@@ -1,11 +1,13 @@
 """A version that cannot be had: everything else goes on with the programs that run."""
 
+import signal
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from capelin.embedded.binaries import BinariesError, Binary
+from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.instances import Observed
 
@@ -13,6 +15,7 @@ from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .rig import KEY, OLD, Idle, Rig, all_ready_at_once, control_plane, settled
 
 MISSING = "v1.34.99"
+SCHEDULER = "kube-scheduler-0"
 
 
 class WithoutOne(Idle):
@@ -61,3 +64,37 @@ async def test_taking_it_back_changes_nothing_of_what_runs(idle: Rig) -> None:
     await idle.until(control_plane(MISSING), lambda observed: observed.blocked is not None)
     await idle.until(control_plane(OLD), settled)
     await until(lambda: idle.pids() == before)
+
+
+class Pruned(Idle):
+    """Programs of a cache that is pruned between two fetches."""
+
+    def prune(self) -> None:
+        self._program.unlink()
+
+    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
+        if not self._program.exists():
+            self._program.write_text("#!/bin/sh\nexec sleep 1000\n")
+            self._program.chmod(0o755)
+        return await super().fetch(names)
+
+
+async def test_programs_that_were_pruned_meanwhile_are_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_ready_at_once(monkeypatch)
+    programs = Pruned(tmp_path)
+    rig = Rig.on(tmp_path / "control-planes", programs)
+    await rig.until(control_plane(OLD), settled)
+    programs.prune()
+    scheduler = Process.adopt(rig.folder / "run", SCHEDULER)
+    assert scheduler is not None
+    scheduler.signal(signal.SIGKILL)
+    await scheduler.wait()
+    try:
+        await rig.until(
+            control_plane(OLD),
+            lambda seen: settled(seen) and rig.pids().get(SCHEDULER) not in {None, scheduler.pid},
+        )
+    finally:
+        await rig.backend.delete(KEY)

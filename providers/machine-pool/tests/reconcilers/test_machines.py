@@ -1,7 +1,7 @@
 """What becomes of a machine's status as its backend reports one state after the other."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
@@ -16,6 +16,7 @@ from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.reconcilers import MachineReconciler
+from capelin_machine_pool.reconcilers.machines import seconds_until
 
 from .fake_client import FakeClient
 from .fake_core import SameClient
@@ -154,3 +155,13 @@ async def test_pausing_changes_one_condition_and_leaves_the_others() -> None:
     assert [one for one in after if one.type != "Paused"] == [
         one for one in before if one.type != "Paused"
     ]
+
+
+@pytest.mark.parametrize(
+    ("away", "expected"),
+    [(timedelta(seconds=4), 4.0), (timedelta(hours=-1), 0.01), (timedelta(hours=3), 15.0)],
+)
+def test_a_machine_is_looked_at_again_soon_after_a_wrong_clock_was_set_right(
+    away: timedelta, expected: float
+) -> None:
+    assert seconds_until(NOW + away, NOW) == expected

@@ -9,6 +9,7 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
+from datetime import datetime
 from typing import Any, TypeVar
 
 from capelin.api import BaseObject
@@ -49,6 +50,7 @@ from capelin_machine_pool.status import is_provisioned, machine_conditions
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
+_LONGEST_WAIT = 15.0
 _RESYNC = 60.0
 _POOL_RESYNC = 300.0
 """Seconds after which to look again at a pool's machine. Core notices a deleted Node earlier and
@@ -128,7 +130,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
                 failure_domain=instance.failure_domain,
             )
         if observed.changes_at is not None:
-            return After(max(0.01, (observed.changes_at - ctx.now()).total_seconds()))
+            return After(seconds_until(observed.changes_at, ctx.now()))
         if not is_in_pool(obj):
             return After(_RESYNC)
         return After(_POOL_RESYNC * (1 + stable_fraction("look", obj.name)))
@@ -253,3 +255,8 @@ async def _first_uids(client: Client, cluster: ObjectKey) -> list[str]:
         parameters={"labelSelector": f"{CLUSTER_NAME_LABEL}={cluster.name}", "limit": "2"},
     )
     return [item["metadata"]["uid"] for item in listed["items"]]
+
+
+def seconds_until(moment: datetime, now: datetime) -> float:
+    """How long to wait for a moment: not for long, as a wrong clock may be set right meanwhile."""
+    return min(max(0.01, (moment - now).total_seconds()), _LONGEST_WAIT)

@@ -357,11 +357,16 @@ class ProcessesBackend:
             task.add_done_callback(lambda _: self._wake(key))
             raise Blocked("GettingPrograms", f"getting the programs of Kubernetes {version}")
         try:
-            return task.result()
+            programs = task.result()
         except BinariesError as error:
             # The next reconcile tries again: the network may have failed.
             self._fetching.pop(version, None)
             raise Blocked("VersionNotAvailable", f"spec.version: {error}") from error
+        if all(program.path.exists() for program in programs.values()):
+            return programs
+        # The cache was pruned meanwhile. The same program gets the same path again.
+        self._fetching.pop(version, None)
+        return await self._programs(key, version)
 
     async def _fetch(self, version: str) -> Mapping[Component, Program]:
         names: dict[Component, str] = {
