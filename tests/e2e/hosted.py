@@ -21,6 +21,7 @@ from .kind_cluster import KindCluster
 
 _URL = "/api/v1/namespaces/default/configmaps?number=[1-1000000]"
 _PAUSE_SECONDS = 0.05
+_LONGEST_LOAD = "900s"
 _CERTIFICATES = ("ca.crt", "client.crt", "client.key")
 
 
@@ -136,7 +137,11 @@ async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Callable[[]
         return all(len(lines) >= count for lines in answers.values())
 
     tasks = [asyncio.create_task(load.run())]
-    for where, prefix in (("outside", ()), ("on the node", ("docker", "exec", hosted.kind.node))):
+    for where, prefix in (
+        ("outside", ()),
+        # What an exec has started does not end with it.
+        ("on the node", ("docker", "exec", hosted.kind.node, "timeout", _LONGEST_LOAD)),
+    ):
         for protocol in ("http1.1", "http2"):
             lines = answers[f"{where}, {protocol}"] = []
             command = (*prefix, *_curl(config.server.address, folder, protocol))
