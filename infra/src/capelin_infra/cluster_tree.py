@@ -1,7 +1,7 @@
 """A workload cluster as a tree of its objects, each with what it says of itself."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from capelin.api import Model, ObjectMeta
@@ -135,6 +135,11 @@ def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
         *([Node("Workers", _worst(worker_nodes), children=worker_nodes)] if worker_nodes else []),
     ]
     return _node(parts.cluster, children)
+
+
+def with_children(node: Node, children: Sequence[Node]) -> Node:
+    """A node with further ones under it, before its own."""
+    return replace(node, children=(*children, *node.children)) if children else node
 
 
 def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:

@@ -17,6 +17,8 @@ from capelin.embedded.management import required_programs
 from rich.console import Console
 from rich.text import Text
 
+from capelin_infra.policies import undiscovered_extensions
+
 Verdict = Literal["good", "poor", "bad"]
 
 _GIGABYTE: Final = 1_000_000_000
@@ -55,6 +57,14 @@ async def check_machine(console: Console | None = None) -> bool:
     """Print what is found; tells whether `capelin up` can work here."""
     console = console or Console()
     findings = judge(await asyncio.to_thread(this_machine))
+    findings += [
+        Finding(
+            "poor",
+            f"Cluster API's core would not start again: it cannot discover {extension}",
+            "Start the extension, or remove its ExtensionConfig before core restarts.",
+        )
+        for extension in await undiscovered_extensions()
+    ]
     for each in findings:
         mark, style = _MARKS[each.verdict]
         console.print(Text.assemble((mark, style), f" {each.what}"))

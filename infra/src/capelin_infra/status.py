@@ -29,10 +29,18 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from capelin_infra.cluster_tree import ClusterObject, ClusterObjects, Node, State, build_tree
+from capelin_infra.cluster_tree import (
+    ClusterObject,
+    ClusterObjects,
+    Node,
+    State,
+    build_tree,
+    with_children,
+)
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.invocation import as_invoked
 from capelin_infra.listing import Format, print_data
+from capelin_infra.policies import read_results, waiting_nodes
 
 _LOOK_SECONDS: Final = 1.0
 _STYLES: Final[dict[State, str]] = {
@@ -147,7 +155,14 @@ async def _clusters(client: Client, *, whole: bool) -> list[Node]:
     except NotServed:
         # The API server is up, and the kinds are not installed yet.
         return []
-    return [build_tree(await _cluster_objects(client, each), whole=whole) for each in clusters]
+    results = await read_results(client)
+    return [
+        with_children(
+            build_tree(await _cluster_objects(client, each), whole=whole),
+            waiting_nodes(Cluster.read(each), results),
+        )
+        for each in clusters
+    ]
 
 
 async def _cluster_objects(client: Client, cluster: Unstructured) -> ClusterObjects:

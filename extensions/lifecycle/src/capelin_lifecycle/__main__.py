@@ -4,14 +4,19 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import yaml
 from capelin.client import Config
 from capelin.runtime.server import serve
+from capelin.yaml import read_all_yaml
 
+from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
+from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.engine import Engine, EngineOptions
 from capelin_lifecycle.extension import NAME, build
 
-_EPILOG = "The flags of every extension follow."
+_EPILOG = "`admission-policy FILE` prints admission policies. The flags of every extension follow."
 
 
 def parse(
@@ -41,8 +46,28 @@ def parse(
     return options, others
 
 
+def print_admission_policies(file: Path) -> int:
+    """Print the admission policies of the policies in a file; return the exit code."""
+    kinds = {kind.resource.kind: kind for kind in (LifecyclePolicy, ClusterLifecyclePolicy)}
+    try:
+        policies = [
+            kinds[manifest["kind"]].read(manifest) for manifest in read_all_yaml(file.read_text())
+        ]
+        printed = [obj for policy in policies for obj in admission_policies(policy)]
+    except (OSError, ValueError, KeyError, yaml.YAMLError, NotAdmissibleError) as error:
+        sys.stderr.write(f"{NAME}: {file}: {error}\n")
+        return 1
+    sys.stdout.write(yaml.safe_dump_all(printed, sort_keys=False))
+    return 0
+
+
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serve until SIGTERM, or print admission policies: `admission-policy FILE`."""
+    match sys.argv[1:]:
+        case ["admission-policy", file]:
+            sys.exit(print_admission_policies(Path(file)))
+        case _:
+            pass
     options, others = parse(sys.argv[1:], os.environ)
     serve(build(Engine(Config.find, options)), others)
 

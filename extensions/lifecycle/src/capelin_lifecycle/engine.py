@@ -82,6 +82,10 @@ class Engine:
         """The time."""
         return self._clock()
 
+    def recall(self, text: str) -> None:
+        """Remember policies from what was stored of them, for as long as they are not known."""
+        self._remembered = from_text(text)
+
     def is_discovered(self, handler: Handler) -> bool:
         """Whether discovery reports a handler now."""
         return handler.name in needed_handlers(self.policies)
@@ -138,7 +142,7 @@ class Engine:
             manager = Manager(MANAGER, self._reconcilers(config), self._manager_options(), config)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.store.follow(client))
-                tasks.create_task(self._recall(client, config.namespace))
+                tasks.create_task(self._read_stored(client, config.namespace))
                 tasks.create_task(manager.run())
 
     def _manager_options(self) -> Options:
@@ -154,7 +158,7 @@ class Engine:
             ClusterLifecyclePolicyReconciler(self.store),
         ]
 
-    async def _recall(self, client: Client, namespace: str) -> None:
+    async def _read_stored(self, client: Client, namespace: str) -> None:
         """Read what was stored of the policies, until they are known themselves."""
         while not self.store.knows_policies:
             # The policies themselves usually come first.
@@ -165,7 +169,7 @@ class Engine:
                 except ClientError as error:
                     log.warning("What was stored of the policies cannot be read: %s", error)
                 else:
-                    self._remembered = from_text(stored_text(found))
+                    self.recall(stored_text(found))
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

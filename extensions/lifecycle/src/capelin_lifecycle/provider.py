@@ -43,7 +43,13 @@ def provider() -> Provider:
         module="capelin_lifecycle",
         reconcilers=RECONCILERS,
         manager=MANAGER,
-        objects=[*roles(), memory(), *approval_policy(), extension_config()],
+        objects=[
+            *roles(),
+            memory(),
+            *approval_policy(),
+            *patches_policy(),
+            extension_config(),
+        ],
         on_request=True,
     )
 
@@ -122,7 +128,6 @@ def _aggregated(name: str, rules: list[Unstructured], *into: str) -> Unstructure
 
 def approval_policy() -> list[Unstructured]:
     """Lets nobody approve in the name of somebody else."""
-    name = f"{LABEL}-approvals"
     old = "oldObject != null && has(oldObject.metadata.annotations)"
     expression = (
         "!has(object.metadata.annotations) || object.metadata.annotations.all(key,"
@@ -131,37 +136,57 @@ def approval_policy() -> list[Unstructured]:
         f" || ({old} && key in oldObject.metadata.annotations"
         " && oldObject.metadata.annotations[key] == object.metadata.annotations[key]))"
     )
-    group = "admissionregistration.k8s.io/v1"
+    message = "an approval names the user who approves: set the annotation to your own user name"
+    resources = {
+        "apiGroups": ["cluster.x-k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["clusters"],
+    }
+    return _admission("approvals", resources, expression, message)
+
+
+def patches_policy() -> list[Unstructured]:
+    """Keeps versions of patches as they are: another patch would roll out machines.
+
+    A rule of the CRD would be refused, since versions can be large.
+    """
+    versions = "spec.action.patches.versions"
+    expression = (
+        "!has(object.spec.action.patches) || !has(oldObject.spec.action.patches)"
+        f" || object.{versions}.all(v, oldObject.{versions}.all(old,"
+        " old.name != v.name || old == v))"
+    )
+    message = "a version of patches cannot be changed: it would roll out machines; add another one"
+    resources = {
+        "apiGroups": [GROUP],
+        "apiVersions": ["*"],
+        "operations": ["UPDATE"],
+        "resources": [LifecyclePolicy.resource.plural, ClusterLifecyclePolicy.resource.plural],
+    }
+    return _admission("patches", resources, expression, message)
+
+
+def _admission(
+    name: str, resources: Unstructured, expression: str, message: str
+) -> list[Unstructured]:
+    """A ValidatingAdmissionPolicy with one rule, and its binding."""
+    group, metadata = "admissionregistration.k8s.io/v1", {"name": f"{LABEL}-{name}"}
     return [
         {
             "apiVersion": group,
             "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": name},
+            "metadata": metadata,
             "spec": {
                 "failurePolicy": "Fail",
-                "matchConstraints": {
-                    "resourceRules": [
-                        {
-                            "apiGroups": ["cluster.x-k8s.io"],
-                            "apiVersions": ["*"],
-                            "operations": ["CREATE", "UPDATE"],
-                            "resources": ["clusters"],
-                        }
-                    ]
-                },
-                "validations": [
-                    {
-                        "expression": expression,
-                        "message": "an approval names the user who approves: set the annotation"
-                        " to your own user name",
-                    }
-                ],
+                "matchConstraints": {"resourceRules": [resources]},
+                "validations": [{"expression": expression, "message": message}],
             },
         },
         {
             "apiVersion": group,
             "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
+            "metadata": metadata,
+            "spec": {"policyName": f"{LABEL}-{name}", "validationActions": ["Deny"]},
         },
     ]

@@ -61,6 +61,10 @@ def topology_problems(policy: KnownPolicy) -> list[str]:
 def _patch_problems(version: PatchVersion) -> Iterable[str]:
     for number, template in enumerate(version.templates):
         where = f"version {version.name}, templates[{number}]"
+        for index, operation in enumerate(template.operations):
+            is_given = "value" in operation.model_fields_set
+            if (operation.value_from is not None or is_given) == (operation.op == "Remove"):
+                yield f"{where}.operations[{index}]: Set and Append need a value, Remove has none"
         texts = [(f"{where}.when", template.when, True)]
         texts += [
             (f"{where}.operations[{index}].valueFrom", operation.value_from, False)

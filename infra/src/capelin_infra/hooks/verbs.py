@@ -31,6 +31,7 @@ from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import Target, registered
 from capelin_infra.invocation import as_invoked
 from capelin_infra.listing import Column, Format, print_data, print_list
+from capelin_infra.policies import policy_table, read_policies, read_results
 
 
 class CallFailedError(UserError):
@@ -108,8 +109,9 @@ async def ls(environment: str, *, output: Format) -> None:
     """List the environment's ExtensionConfigs and their handlers."""
     async with client_of(find_environment(environment)) as client:
         configs = sorted(await registered(client), key=lambda config: config.metadata.name)
+        policies, results = await read_policies(client), await read_results(client)
     if output in {"json", "yaml"}:
-        print_data([config.dump() for config in configs], output)
+        print_data([obj.dump() for obj in (*configs, *policies, *results)], output)
         return
     if not configs:
         Console().print(
@@ -127,6 +129,9 @@ async def ls(environment: str, *, output: Format) -> None:
         Column[_Listed]("DISCOVERED", lambda row: row.discovered),
     )
     print_list(rows, columns, lambda row: row.data, output)
+    if policies:
+        Console().print()
+        Console().print(policy_table(policies, results))
 
 
 async def discover(target: Target, *, output: Format) -> None:

@@ -1,0 +1,70 @@
+"""Admission policies from the rules of policies."""
+
+from pathlib import Path
+
+import pytest
+from capelin.client import Client
+from capelin.yaml import read_all_yaml
+from capelin_lifecycle.__main__ import parse, print_admission_policies
+from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
+
+from .factories import policy
+
+RULES = [
+    {"expression": "object.metadata.name.startsWith('now-')", "message": "a name"},
+    {"expression": "now > timestamp('2026-01-01T00:00:00Z')", "message": "a time"},
+]
+
+
+def test_rules_about_the_object_alone_are_taken() -> None:
+    made = policy(classes=["small"], action={"validate": {"rules": RULES}})
+    admission, binding = admission_policies(made)
+    assert [each["message"] for each in admission["spec"]["validations"]] == ["a name"]
+    assert len(admission["spec"]["matchConditions"]) == 2
+    assert binding["spec"]["policyName"] == admission["metadata"]["name"] == "lifecycle-team-p"
+    labels = {"kubernetes.io/metadata.name": "team"}
+    assert binding["spec"]["matchResources"]["namespaceSelector"] == {"matchLabels": labels}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"action": {"validate": {"rules": RULES[1:]}}},
+        {"action": {"validate": {"rules": RULES}}, "hook": "ValidateTopology"},
+    ],
+)
+def test_a_policy_without_such_rules_says_so(spec: dict[str, object]) -> None:
+    with pytest.raises(NotAdmissibleError):
+        admission_policies(policy("p", namespace="team", **spec))
+
+
+def test_the_program_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "kind: LifecyclePolicy\nmetadata: {name: a, namespace: team}\n"
+        "spec: {hook: BeforeClusterCreate, action: {validate: {rules:"
+        " [{expression: 'true', message: m}]}}}\n"
+    )
+    assert print_admission_policies(file) == 0
+    printed = read_all_yaml(capsys.readouterr().out)
+    assert [each["kind"] for each in printed] == [
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    ]
+    assert print_admission_policies(tmp_path / "missing.yaml") == 1
+    assert "missing.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("provider_crds")
+async def test_the_api_server_accepts_them(client: Client) -> None:
+    made = policy(classes=["small"], action={"validate": {"rules": RULES}})
+    for manifest in admission_policies(made):
+        await client.create(manifest, dry_run=True)
+
+
+def test_the_engines_flags_are_taken_out_of_the_servers() -> None:
+    options, others = parse(["--port=1", "--leader-elect", "--extension-config", "x"], {})
+    assert (options.leader_elect, options.extension_config, others) == (True, "x", ["--port=1"])
+    options, others = parse([], {"CAPELIN_LEADER_ELECT": "true"})
+    assert (options.leader_elect, options.extension_config, others) == (True, "lifecycle", [])

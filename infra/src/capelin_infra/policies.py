@@ -1,0 +1,121 @@
+"""What the lifecycle extension's policies are, and what Clusters wait for because of them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final, TypeVar
+
+from capelin.api import BaseObject
+from capelin.api.capi import Cluster, ExtensionConfig
+from capelin.client import Client, ClientError, NotServed
+from capelin.embedded.management import Environment, all_environments, current_status
+from capelin_lifecycle.api import (
+    ClusterLifecyclePolicy,
+    LifecyclePolicy,
+    LifecycleResult,
+    Phase,
+    Policy,
+)
+from rich.table import Table
+
+from capelin_infra.cluster_tree import Node, State
+from capelin_infra.connection import client_of
+
+ObjectT = TypeVar("ObjectT", bound=BaseObject)
+
+_STATES: Final[dict[Phase, State]] = {
+    "Waiting": "waiting",
+    "Running": "waiting",
+    "Failed": "bad",
+    "Done": "good",
+}
+
+
+async def read_policies(client: Client) -> list[Policy]:
+    """All policies; none if the extension is not installed."""
+    found = [*await _all(client, LifecyclePolicy), *await _all(client, ClusterLifecyclePolicy)]
+    return sorted(found, key=lambda policy: (policy.namespace or "", policy.name))
+
+
+async def read_results(client: Client, namespace: str | None = None) -> list[LifecycleResult]:
+    """All results; none if the extension is not installed."""
+    found = await _all(client, LifecycleResult, namespace)
+    return sorted(found, key=lambda result: (result.namespace or "", result.name))
+
+
+async def _all(client: Client, kind: type[ObjectT], namespace: str | None = None) -> list[ObjectT]:
+    try:
+        return (await client.list(kind, namespace)).items
+    except NotServed:
+        return []
+
+
+def waiting_nodes(cluster: Cluster, results: Iterable[LifecycleResult]) -> list[Node]:
+    """The policies that a Cluster waits for, with what for and since when."""
+    return [
+        Node(
+            title=f"{result.spec.hook}/{result.spec.policy.name}",
+            state=_STATES[result.status.phase],
+            version=result.spec.to_version or "",
+            message=f"{result.status.message} (since {_time(result.status.since)})",
+        )
+        for result in results
+        if result.spec.cluster.uid == cluster.uid
+        and result.status is not None
+        and result.status.phase != "Done"
+    ]
+
+
+def policy_table(policies: Sequence[Policy], results: Sequence[LifecycleResult]) -> Table:
+    """The policies, each with its results that are not done."""
+    table = Table("POLICY", "HOOK", "ACTION", "STATE", "CLUSTER", "SINCE", "MESSAGE", box=None)
+    for policy in policies:
+        name = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
+        state, message = _policy_state(policy)
+        table.add_row(name, policy.spec.hook, policy.spec.action.name, state, "", "", message)
+        for result in results:
+            status = result.status
+            if result.spec.policy.uid == policy.uid and status and status.phase != "Done":
+                cluster = f"{result.namespace}/{result.spec.cluster.name}"
+                since = _time(status.since)
+                table.add_row("", "", "", status.phase, cluster, since, status.message)
+    return table
+
+
+def _policy_state(policy: Policy) -> tuple[str, str]:
+    if policy.spec.suspend:
+        return "Suspended", ""
+    conditions = policy.status.conditions if policy.status else []
+    for condition in conditions:
+        if condition.type == "Valid" and condition.status != "True":
+            return "Invalid", condition.message
+    return ("Ready" if conditions else "Unknown"), ""
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+async def undiscovered_extensions() -> list[str]:
+    """ExtensionConfigs of running environments that Cluster API could not discover, with why.
+
+    Its core does not start again while there is one.
+    """
+    found: list[str] = []
+    for environment in all_environments():
+        if current_status(environment) is not None:
+            found += await _undiscovered(environment)
+    return found
+
+
+async def _undiscovered(environment: Environment) -> list[str]:
+    try:
+        async with client_of(environment) as client:
+            configs = (await client.list(ExtensionConfig)).items
+    except ClientError:
+        return []
+    return [
+        f"{config.name} of environment {environment.name}: {condition.message}"
+        for config in configs
+        for condition in config.status.conditions
+        if condition.type == "Discovered" and condition.status == "False"
+    ]

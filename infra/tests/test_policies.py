@@ -1,0 +1,88 @@
+"""What people see of policies, and of the Clusters that wait for them."""
+
+import io
+from typing import Any
+
+from capelin.testing.fake_client import FakeClient, cluster
+from capelin_infra.cluster_tree import Node, with_children
+from capelin_infra.policies import policy_table, read_policies, read_results, waiting_nodes
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+from rich.console import Console
+
+SINCE = "2026-11-22T08:30:00Z"
+
+
+def policy(**status: Any) -> LifecyclePolicy:
+    return LifecyclePolicy.read(
+        {
+            "metadata": {"name": "freeze", "namespace": "team", "uid": "p"},
+            "spec": {
+                "hook": "BeforeClusterUpgrade",
+                "action": {"approval": {"approvers": ["alice"]}},
+            },
+            "status": status,
+        }
+    )
+
+
+def result(uid: str, phase: str) -> LifecycleResult:
+    return LifecycleResult.read(
+        {
+            "metadata": {"name": f"r-{phase}".lower(), "namespace": "team"},
+            "spec": {
+                "policy": {
+                    "kind": "LifecyclePolicy",
+                    "namespace": "team",
+                    "name": "freeze",
+                    "uid": "p",
+                },
+                "cluster": {"name": "demo", "uid": uid},
+                "hook": "BeforeClusterUpgrade",
+                "toVersion": "v1.34.4",
+                "action": "approval",
+            },
+            "status": {"phase": phase, "message": "waits for alice", "since": SINCE},
+        }
+    )
+
+
+async def test_a_cluster_shows_what_it_waits_for_and_since_when() -> None:
+    client = FakeClient()
+    demo = client.add(cluster("demo", "team"))
+    results = [result(demo.uid, "Waiting"), result(demo.uid, "Done"), result("other", "Failed")]
+    (node,) = waiting_nodes(demo, results)
+    assert node.title == "BeforeClusterUpgrade/freeze"
+    assert node.message == "waits for alice (since 2026-11-22 08:30 UTC)"
+    assert (node.state, node.version) == ("waiting", "v1.34.4")
+    tree = with_children(Node("Cluster/demo", "good", children=(Node("Workers", "good"),)), [node])
+    assert [child.title for child in tree.children] == [node.title, "Workers"]
+    assert not tree.is_good
+
+
+def test_policies_are_listed_with_what_is_not_done() -> None:
+    invalid = {
+        "type": "Valid",
+        "status": "False",
+        "reason": "InvalidConfiguration",
+        "message": "no cron",
+        "lastTransitionTime": SINCE,
+    }
+    screen = io.StringIO()
+    table = policy_table(
+        [policy(conditions=[invalid])], [result("c", "Failed"), result("c", "Done")]
+    )
+    Console(file=screen, width=200).print(table)
+    text = screen.getvalue()
+    assert "team/freeze" in text
+    assert "Invalid" in text
+    assert "no cron" in text
+    assert "Failed" in text
+    assert "Done" not in text
+
+
+async def test_there_is_nothing_where_the_extension_is_not_installed() -> None:
+    client = FakeClient()
+    assert await read_policies(client) == []
+    assert await read_results(client) == []
+    client.add(policy())
+    assert [found.name for found in await read_policies(client)] == ["freeze"]
