@@ -237,7 +237,7 @@ async def shoal(
     with (tmp_path / "provider.log").open("wb") as log:
         ancestor = await asyncio.create_subprocess_exec(
             sys.executable,
-            Path(__file__).with_name("mortal.py"),
+            Path(__file__).with_name("killed_provider.py"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,

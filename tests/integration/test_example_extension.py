@@ -10,7 +10,7 @@ from capelin.client import Client, NotFound
 from capelin.testing.waiting import until
 
 from tests.extensions import HOST, certificates, example
-from tests.integration.held import PATIENCE, manifests
+from tests.integration.hooked_cluster import PATIENCE, manifests
 
 pytestmark = pytest.mark.timeout(600)
 

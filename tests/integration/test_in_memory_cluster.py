@@ -14,7 +14,7 @@ from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_infra.waiting import wait_until_ready
 
-from .held import PROGRAMS
+from .hooked_cluster import PROGRAMS
 from .pools import POOL, Whole, condition, pool_manifests
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(*PROGRAMS)]

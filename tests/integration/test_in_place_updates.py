@@ -10,7 +10,7 @@ from capelin.client import Client
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 
-from tests.integration.held import PATIENCE, PROGRAMS, Life, create, recorded, registered
+from tests.integration.hooked_cluster import PATIENCE, PROGRAMS, Life, create, recorded, registered
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.needs_programs(*PROGRAMS)]
 

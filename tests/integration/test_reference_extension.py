@@ -16,7 +16,15 @@ from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 
-from tests.integration.held import PATIENCE, PROGRAMS, START, Life, create, recorded, registered
+from tests.integration.hooked_cluster import (
+    PATIENCE,
+    PROGRAMS,
+    START,
+    Life,
+    create,
+    recorded,
+    registered,
+)
 from tests.integration.recorder import Exchange
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs_programs(*PROGRAMS)]

@@ -49,53 +49,17 @@ if TYPE_CHECKING:
     )
     from capelin.provider.reconciler import RECONCILE_FAILED, WAITING_FOR_OWNER, ProviderReconciler
 
-_LAZY = {
-    "blocked": ("Blocked",),
-    "context": (
-        "ControlPlaneContext",
-        "InfraClusterContext",
-        "InfraMachineContext",
-        "InfraMachinePoolContext",
-        "ProviderContext",
-    ),
-    "control_plane": ("ControlPlaneReconciler",),
-    "fields": (
-        "CONTRACTS",
-        "INFRA_CLUSTER",
-        "INFRA_MACHINE",
-        "TEMPLATE",
-        "ControlPlaneInitialization",
-        "ControlPlaneStatus",
-        "Endpoint",
-        "FailureDomain",
-        "FailureDomains",
-        "InfraClusterSpec",
-        "InfraClusterStatus",
-        "InfraMachinePoolSpec",
-        "InfraMachinePoolStatus",
-        "InfraMachineSpec",
-        "InfraMachineStatus",
-        "Initialization",
-        "MachineAddress",
-        "ProviderID",
-        "VersionCount",
-        "definition",
-        "template_of",
-    ),
-    "infrastructure": (
-        "InfraClusterReconciler",
-        "InfraMachinePoolReconciler",
-        "InfraMachineReconciler",
-    ),
-    "reconciler": ("RECONCILE_FAILED", "WAITING_FOR_OWNER", "ProviderReconciler"),
-}
-_HOME = {name: module for module, names in _LAZY.items() for name in names}
+_MODULES = ("blocked", "fields", "context", "reconciler", "control_plane", "infrastructure")
+"""Where the names are, those first that need little."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in __all__:
+        for module in _MODULES:
+            loaded = import_module(f"{__name__}.{module}")
+            if hasattr(loaded, name):
+                return getattr(loaded, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [

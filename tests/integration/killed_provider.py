@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Life:
-    """ScaleOptions what is done to the world, and ends when it is enough."""
+    """Counts the changes made to the world, and kills the process after the last allowed one."""
 
     def __init__(self, changes: int) -> None:
         self._left = changes
