@@ -1,0 +1,297 @@
+"""The engine on a real API server, asked as Cluster API asks."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, CoreEvent
+from capelin.client import Client, Config, ConfigError
+from capelin.runtime import Extension, RetryResponse
+from capelin.runtime.v1alpha1 import API_VERSION
+from capelin.testing.extensions import response_of
+from capelin.testing.fake_client import Clock
+from capelin.testing.waiting import until
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+from capelin_lifecycle.engine import Engine
+from capelin_lifecycle.extension import build
+from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS
+from capelin_lifecycle.memory import CONFIG_MAP, KEY
+
+pytestmark = pytest.mark.usefixtures("provider_crds")
+
+SATURDAY = datetime(2026, 11, 28, 20, 30, tzinfo=UTC)
+APPROVAL = "approval.runtime.capelin.cluster.x-k8s.io"
+
+
+@dataclass
+class Life:
+    """A namespace with Clusters, and an extension that is asked about them."""
+
+    client: Client
+    namespace: str
+    engine: Engine
+    extension: Extension
+    clock: Clock
+
+    async def cluster(self, name: str = "demo", version: str = "v1.34.4") -> Unstructured:
+        topology = {"classRef": {"name": "small"}, "version": version}
+        return await self.client.create(
+            {
+                "apiVersion": Cluster.resource.api_version,
+                "kind": "Cluster",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {"topology": topology},
+            },
+            resource=Cluster.resource,
+        )
+
+    async def policy(self, name: str, hook: str = "BeforeClusterUpgrade", **spec: Any) -> None:
+        action = spec.pop("action", {"approval": {"approvers": ["alice"]}})
+        await self.client.create(
+            {
+                "apiVersion": LifecyclePolicy.resource.api_version,
+                "kind": "LifecyclePolicy",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {"hook": hook, "action": action, **spec},
+            },
+            resource=LifecyclePolicy.resource,
+        )
+        await until(
+            lambda: self.engine.store.policy("LifecyclePolicy", self.namespace, name) is not None
+        )
+
+    async def ask(self, cluster: Unstructured, hook: str, handler: str = "gate") -> RetryResponse:
+        step = "".join(f"-{c.lower()}" if c.isupper() else c for c in hook).removeprefix("-")
+        request: Unstructured = {
+            "apiVersion": API_VERSION,
+            "kind": f"{hook}Request",
+            "cluster": await self.client.get(
+                Cluster.resource, cluster["metadata"]["name"], self.namespace
+            ),
+        }
+        if "Upgrade" in hook:
+            request["fromKubernetesVersion"] = "v1.33.13"
+            request["toKubernetesVersion"] = "v1.34.4"
+        return await response_of(self.extension, f"{step}-{handler}", request)
+
+    async def upgrade(self, cluster: Unstructured, handler: str = "gate") -> RetryResponse:
+        return await self.ask(cluster, "BeforeClusterUpgrade", handler)
+
+    async def approve(self, policy: str, cluster: str = "demo", by: str | None = "alice") -> None:
+        patch = {"metadata": {"annotations": {f"{APPROVAL}/{policy}": by}}}
+        await self.client.patch(Cluster, cluster, self.namespace, patch)
+
+    async def results(self) -> list[LifecycleResult]:
+        return (await self.client.list(LifecycleResult, self.namespace)).items
+
+    async def settled(self, cluster: Unstructured, message: str) -> RetryResponse:
+        """The answer when it has this message."""
+        return await until(lambda: self.upgrade(cluster), lambda seen: message in seen.message)
+
+
+@asynccontextmanager
+async def running(client: Client, config: Config, namespace: str) -> AsyncGenerator[Life]:
+    clock = Clock(SATURDAY)
+    engine = Engine(lambda: config, clock=clock)
+    async with engine.running():
+        yield Life(client, namespace, engine, build(engine), clock)
+
+
+@pytest.fixture
+async def life(client: Client, kubeconfig: Path, namespace: str) -> AsyncGenerator[Life]:
+    async with running(client, Config.from_kubeconfig(kubeconfig), namespace) as life:
+        yield life
+        await client.request(
+            "DELETE", LifecyclePolicy.resource.path(namespace), content_type="application/json"
+        )
+        await until(lambda: _is_empty(client, namespace))
+
+
+async def _is_empty(client: Client, namespace: str) -> bool:
+    return not (await client.list(LifecyclePolicy, namespace)).items
+
+
+def discovered(life: Life) -> set[str]:
+    names = {handler.name for handler in life.extension.discovery().handlers}
+    return names - set(TOPOLOGY_HANDLERS.values())
+
+
+async def test_an_upgrade_waits_for_its_approval_and_tells_so(life: Life) -> None:
+    cluster = await life.cluster()
+    assert (await life.upgrade(cluster)).retry_after_seconds == 0
+    assert discovered(life) == set()
+    await life.policy("freeze")
+    assert discovered(life) == {"before-cluster-upgrade-gate"}
+
+    blocked = await life.settled(cluster, "waits for approval by alice")
+    assert blocked.retry_after_seconds == 5
+    # Asked a thousand times, done once, and always the same.
+    for _ in range(20):
+        assert await life.upgrade(cluster) == blocked
+    (result,) = await life.results()
+    assert result.spec.to_version == "v1.34.4"
+    assert result.metadata.owner_references[0].name == "demo"
+
+    async def events() -> list[str]:
+        found = (await life.client.list(CoreEvent, life.namespace)).items
+        return [event.message or "" for event in found]
+
+    await until(events, lambda messages: any("policy freeze: waits" in m for m in messages))
+    await life.approve("freeze")
+    await until(lambda: life.upgrade(cluster), lambda seen: seen.retry_after_seconds == 0)
+    assert (await life.upgrade(cluster, "notice")).retry_after_seconds == 0
+
+
+async def test_a_window_opens_and_another_is_missed(life: Life) -> None:
+    window = {"schedule": "0 22 * * SAT", "timeZone": "Europe/Berlin", "duration": "2h"}
+    short = {"schedule": "0 3 * * SUN", "duration": "30m"}
+    cluster = await life.cluster()
+    await life.policy("night", action={"approval": {"window": window}})
+    await life.policy("missed", action={"approval": {"window": short, "expiry": "1s"}})
+    await life.settled(cluster, "policy night: waits for the maintenance window (0 22 * * SAT")
+    life.clock.now = datetime(2026, 11, 28, 21, 30, tzinfo=UTC)
+    # The results look at the clock again within seconds.
+    answer = await until(lambda: life.upgrade(cluster), lambda seen: "night" not in seen.message)
+    assert answer.message == (
+        "policy missed has failed: expired without the maintenance window (0 3 * * SUN, UTC)"
+    )
+    assert answer.retry_after_seconds == 30
+
+
+async def test_a_cluster_made_anew_under_the_same_name_starts_over(life: Life) -> None:
+    cluster = await life.cluster()
+    await life.policy("freeze")
+    await life.settled(cluster, "waits for approval")
+    await life.approve("freeze")
+    await until(lambda: life.upgrade(cluster), lambda seen: seen.retry_after_seconds == 0)
+    await life.client.delete(Cluster, "demo", life.namespace)
+    cluster = await life.cluster()
+    await life.settled(cluster, "waits for approval")
+    # The result of the Cluster that is gone goes as well.
+    await until(life.results, lambda results: len(results) == 1)
+
+
+async def test_an_upgrade_that_is_taken_back_starts_over(life: Life) -> None:
+    cluster = await life.cluster()
+    await life.policy("freeze")
+    await life.settled(cluster, "waits for approval")
+    patch = {"spec": {"topology": {"version": "v1.33.13"}}}
+    await life.client.patch(Cluster, "demo", life.namespace, patch)
+    await until(life.results, lambda results: not results)
+
+
+async def test_policies_of_a_greater_order_wait_for_the_others(life: Life) -> None:
+    cluster = await life.cluster()
+    await life.policy("second", order=2)
+    await life.policy("first", order=1, onFailure="Continue")
+    blocked = await life.settled(cluster, "waits for policy first")
+    assert blocked.message == "policy second: waits for policy first"
+    notice = await life.upgrade(cluster, "notice")
+    assert "policy first: waits for approval" in notice.message
+    assert discovered(life) == {"before-cluster-upgrade-gate", "before-cluster-upgrade-notice"}
+    await life.approve("first")
+    await life.settled(cluster, "policy second: waits for approval")
+    assert (await life.upgrade(cluster, "notice")).retry_after_seconds == 0
+
+
+async def test_a_policy_that_is_nonsense_disturbs_nobody_else(life: Life) -> None:
+    rules = [{"expression": "object.", "message": "m"}]
+    demo, other = await life.cluster(), await life.cluster("other")
+    selector = {"matchLabels": {"tier": "prod"}}
+    await life.policy("nonsense", clusterSelector=selector, action={"validate": {"rules": rules}})
+    patch = {"metadata": {"labels": {"tier": "prod"}}}
+    await life.client.patch(Cluster, "demo", life.namespace, patch)
+
+    async def condition() -> str:
+        policy = await life.client.get(LifecyclePolicy, "nonsense", life.namespace)
+        found = policy.status.conditions if policy.status else []
+        return "".join(each.message for each in found if each.type == "Valid")
+
+    await until(condition, lambda text: "rules[0].expression: Syntax error" in text)
+    blocked = await life.upgrade(demo)
+    assert "policy nonsense cannot be used: rules[0].expression" in blocked.message
+    assert (await life.upgrade(other)).retry_after_seconds == 0
+    assert not await life.results()
+
+
+async def test_rules_hold_an_upgrade_up_until_the_cluster_keeps_them(life: Life) -> None:
+    cluster = await life.cluster()
+    rules = [
+        {
+            "expression": "has(object.metadata.labels) && 'owner' in object.metadata.labels",
+            "message": "the label owner is missing",
+        },
+        {
+            "expression": "semver(toVersion, true).minor() - semver(fromVersion, true).minor() < 2",
+            "message": "an upgrade goes one minor version at a time",
+        },
+    ]
+    await life.policy("rules", action={"validate": {"rules": rules}})
+    answer = await life.settled(cluster, "the label owner is missing")
+    assert "one minor" not in answer.message
+    patch = {"metadata": {"labels": {"owner": "alice"}}}
+    await life.client.patch(Cluster, "demo", life.namespace, patch)
+    await until(lambda: life.upgrade(cluster), lambda seen: seen.retry_after_seconds == 0)
+
+
+async def test_a_policy_that_goes_takes_its_results_with_it(life: Life) -> None:
+    cluster = await life.cluster()
+    await life.policy("freeze")
+    await life.settled(cluster, "waits for approval")
+    await life.client.delete(LifecyclePolicy, "freeze", life.namespace)
+    await until(life.results, lambda results: not results)
+    await until(lambda: _is_empty(life.client, life.namespace))
+    assert (await life.upgrade(cluster)).retry_after_seconds == 0
+    await until(lambda: discovered(life), lambda names: not names)
+
+
+async def test_a_suspended_policy_is_left_out(life: Life) -> None:
+    cluster = await life.cluster()
+    await life.policy("freeze", suspend=True)
+    assert (await life.upgrade(cluster)).retry_after_seconds == 0
+    assert discovered(life) == set()
+
+
+async def test_an_extension_that_cannot_read_its_policies_remembers_them(
+    client: Client, kubeconfig: Path, namespace: str
+) -> None:
+    """Discovery is answered, Clusters without policies go on, and the others wait."""
+    config = Config.from_kubeconfig(kubeconfig)
+    async with running(client, config, namespace) as life:
+        selector = {"matchLabels": {"tier": "prod"}}
+        await life.policy("freeze", clusterSelector=selector)
+        demo, other = await life.cluster(), await life.cluster("other")
+        patch = {"metadata": {"labels": {"tier": "prod"}}}
+        await client.patch(Cluster, "demo", namespace, patch)
+        remembered = await _stored(client, config)
+        before = life.extension.discovery()
+
+    def unreadable() -> Config:
+        raise ConfigError("no credentials")
+
+    engine = Engine(unreadable)
+    engine.recall(remembered)
+    async with engine.running():
+        broken = Life(client, namespace, engine, build(engine), Clock())
+        assert broken.extension.discovery() == before
+        answer = await broken.upgrade(demo)
+        assert answer.message == "policy freeze: the policies have not been read yet"
+        assert answer.retry_after_seconds == 10
+        assert (await broken.upgrade(other)).retry_after_seconds == 0
+    await client.patch(LifecyclePolicy, "freeze", namespace, {"metadata": {"finalizers": None}})
+    await client.delete(LifecyclePolicy, "freeze", namespace)
+
+
+async def _stored(client: Client, config: Config) -> str:
+    async def text() -> str:
+        found = await client.find(ConfigMap, CONFIG_MAP, config.namespace)
+        return found.data.get(KEY, "") if found else ""
+
+    await client.apply(ConfigMap.of(CONFIG_MAP, config.namespace))
+    return await until(text, lambda stored: "freeze" in stored)
