@@ -136,8 +136,8 @@ def test_its_image_is_given_what_its_package_is_made_of(folder: Path) -> None:
 
 
 def test_the_key_that_its_readme_makes_is_not_committed(folder: Path) -> None:
-    (key,) = re.findall(r"-keyout (\S+)", (folder / "README.md").read_text())
-    assert f"{Path(key).parent}/" in (folder / ".gitignore").read_text().splitlines()
+    (certificates,) = re.findall(r"hooks certificate (\S+)", (folder / "README.md").read_text())
+    assert f"{certificates}/" in (folder / ".gitignore").read_text().splitlines()
 
 
 def test_nothing_is_left_to_fill_in(folder: Path) -> None:

@@ -37,7 +37,7 @@ ext = Extension("guard")
 
 
 @ext.handler(BeforeClusterUpgrade, name="no-upgrades")
-def no_upgrades(call: Call[BeforeClusterUpgrade]) -> Response:
+def no_upgrades(call: Call[BeforeClusterUpgrade, None]) -> Response:
     if "guard/no-upgrades" in call.request.cluster.metadata.annotations:
         return retry_after(1, "annotation guard/no-upgrades forbids upgrades")
     return proceed()
