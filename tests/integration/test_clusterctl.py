@@ -17,7 +17,7 @@ from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
 from capelin_infra.release.charts import dump_yaml
-from capelin_infra.release.components import escape, metadata_file
+from capelin_infra.release.components import escape
 from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.provider import provider as machine_pool
 
@@ -179,26 +179,28 @@ def add_old_version(
         "rules": [],
     }
     file.write_text(escape("---\n".join(dump_yaml(obj) for obj in [*objects, role])))
-    for label in PROVIDERS:
-        metadata = repository.file(label, version).with_name("metadata.yaml")
-        metadata.write_text(metadata_file({(0, 0): "v1beta2", (0, 1): "v1beta2"}))
 
 
 async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Repository) -> None:
     client, kubeconfig = bare
     for version, stored, served in (
-        ("0.0.8", "v1alpha0", ["v1alpha0"]),
-        ("0.0.9", "v1alpha1", ["v1alpha0", "v1alpha1"]),
+        ("0.1.0-alpha.1", "v1alpha0", ["v1alpha0"]),
+        ("0.1.0-alpha.2", "v1alpha1", ["v1alpha0", "v1alpha1"]),
     ):
         await repository.add_capelin(version)
         add_old_version(repository, version, stored=stored, served=served)
     flags = ("--core=cluster-api", "--bootstrap=kubeadm")
     await repository.clusterctl(
-        *("init", *flags, "--control-plane=capelin:v0.0.8", "--infrastructure=capelin:v0.0.8"),
+        *(
+            "init",
+            *flags,
+            "--control-plane=capelin:v0.1.0-alpha.1",
+            "--infrastructure=capelin:v0.1.0-alpha.1",
+        ),
         kubeconfig=kubeconfig,
     )
     expected = {"cluster-api": CLUSTER_API, "bootstrap-kubeadm": CLUSTER_API}
-    assert await installed(client) == expected | dict.fromkeys(PROVIDERS, "v0.0.8")
+    assert await installed(client) == expected | dict.fromkeys(PROVIDERS, "v0.1.0-alpha.1")
     group, namespace = "infrastructure.cluster.x-k8s.io", "default"
     pool = {
         "apiVersion": f"{group}/v1alpha0",
@@ -207,7 +209,7 @@ async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Re
         "spec": {},
     }
     await client.create(pool)
-    for version in ("v0.0.9", f"v{VERSION}"):
+    for version in ("v0.1.0-alpha.2", f"v{VERSION}"):
         await repository.clusterctl(
             *("upgrade", "apply", f"--control-plane=capelin:{version}"),
             f"--infrastructure=capelin:{version}",
