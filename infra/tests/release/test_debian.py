@@ -169,7 +169,7 @@ def test_a_closure_takes_what_exists_and_leaves_out_what_scripts_need() -> None:
 
 
 def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    names = ("base-files", "ca-certificates", "netbase", "python3.11", "tzdata")
+    names = ("base-files", "ca-certificates", "libstdc++6", "netbase", "python3.11", "tzdata")
     entries = [
         {
             "Package": name,

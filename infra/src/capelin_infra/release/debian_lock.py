@@ -20,8 +20,10 @@ from capelin_infra.release.debian import (
 )
 from capelin_infra.release.downloads import read_url
 
-ROOTS = ("base-files", "ca-certificates", "netbase", "python3.11", "tzdata")
-"""What an image needs by itself; packages that they depend on follow."""
+ROOTS = ("base-files", "ca-certificates", "libstdc++6", "netbase", "python3.11", "tzdata")
+"""What an image needs by itself; packages that they depend on follow.
+
+Wheels that are written in C++ bring everything but its library."""
 EXCLUDED = frozenset({"awk", "debconf", "dpkg", "install-info", "mawk", "openssl"})
 """Dependencies of installation scripts only. All of them bring a shell or need one."""
 ARCHITECTURES = ("amd64", "arm64")
