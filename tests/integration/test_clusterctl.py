@@ -158,18 +158,13 @@ async def kind_of(client: Client, name: str) -> Unstructured:
 POOLS = "capelinmachinepools.infrastructure.cluster.x-k8s.io"
 
 
-def add_old_version(
-    repository: Repository, version: str, *, stored: str, served: list[str]
-) -> None:
-    """Make an earlier release up: other versions of the kind of pools, and a role that went."""
+def add_old_role(repository: Repository, version: str) -> None:
+    """Make an earlier release up, with a role that is gone since, and a kind without a field."""
     file = repository.file("infrastructure-capelin", version)
     objects = render_template(file.read_text(), {})
     for obj in objects:
         if obj["metadata"]["name"] == POOLS:
-            (only,) = obj["spec"]["versions"]
-            obj["spec"]["versions"] = [
-                {**only, "name": name, "storage": name == stored} for name in served
-            ]
+            del obj["spec"]["versions"][0]["additionalPrinterColumns"]
     name = "infrastructure-capelin-system-old"
     labels = {"cluster.x-k8s.io/provider": "infrastructure-capelin"}
     role: Unstructured = {
@@ -183,12 +178,9 @@ def add_old_version(
 
 async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Repository) -> None:
     client, kubeconfig = bare
-    for version, stored, served in (
-        ("0.1.0-alpha.1", "v1alpha0", ["v1alpha0"]),
-        ("0.1.0-alpha.2", "v1alpha1", ["v1alpha0", "v1alpha1"]),
-    ):
-        await repository.add_capelin(version)
-        add_old_version(repository, version, stored=stored, served=served)
+    old = "0.1.0-alpha.1"
+    await repository.add_capelin(old)
+    add_old_role(repository, old)
     flags = ("--core=cluster-api", "--bootstrap=kubeadm")
     await repository.clusterctl(
         *(
@@ -200,23 +192,25 @@ async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Re
         kubeconfig=kubeconfig,
     )
     expected = {"cluster-api": CLUSTER_API, "bootstrap-kubeadm": CLUSTER_API}
-    assert await installed(client) == expected | dict.fromkeys(PROVIDERS, "v0.1.0-alpha.1")
+    assert await installed(client) == expected | dict.fromkeys(PROVIDERS, f"v{old}")
+    assert "infrastructure-capelin-system-old" in await cluster_roles(
+        client, "infrastructure-capelin"
+    )
     group, namespace = "infrastructure.cluster.x-k8s.io", "default"
     pool = {
-        "apiVersion": f"{group}/v1alpha0",
+        "apiVersion": f"{group}/v1alpha1",
         "kind": "CapelinMachinePool",
         "metadata": {"name": "kept", "namespace": namespace},
         "spec": {},
     }
     await client.create(pool)
-    for version in ("v0.1.0-alpha.2", f"v{VERSION}"):
-        await repository.clusterctl(
-            *("upgrade", "apply", f"--control-plane=capelin:{version}"),
-            f"--infrastructure=capelin:{version}",
-            kubeconfig=kubeconfig,
-        )
-        assert await installed(client) == expected | dict.fromkeys(PROVIDERS, version)
-    assert (await kind_of(client, POOLS))["status"]["storedVersions"] == ["v1alpha1"]
+    await repository.clusterctl(
+        *("upgrade", "apply", f"--control-plane=capelin:v{VERSION}"),
+        f"--infrastructure=capelin:v{VERSION}",
+        kubeconfig=kubeconfig,
+    )
+    assert await installed(client) == expected | dict.fromkeys(PROVIDERS, f"v{VERSION}")
+    assert (await kind_of(client, POOLS))["spec"]["versions"][0]["additionalPrinterColumns"]
     path = f"/apis/{group}/v1alpha1/namespaces/{namespace}/capelinmachinepools/kept"
     assert (await client.request("GET", path))["metadata"]["name"] == "kept"
     assert await cluster_roles(client, "infrastructure-capelin") == {
