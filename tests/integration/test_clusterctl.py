@@ -83,7 +83,6 @@ async def test_a_cluster_of_every_flavour_becomes_available(
     flavour: str,
 ) -> None:
     name = f"flavour-{flavour or 'default'}"
-    await management_cluster.require("kubeadm-bootstrap")
     await management.apply(Namespace.of(name))
     arguments = [
         *("generate", "cluster", name, "--infrastructure=capelin", f"--target-namespace={name}"),

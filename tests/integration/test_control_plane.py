@@ -17,7 +17,8 @@ from capelin.api.capi import (
 )
 from capelin.api.core import Namespace, Secret
 from capelin.client import Client
-from capelin.contract import is_controlled_by
+from capelin.contract import PAUSED_ANNOTATION, is_controlled_by
+from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER
@@ -148,11 +149,9 @@ async def test_the_preflight_checks_of_machine_sets_read_our_versions(whole: Who
         return await machines() == 1
 
     await until(has_one)
-    # A version that cannot be had keeps the control plane from where it is to be for good.
-    _, minor, patch = VERSION.split(".")
-    ahead = f"v1.{minor}.{int(patch) + 50}"
-    spec = {"spec": {"version": ahead}}
-    await whole.management.patch(CapelinControlPlane, whole.name, whole.namespace, spec)
+    # A control plane that is left alone stays behind its version for good.
+    ahead = KNOWN_KUBERNETES[KNOWN_KUBERNETES.index(VERSION) + 1]
+    await change_while_paused(whole, paused="true", version=ahead)
     scaled = {"spec": {"replicas": 2}}
     await whole.management.patch(MachineDeployment, "workers", whole.namespace, scaled)
 
@@ -163,6 +162,16 @@ async def test_the_preflight_checks_of_machine_sets_read_our_versions(whole: Who
 
     await until(is_held)
     assert await machines() == 1
+    await change_while_paused(whole, paused=None, version=VERSION)
+
+
+async def change_while_paused(whole: Whole, *, paused: str | None, version: str) -> None:
+    """Give the control plane a version, and begin or end to leave it alone."""
+    change = {
+        "metadata": {"annotations": {PAUSED_ANNOTATION: paused}},
+        "spec": {"version": version},
+    }
+    await whole.management.patch(CapelinControlPlane, whole.name, whole.namespace, change)
 
 
 @pytest.fixture

@@ -23,11 +23,13 @@ from capelin.embedded.management import (
 from capelin.errors import BusyError
 
 _SECONDS: Final = 240.0
+_BOOTSTRAP: Final = "kubeadm-bootstrap"
+"""Clusters of our kinds need it, and it can run in any number of environments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagementCluster:
-    """Cluster API's core, and the providers of all installed packages."""
+    """Cluster API's core and kubeadm bootstrap provider, and those of all installed packages."""
 
     environment: Environment
 
@@ -62,7 +64,9 @@ async def started(folder: Path) -> ManagementCluster:
 
 async def _bring_up(environment: Environment, providers: tuple[str, ...] = ()) -> None:
     request = UpRequest(
-        kubernetes_version=TESTED_KUBERNETES[-1], providers=providers, durable=False
+        kubernetes_version=TESTED_KUBERNETES[-1],
+        providers=(_BOOTSTRAP, *providers),
+        durable=False,
     )
     while True:
         try:

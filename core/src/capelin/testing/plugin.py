@@ -79,7 +79,8 @@ def kubeconfig(api_server: "ApiServer") -> Path:
 def management_cluster(capelin_test_run: Path) -> "ManagementCluster":
     """Cluster API's core and all installed providers, shared by the whole test run.
 
-    `await management_cluster.require("kubeadm", "dev")` adds providers of Cluster API's.
+    The kubeadm bootstrap provider is there; `await management_cluster.require("kubeadm", "dev")`
+    adds others of Cluster API's.
     """
     from capelin.testing.run import shared_management_cluster
 

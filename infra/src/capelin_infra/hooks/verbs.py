@@ -144,7 +144,7 @@ async def discover(target: Target, *, output: Format) -> None:
 _COLUMNS = (
     Column[_Listed]("HANDLER", lambda row: row.name),
     Column[_Listed]("HOOK", lambda row: row.hook),
-    Column[_Listed]("VERSION", lambda row: row.version, wide=True),
+    Column[_Listed]("VERSION", lambda row: row.version),
     Column[_Listed]("TIMEOUT", lambda row: row.timeout),
     Column[_Listed]("ON FAILURE", lambda row: row.on_failure),
 )
