@@ -7,6 +7,7 @@ import pytest
 from capelin.api.capi import Cluster, ExtensionConfig
 from capelin.api.core import Namespace
 from capelin.client import Client, NotFound
+from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 
 from tests.extensions import HOST, certificates, example
@@ -38,8 +39,9 @@ async def create(client: Client) -> None:
 
 
 async def test_a_protected_cluster_is_deleted_only_when_it_is_released(
-    management: Client, tmp_path: Path
+    management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> None:
+    await management_cluster.require("kubeadm", "dev")
     await management.create(Namespace.of(NAME))
     ca = certificates(tmp_path)
     async with example(PROGRAM, tmp_path) as running:
