@@ -22,7 +22,7 @@ from .homes import Home, processes
 
 pytestmark = pytest.mark.timeout(900)
 
-UP_SECONDS = 15.0
+UP_SECONDS = 20.0
 DOWN_SECONDS = 5.0
 
 
