@@ -1,5 +1,7 @@
 """A seeded campaign of faults under load: `python -m tests.faults [--faults N] [--seed N]`.
 
+`--planned N` makes planned changes instead, in which no request may be lost.
+
 Two clusters, each with three etcd members and two API servers, are written to all the time, a
 third is changed, and a fourth is made, scaled, upgraded, renewed and deleted again and again, while
 faults are injected into each of them, into the management cluster and into the machine.
@@ -9,38 +11,23 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 from capelin.embedded.addresses import free_port
 from rich.console import Console
-from rich.table import Table
 
-from tests.faults.campaign import Journal, Report, Setting, campaign
+from tests.faults.campaign import Setting, campaign
 from tests.faults.interposer import ApiProxy, Clock, faketime_library, python_of_campaign
+from tests.faults.planned import planned_changes
+from tests.faults.report import Journal, Report
 
 DISK = "4g"
-
-
-def percentile(times: Sequence[float], share: float) -> float:
-    """The smallest time that such a share of all times does not exceed."""
-    ordered = sorted(times)
-    return ordered[max(0, -(-len(ordered) * int(share * 100) // 100) - 1)]
-
-
-def table(report: Report) -> Table:
-    """Recovery times per kind of fault."""
-    made = Table("fault", "times", "median s", "p95 s", "longest s", title="recovery")
-    for name, times in report.by_fault().items():
-        figures = (statistics.median(times), percentile(times, 0.95), max(times))
-        made.add_row(name, f"{len(times)}", *(f"{figure:.1f}" for figure in figures))
-    return made
 
 
 @contextmanager
@@ -58,7 +45,9 @@ def small_disk(*, root: bool) -> Generator[Path]:
             subprocess.run(["umount", "--lazy", name], check=True)
 
 
-def prepare(console: Console, folder: Path, interposed: Path, *, root: bool) -> Setting:
+def prepare(
+    console: Console, folder: Path, interposed: Path, minutes: float, *, root: bool
+) -> Setting:
     """Interpose the clock and the API, and say what cannot be broken on this machine."""
     if not root:
         console.print("no disk is filled: a file system of its own needs root")
@@ -69,18 +58,23 @@ def prepare(console: Console, folder: Path, interposed: Path, *, root: bool) -> 
     # The supervisor of the environment, and so the providers, are started with it.
     sys.executable = str(python_of_campaign(interposed, proxy.port, library))
     clock = Clock(interposed / "clock")
-    return Setting(folder, proxy, clock, root=root, has_clock=library is not None)
+    has_clock = library is not None
+    return Setting(folder, proxy, clock, root=root, has_clock=has_clock, minutes=minutes)
 
 
 def main() -> int:
     """Run a campaign, print what it saw, and fail if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--faults", type=int, default=40, help="how many (40)")
+    parser.add_argument("--minutes", type=float, default=600, help="end after so many (600)")
+    parser.add_argument("--planned", type=int, metavar="N", help="planned changes instead")
     parser.add_argument("--seed", type=int, default=1, help="the same seed, the same faults (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="a JSON line for each fault")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 100)
+    if options.planned is not None:
+        return planned(console, options.planned, options.seed)
     root = os.geteuid() == 0
     report = Report(options.seed)
     written = nullcontext() if options.journal is None else options.journal.open("a")
@@ -89,12 +83,12 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="capelin-interposed-") as interposed,
         written as file,
     ):
-        setting = prepare(console, folder, Path(interposed) / "python", root=root)
+        setting = prepare(console, folder, Path(interposed) / "python", options.minutes, root=root)
         asyncio.run(campaign(setting, options.faults, Journal(console, report, file)))
-    recovered = [recovery for recovery in report.recoveries if recovery.seconds is not None]
-    console.print(table(report))
+    console.print(report.table())
     console.print(
-        f"{len(recovered)} faults recovered from; {report.written} writes acknowledged, "
+        f"{report.recovered} of {len(report.recoveries)} faults recovered from; "
+        f"{report.compared} of {report.written} acknowledged writes compared, "
         f"{report.failed_requests} of {report.sent_requests} requests failed while something was "
         f"broken; {report.changes} changes during faults; {report.churned} clusters made and "
         f"deleted; {report.failed_api_requests} requests of providers failed on purpose"
@@ -103,7 +97,19 @@ def main() -> int:
         console.print(f"[red]{problem}[/]")
     if options.json is not None:
         options.json.write_text(json.dumps(asdict(report), indent=2) + "\n")
-    return 1 if report.problems or len(recovered) < options.faults else 0
+    return 1 if report.problems or report.recovered < options.faults else 0
+
+
+def planned(console: Console, count: int, seed: int) -> int:
+    """Make planned changes, print what was seen, and fail if a request was lost."""
+    with tempfile.TemporaryDirectory(prefix="capelin-planned-") as folder:
+        report = asyncio.run(planned_changes(Path(folder), count, seed, console))
+    console.print(report.table())
+    for name, sent in report.sent.items():
+        console.print(f"{name}: {sent} requests, {report.postponed[name]} asked to come later")
+    for problem in report.problems:
+        console.print(f"[red]{problem}[/]")
+    return 1 if report.problems or report.changes < count else 0
 
 
 if __name__ == "__main__":

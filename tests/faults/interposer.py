@@ -23,7 +23,7 @@ from aiohttp import (
     TCPConnector,
     web,
 )
-from capelin.client import Config, tls_context
+from capelin.client import Config, Server, tls_context
 from yarl import URL
 
 _HOST = "127.0.0.1"
@@ -51,6 +51,7 @@ class ApiProxy:
     """The share of requests that fail, as long as there is an error."""
     random: Random = Random(0)  # noqa: S311, RUF009 - which requests fail is no secret
     failed: int = 0
+    _server: Server | None = None
     _session: ClientSession | None = None
     _ended: asyncio.Event | None = None
 
@@ -129,7 +130,8 @@ class ApiProxy:
 
     @asynccontextmanager
     async def _send(self, request: web.Request) -> AsyncGenerator[ClientResponse]:
-        server = Config.from_kubeconfig(self.kubeconfig).server
+        # It never changes, and providers ask often.
+        server = self._server = self._server or Config.from_kubeconfig(self.kubeconfig).server
         if self._session is None:
             assert isinstance(server.ca, bytes)
             # No certificate of ours: each provider is known by its own token.

@@ -35,7 +35,8 @@ CONTROL_PLANES, POOLS = "control-plane-capelin", "infrastructure-capelin"
 AUTHORITIES = ("ca", "etcd", "proxy", "sa")
 QUIET = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
 UNREACHABLE = (ClientError, OSError, TimeoutError)
-LOAD_PAUSE = 0.1
+OK = 200
+LOAD_PAUSE = 0.2
 
 
 @dataclass
@@ -69,6 +70,7 @@ class ClusterUnderTest:
     lies: list[str] = field(default_factory=list[str])
     """When it was called available for long although nobody could use it."""
     loads: list[Load] = field(default_factory=list[Load])
+    _access: "tuple[bytes, Load] | None" = None
 
     # Processes
 
@@ -132,6 +134,12 @@ class ClusterUnderTest:
         await self.world.client.patch(Cluster, self.name, NAMESPACE, patch, type="json")
         self.workers = count
 
+    async def patch_control_plane(self, spec: dict[str, object]) -> None:
+        """Change its control plane itself, in fields that its class leaves alone."""
+        found = await self.control_plane()
+        assert found is not None
+        await self.world.client.patch(CapelinControlPlane, found.name, NAMESPACE, {"spec": spec})
+
     async def annotate(self, annotation: str, value: str) -> None:
         """Annotate its control plane."""
         found = await self.control_plane()
@@ -174,28 +182,42 @@ class ClusterUnderTest:
 
     async def kubeconfig(self) -> Config:
         """How to talk to it."""
-        secret = await self.world.client.get(Secret, f"{self.name}-kubeconfig", NAMESPACE)
-        return Config.from_secret(secret.data["value"])
+        return (await self._access_now()).config
 
-    async def answers(self, config: Config) -> bool:
-        """Whether it serves a request over a new connection within two seconds."""
+    async def _access_now(self) -> Load:
+        """Requests to it with the credentials that its secret has now, parsed once."""
+        secret = await self.world.client.get(Secret, f"{self.name}-kubeconfig", NAMESPACE)
+        data = secret.data["value"]
+        if self._access is None or self._access[0] != data:
+            self._access = data, Load(Config.from_secret(data))
+        return self._access[1]
+
+    async def nodes(self) -> list[Node] | None:
+        """Its nodes, if it answers over a new connection within two seconds."""
+        access = await self._access_now()
         try:
-            async with asyncio.timeout(2), Client(config) as workload:
-                await workload.list(Node)
-        except UNREACHABLE:
-            return False
-        return True
+            async with asyncio.timeout(2):
+                answer = await access.exchange("GET", "/api/v1/nodes", None)
+        except (OSError, EOFError, TimeoutError):
+            return None
+        if answer.status != OK:
+            return None
+        return [Node.read(item) for item in json.loads(answer.text)["items"]]
 
     async def is_well(self, *, nodes: bool) -> bool:
         """Whether everything that belongs to it runs, answers and says so."""
         try:
             async with asyncio.timeout(10):
-                if len(self.instances()) != self.etcd + self.api_servers + 3:
+                names = self.instances()
+                if len(names) != self.etcd + self.api_servers + 3:
                     return False
-                config = await self.kubeconfig()
-                if not await self.answers(config) or not await self.is_settled():
+                # What hangs has not been noticed yet.
+                if any(_is_stopped(self.instance(name)) for name in names):
                     return False
-                if nodes and not await self._nodes_are_ready(config):
+                if not await self.is_settled():
+                    return False
+                found = await self.nodes()
+                if found is None or (nodes and not self._are_ready(found)):
                     return False
                 cluster = await self.world.client.get(Cluster, self.name, NAMESPACE)
         except UNREACHABLE:
@@ -205,15 +227,13 @@ class ClusterUnderTest:
             for condition in cluster.status.conditions
         )
 
-    async def _nodes_are_ready(self, config: Config) -> bool:
-        async with Client(config) as workload:
-            found = (await workload.list(Node)).items
+    def _are_ready(self, nodes: list[Node]) -> bool:
         ready = [
             node
-            for node in found
+            for node in nodes
             if any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
         ]
-        return len(ready) == len(found) == self.workers
+        return len(ready) == len(nodes) == self.workers
 
     # Promises
 
@@ -226,11 +246,11 @@ class ClusterUnderTest:
             digest = hashlib.sha256(data).hexdigest()
             assert self.authorities.setdefault(purpose, digest) == digest, purpose
 
-    async def put_under_load(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    async def put_under_load(self) -> list[asyncio.Task[None]]:
         """Write to it over new and over kept connections, until cancelled."""
         config = await self.kubeconfig()
         self.loads = [Load(config, pause=LOAD_PAUSE, keeps=keeps) for keeps in (False, True)]
-        return [tasks.create_task(load.run()) for load in self.loads]
+        return [asyncio.create_task(load.run()) for load in self.loads]
 
     async def lost_writes(self) -> set[str]:
         """Acknowledged writes that are not there any more."""
@@ -246,9 +266,7 @@ class ClusterUnderTest:
             is_silent = False
             with suppress(*UNREACHABLE):
                 async with asyncio.timeout(5):
-                    is_silent = await self._is_available() and not await self.answers(
-                        await self.kubeconfig()
-                    )
+                    is_silent = await self._is_available() and await self.nodes() is None
             if not is_silent:
                 since = None
             elif since is None:
@@ -263,6 +281,17 @@ class ClusterUnderTest:
         found = await self.control_plane()
         conditions = found.status.conditions if found and found.status else []
         return any(c.type == "Available" and c.status == "True" for c in conditions)
+
+
+def _is_stopped(process: Process | None) -> bool:
+    """Whether a process does nothing because of a SIGSTOP."""
+    if process is None:
+        return False
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text()
+    except OSError:
+        return False
+    return fields.rpartition(")")[2].split()[0] == "T"
 
 
 async def _config_maps(workload: Client) -> AsyncGenerator[ConfigMap]:

@@ -1,4 +1,4 @@
-"""Requests that are never repeated, by what a server sees of them."""
+"""Requests that are seldom repeated, by what a server sees of them."""
 
 import asyncio
 import ssl
@@ -101,6 +101,15 @@ async def test_a_refused_request_has_failed_with_what_was_said(tmp_path: Path) -
     async with asked(api, tmp_path, keeps=True) as load:
         assert load.failed == ["POST /api/v1/namespaces/default/configmaps: 503 busy now"]
         assert api.came[:4] == [(1, "POST"), (1, "POST"), (1, "GET"), (1, "POST")]
+
+
+async def test_a_request_is_repeated_where_the_server_asks_for_that(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 429 Later\r\nRetry-After: 0\r\nConnection: close\r\n"
+    api = Api(lambda number: head + b"Content-Length: 0\r\n\r\n" if number == 2 else GOOD)
+    async with asked(api, tmp_path, keeps=True) as load:
+        assert api.came[:4] == [(1, "POST"), (1, "GET"), (2, "GET"), (2, "POST")]
+        assert load.failed == []
+        assert load.postponed == 1
 
 
 async def test_an_answer_that_breaks_off_is_none(tmp_path: Path) -> None:

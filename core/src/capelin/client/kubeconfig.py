@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,11 +12,12 @@ import yaml
 
 from capelin.client.errors import ConfigError
 from capelin.client.server import ExecPlugin, Impersonation, PemSource, Server, User
-from capelin.yaml import read_untrusted_yaml, read_yaml
+from capelin.yaml import SAFE_DUMPER, read_untrusted_yaml, read_yaml
 
 Context = tuple[Server, User, str]
 """What a context names: a server, a user and a namespace."""
 
+_ONE_LINE = 1 << 30
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -292,7 +292,7 @@ def flatten(server: Server, user: User, namespace: str, name: str) -> bytes:
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=False,
-        width=math.inf,
+        width=_ONE_LINE,
         encoding="utf-8",
     )
 
@@ -303,7 +303,7 @@ class _Quoted(str):
     __slots__ = ()
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(SAFE_DUMPER):
     pass
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from capelin.pki.certificates import KeyPair
 from capelin.pki.renewal import reissue_reason
-from capelin.yaml import read_untrusted_yaml
+from capelin.yaml import read_untrusted_yaml, write_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def new_kubeconfig(
             }
         ],
     }
-    return yaml.safe_dump(content, sort_keys=False, encoding="utf-8")
+    return write_yaml(content).encode()
 
 
 def read_kubeconfig(data: bytes) -> KubeconfigAccess:

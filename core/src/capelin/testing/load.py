@@ -1,4 +1,4 @@
-"""Requests to a control plane one after the other, none of them ever repeated."""
+"""Requests to a control plane one after the other, repeated only where it asks for that."""
 
 import asyncio
 import json
@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from capelin.client import Config, tls_context
 
 _PATIENCE_SECONDS = 30.0
+_TOO_MANY = 429
 _PATH = "/api/v1/namespaces/default/configmaps"
 
 
@@ -21,17 +23,23 @@ class Load:
     """Writes keys and reads them again, and remembers every request that failed.
 
     Each request has a connection of its own, unless connections are to be kept: then a request
-    that has not been sent goes over a new one when the last one was closed.
+    that has not been sent goes over a new one when the last one was closed. A request that is
+    refused with 429 and a time after which to try again is sent again then, as Kubernetes' own
+    clients do.
     """
 
     config: Config
     pause: float = 0.0
     keeps: bool = False
+    prefix: str = "key"
+    """Of the names of what it writes: others may write beside it."""
     sent: int = 0
     written: set[str] = field(default_factory=set[str])
     failed: list[str] = field(default_factory=list[str])
+    postponed: int = 0
+    """How often a request was refused for now, and sent again later."""
     _sent: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _kept: "_Connection | None" = None
+    _kept: "Connection | None" = None
 
     async def reaches(self, count: int) -> None:
         """Wait until so many requests were sent."""
@@ -42,7 +50,7 @@ class Load:
         """Ask until cancelled."""
         try:
             for number in range(10**9):
-                name = f"key-{number:06}-{'kept' if self.keeps else 'anew'}"
+                name = f"{self.prefix}-{number:06}-{'kept' if self.keeps else 'anew'}"
                 if await self._ask("POST", _PATH, {"metadata": {"name": name}}):
                     self.written.add(name)
                     await self._ask("GET", f"{_PATH}/{name}")
@@ -56,26 +64,38 @@ class Load:
             self.sent += 1
             self._sent.notify_all()
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS), self._connection() as connection:
-                status, text = await connection.exchange(method, path, content)
+            answer = await self.exchange(method, path, content)
+            while answer.status == _TOO_MANY and answer.retry_after is not None:
+                self.postponed += 1
+                await asyncio.sleep(answer.retry_after)
+                answer = await self.exchange(method, path, content)
         except (OSError, EOFError) as error:
             self.failed.append(f"{method} {path}: {error!r}")
             return False
-        if status >= 300:
-            self.failed.append(f"{method} {path}: {status} {text}")
-        return status < 300
+        if answer.status >= 300:
+            self.failed.append(f"{method} {path}: {answer.status} {answer.text}")
+        return answer.status < 300
+
+    async def exchange(self, method: str, path: str, content: object) -> "Answer":
+        """Send a request once, and read its answer."""
+        async with asyncio.timeout(_PATIENCE_SECONDS), self._connection() as connection:
+            return await connection.exchange(method, path, content)
+
+    async def connect(self) -> "Connection":
+        """A new connection to the API."""
+        return await _Http1Connection.open(self.config.server.address, self._trust)
 
     @cached_property
     def _trust(self) -> ssl.SSLContext:
         return trust(self.config)
 
     @asynccontextmanager
-    async def _connection(self) -> "AsyncGenerator[_Connection]":
+    async def _connection(self) -> "AsyncGenerator[Connection]":
         last, self._kept = self._kept, None
         if last is not None and last.is_over:
             last.close()
             last = None
-        connection = last or await _Connection.open(self.config.server.address, self._trust)
+        connection = last or await self.connect()
         try:
             yield connection
             if self.keeps:
@@ -85,14 +105,40 @@ class Load:
                 connection.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an API server answers."""
+
+    status: int
+    text: str
+    retry_after: float | None = None
+    """After how many seconds to send the request again, if the answer names a time."""
+
+
+class Connection(Protocol):
+    """A connection for one request at a time."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be sent over it any more."""
+        ...
+
+    async def exchange(self, method: str, path: str, content: object) -> Answer:
+        """Send one request, and read its answer."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+
+
 @dataclass
-class _Connection:
+class _Http1Connection:
     host: str
     reader: StreamReader
     writer: StreamWriter
 
     @classmethod
-    async def open(cls, url: str, context: ssl.SSLContext) -> "_Connection":
+    async def open(cls, url: str, context: ssl.SSLContext) -> "_Http1Connection":
         address = urlsplit(url)
         streams = await asyncio.open_connection(address.hostname, address.port, ssl=context)
         return cls(address.netloc, *streams)
@@ -102,7 +148,7 @@ class _Connection:
         """Whether nothing can be sent over it any more."""
         return self.reader.at_eof() or self.writer.is_closing()
 
-    async def exchange(self, method: str, path: str, content: object) -> tuple[int, str]:
+    async def exchange(self, method: str, path: str, content: object) -> Answer:
         """Send one request, and read its answer."""
         body = b"" if content is None else json.dumps(content).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}"
@@ -116,7 +162,9 @@ class _Connection:
             text = await self._chunks()
         if headers.get("connection") == "close":
             self.close()
-        return int(status.split()[1]), text.decode()
+        later = headers.get("retry-after", "")
+        seconds = float(later) if later.isdecimal() else None
+        return Answer(int(status.split()[1]), text.decode(), seconds)
 
     async def _chunks(self) -> bytes:
         found = b""
