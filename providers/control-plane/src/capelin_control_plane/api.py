@@ -7,6 +7,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
     Column,
     Definition,
+    DNSSubdomain,
     Host,
     Int32,
     KubernetesVersion,
@@ -30,6 +31,7 @@ from capelin.api import (
 )
 from capelin.embedded.components import OWNED_FLAGS
 from capelin.provider import ControlPlaneStatus
+from pydantic import Field
 
 from capelin_control_plane.pod_settings import Pods
 
@@ -39,6 +41,8 @@ VERSION = "v1alpha1"
 BackendName = Literal["Processes", "Pods"]
 Image = Annotated[str, MinLen(1), MaxLen(512)]
 Text = Annotated[str, MaxLen(2048)]
+Claim = Annotated[str, MinLen(1), MaxLen(256), Field(pattern="^[!-~]+$")]
+Prefix = Annotated[str, MinLen(1), MaxLen(256), Field(pattern="^[!-~]+$")]
 
 # Kubernetes reads secure_port as secure-port: it would evade the rules about owned flags.
 _FLAG_NAMES = rule(
@@ -93,6 +97,40 @@ class ComponentSpec(Model):
     """Resource limits."""
 
 
+class OpenIDConnect(Model):
+    """An OpenID Connect provider that signs users in."""
+
+    issuer_url: Annotated[str, MaxLen(2048), Field(pattern="^https://")]
+    """The URL of the provider, as it stands in its tokens."""
+    client_id: Annotated[str, MinLen(1), MaxLen(256)]
+    """The client that the provider issues tokens for."""
+    username_claim: Claim | None = None
+    """The claim with the name of the user; `sub` if there is none."""
+    username_prefix: Prefix | None = None
+    """What names of users begin with, so that they are nobody else's; `-` for nothing."""
+    groups_claim: Claim | None = None
+    """The claim with the groups of the user."""
+    groups_prefix: Prefix | None = None
+    """What names of groups begin with."""
+
+
+class ConfigMapKey(Model):
+    """An entry of a ConfigMap in the same namespace."""
+
+    name: DNSSubdomain
+    """The name of the ConfigMap."""
+    key: Annotated[str, MinLen(1), MaxLen(253)] = "policy.yaml"
+    """The entry."""
+
+
+class AuditPolicy(Model):
+    """Which requests are written to the audit log, which is part of the API server's log."""
+
+    config_map: ConfigMapKey
+    """The ConfigMap with the policy, of kind `Policy` and version `audit.k8s.io/v1`. A change of it
+    is noticed within minutes, and rolls the API servers."""
+
+
 class ApiServer(ComponentSpec):
     """Settings of kube-apiserver."""
 
@@ -100,6 +138,10 @@ class ApiServer(ComponentSpec):
     """Additional flags, without dashes. A change rolls the API servers."""
     cert_sans: Annotated[list[Host], MaxLen(32), set_list()] = []
     """Additional subject alternative names of the serving certificate."""
+    oidc: OpenIDConnect | None = None
+    """An OpenID Connect provider that signs users in. A change rolls the API servers."""
+    audit_policy: AuditPolicy | None = None
+    """Which requests are written to the audit log."""
 
 
 class ControllerManager(ComponentSpec):

@@ -96,8 +96,23 @@ def api_server_arguments(
         service_cidr=",".join(desired.service_cidrs),
         # It would register an address behind the endpoint, of which machines know nothing.
         registers_itself=False,
-        extra={**defaults, **desired.settings["kube-apiserver"].arguments},
+        extra={
+            **defaults,
+            **desired.oidc,
+            **_audit(desired, files),
+            **desired.settings["kube-apiserver"].arguments,
+        },
     ).arguments
+
+
+def _audit(desired: ControlPlane, files: ComponentFiles) -> Mapping[str, str]:
+    if desired.audit_policy is None:
+        return {}
+    # To the log of the process, whose size is limited.
+    return {
+        "audit-policy-file": str(files.pki / desired.audit_policy.name),
+        "audit-log-path": "-",
+    }
 
 
 def controller_manager_arguments(

@@ -1,10 +1,23 @@
 """Where the components of a control plane find their certificates, keys and kubeconfigs. Pure."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from capelin.embedded.components import CertificateFiles, ClientFiles
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPolicyFile:
+    """An audit policy as API servers read it."""
+
+    content: bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the file. Another policy has another name, so that API servers read it."""
+        return f"audit-policy-{hashlib.sha256(self.content).hexdigest()[:12]}.json"
 
 
 @dataclass(frozen=True, slots=True)

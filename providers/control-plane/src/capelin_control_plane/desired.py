@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_network
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from capelin.api import amount
 from capelin.api.capi import Cluster
@@ -16,10 +17,18 @@ from capelin_control_plane.api import (
     CapelinControlPlane,
     Certificates,
     ComponentSpec,
+    OpenIDConnect,
     Spec,
 )
+from capelin_control_plane.component_files import AuditPolicyFile
 from capelin_control_plane.pod_settings import Pods
-from capelin_control_plane.policy import DEFAULT_POLICY, Policy, problem_of_host, problem_of_port
+from capelin_control_plane.policy import (
+    DEFAULT_POLICY,
+    Policy,
+    address_of,
+    problem_of_host,
+    problem_of_port,
+)
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
@@ -93,6 +102,9 @@ class ControlPlane:
     """When this state was computed."""
     settings: Mapping[Component, ComponentSettings]
     addons: Addons
+    oidc: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The API server's flags for an OpenID Connect provider."""
+    audit_policy: AuditPolicyFile | None = None
     pods: Pods = field(default_factory=Pods)
     """Settings of the backend Pods."""
 
@@ -113,6 +125,7 @@ def desired_state(
     cluster: Cluster,
     now: datetime,
     policy: Policy = DEFAULT_POLICY,
+    audit_policy: AuditPolicyFile | None = None,
 ) -> ControlPlane:
     """The desired state of a control plane now.
 
@@ -121,6 +134,7 @@ def desired_state(
         cluster: Its Cluster.
         now: The present.
         policy: What the administrator of the provider allows.
+        audit_policy: The audit policy that its spec names.
 
     Raises:
         InvalidSpecError: a field has a value that no control plane can run with.
@@ -157,6 +171,8 @@ def desired_state(
             for component, settings in _component_specs(spec).items()
         },
         addons=spec.addons,
+        oidc={} if spec.api_server.oidc is None else _oidc(spec.api_server.oidc),
+        audit_policy=audit_policy,
         pods=spec.pods or Pods(),
     )
 
@@ -216,6 +232,38 @@ def _host(host: str, field_: str, *, may_be_wildcard: bool = False) -> str:
     if problem := problem_of_host(host.removeprefix("*.") if may_be_wildcard else host):
         raise InvalidSpecError(f"{field_}: {host!r} {problem}")
     return host
+
+
+def _oidc(oidc: OpenIDConnect) -> dict[str, str]:
+    """The flags of a provider that signs users in. API servers fetch its keys from its host."""
+    field_ = "spec.apiServer.oidc.issuerURL"
+    try:
+        url = urlsplit(oidc.issuer_url)
+        host, has_more = url.hostname or "", bool(url.query or url.fragment or url.username)
+        _ = url.port
+    except ValueError:
+        host, has_more = "", True
+    if has_more or not host:
+        raise InvalidSpecError(
+            f"{field_}: {oidc.issuer_url!r} is not the URL of a provider; write one such as"
+            " https://accounts.example.com"
+        )
+    _host(host, field_)
+    address = address_of(host)
+    if host == "localhost" or (address and (address.is_loopback or address.is_link_local)):
+        raise InvalidSpecError(
+            f"{field_}: {host!r} is the provider's own machine, or known to it alone; write the"
+            " name of a host that everybody reaches"
+        )
+    flags = {
+        "oidc-issuer-url": oidc.issuer_url,
+        "oidc-client-id": oidc.client_id,
+        "oidc-username-claim": oidc.username_claim,
+        "oidc-username-prefix": oidc.username_prefix,
+        "oidc-groups-claim": oidc.groups_claim,
+        "oidc-groups-prefix": oidc.groups_prefix,
+    }
+    return {flag: value for flag, value in flags.items() if value is not None}
 
 
 def _name(name: str, field_: str) -> str:

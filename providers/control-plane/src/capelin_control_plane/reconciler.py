@@ -33,9 +33,11 @@ from capelin.provider import Blocked, ControlPlaneContext, ControlPlaneReconcile
 
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
+from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.component_files import AuditPolicyFile
 from capelin_control_plane.desired import (
     ControlPlane,
     InvalidSpecError,
@@ -167,7 +169,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         key, now, backend = _key(obj), ctx.now(), self._backend_of(obj)
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         try:
-            desired = _desired_state(obj, ctx.cluster, now, self._policy)
+            audit_policy = await find_audit_policy(ctx.client, obj)
+            desired = _desired_state(obj, ctx.cluster, now, self._policy, audit_policy)
             authorities = await ensure_authorities(
                 ctx.client, obj, desired, may_create=address is None
             )
@@ -276,10 +279,14 @@ def _key(control_plane: CapelinControlPlane) -> ObjectKey:
 
 
 def _desired_state(
-    control_plane: CapelinControlPlane, cluster: Cluster, now: datetime, policy: Policy
+    control_plane: CapelinControlPlane,
+    cluster: Cluster,
+    now: datetime,
+    policy: Policy,
+    audit_policy: AuditPolicyFile | None,
 ) -> ControlPlane:
     try:
-        return desired_state(control_plane, cluster, now, policy)
+        return desired_state(control_plane, cluster, now, policy, audit_policy)
     except InvalidSpecError as error:
         raise Blocked(conditions.INVALID_CONFIGURATION, str(error)) from error
 

@@ -12,8 +12,8 @@ from importlib.resources import files
 from ipaddress import ip_address, ip_network
 from typing import Any, cast
 
-import yaml
 from capelin.api import Unstructured
+from capelin.yaml import read_all_yaml, write_yaml
 
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
@@ -107,7 +107,7 @@ def _dns_address(service_cidr: str) -> str:
 @cache
 def _manifests(name: str) -> list[Unstructured]:
     text = files("capelin_control_plane.workload").joinpath(f"{name}.yaml").read_text()
-    return list(yaml.safe_load_all(text))
+    return list(read_all_yaml(text))
 
 
 def _rendered(name: str, values: Mapping[str, Any]) -> list[Unstructured]:
@@ -148,4 +148,4 @@ def _document(data: object) -> str:
     """An entry of a ConfigMap: a text as it is, anything else as a YAML document."""
     if isinstance(data, str):
         return data
-    return yaml.safe_dump(data, sort_keys=True, default_flow_style=False)
+    return write_yaml(data, sort_keys=True)

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from capelin.api import Resource, Unstructured, resource_of
 from capelin.api.core import Node, Pod
-from capelin.client import Client, Config, Invalid, needs_apply, tls_context
+from capelin.client import Client, Config, Invalid, Server, User, needs_apply, tls_context
 from capelin.controller import ObjectKey
-from capelin.pki import KeyPair, new_kubeconfig
+from capelin.pki import KeyPair
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends.pods.exposure import api_server_service, endpoint_of
@@ -236,8 +236,8 @@ class PodsBackend:
         """The provider's own access to the API of a control plane."""
         for known in self._known.values():
             if known.names.api_server_host == endpoint.address:
-                kubeconfig = new_kubeconfig(endpoint.url, known.ca, "capelin", known.admin)
-                return Config.from_kubeconfig(kubeconfig)
+                admin = User(known.admin.certificate_pem, known.admin.private_key_pem)
+                return Config(Server(endpoint.url, known.ca), admin)
         raise KeyError(endpoint.address)
 
     async def _replace_member(self, known: _Known, desired: ControlPlane) -> bool:

@@ -520,7 +520,7 @@ def _template(
     pki = {
         "secretName": names.pki,
         "defaultMode": 0o440,
-        "items": [{"key": file, "path": file} for file in files_of(component)],
+        "items": [{"key": file, "path": file} for file in files_of(component, desired)],
     }
     secrets = desired.pods.images.pull_secrets
     return {

@@ -45,8 +45,10 @@ _FILES_OF: Mapping[Component, tuple[str, ...]] = {
 _BEGIN = b"-----BEGIN "
 
 
-def files_of(component: Component) -> tuple[str, ...]:
+def files_of(component: Component, desired: ControlPlane) -> tuple[str, ...]:
     """The files of the Secret that a component needs. It is given no others."""
+    if component == "kube-apiserver" and desired.audit_policy is not None:
+        return (*_FILES_OF[component], desired.audit_policy.name)
     return _FILES_OF[component]
 
 
@@ -65,6 +67,8 @@ def pki_data(
         "service-account.key": keys.private_key_pem,
         "service-account.pub": keys.public_key_pem,
     }
+    if desired.audit_policy is not None:
+        data[desired.audit_policy.name] = desired.audit_policy.content
     server = f"https://{names.api_server_host}:{service_port(desired)}"
     for client in ("controller-manager", "scheduler"):
         kubeconfig = FILES.component_kubeconfig(client, server)

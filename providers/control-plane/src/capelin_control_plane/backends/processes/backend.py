@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from capelin.client import Config
+from capelin.client import Config, Server, User
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries, BinariesError
 from capelin.embedded.processes import (
@@ -20,7 +20,6 @@ from capelin.embedded.processes import (
     Supervisor,
     kill_all,
 )
-from capelin.pki import new_kubeconfig
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends import Wake
@@ -275,7 +274,7 @@ class ProcessesBackend:
         listen = listen_host(state_dir, endpoint.host, self._policy)
         server = Endpoint(listen, listen, endpoint.port).url
         ca = state_dir.ca("ca").read_bytes()
-        return Config.from_kubeconfig(new_kubeconfig(server, ca, "capelin", admin))
+        return Config(Server(server, ca), User(admin.certificate_pem, admin.private_key_pem))
 
     def _check_target(self, state_dir: StateDir, target: tuple[str, int]) -> None:
         """Two control planes cannot listen at one address and port."""

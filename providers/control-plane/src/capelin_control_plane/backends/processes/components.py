@@ -44,9 +44,14 @@ _ROLLED_OUT: frozenset[Component] = frozenset(
 )
 
 # The relay sends no new connections to an API server that is told to stop. Clients that have just
-# connected are served for this long.
+# connected are served for this long. Those that keep their connections are then told to connect
+# anew, as long as watches of the API server itself take to end: about a quarter of a second.
 _DELAY = "shutdown-delay-duration"
-_SHUTDOWN = {_DELAY: "2s"}
+_SHUTDOWN = {
+    _DELAY: "2s",
+    "shutdown-send-retry-after": "true",
+    "shutdown-watch-termination-grace-period": "2s",
+}
 # Simulated Nodes have addresses where nobody is, and name who answers for their kubelets like this.
 _KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,ExternalIP,Hostname"}
 _GRACE_SECONDS = 10.0

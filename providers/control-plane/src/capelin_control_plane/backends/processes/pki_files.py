@@ -29,6 +29,8 @@ def renew_certificates(
     keys = authorities.service_account
     write_if_changed(Path(state_dir.files.service_account_key), keys.private_key_pem)
     write_if_changed(Path(state_dir.files.service_account_public_key), keys.public_key_pem)
+    if desired.audit_policy is not None:
+        write_if_changed(state_dir.pki / desired.audit_policy.name, desired.audit_policy.content)
     pairs: list[KeyPair] = []
     own = [state_dir.address]
     for certificate in desired_certificates(desired, host, internal=own, etcd=own):
