@@ -42,7 +42,7 @@ def test_it_is_fewer_than_60_lines() -> None:
 
 
 def test_its_kinds_have_templates_and_say_their_contract() -> None:
-    crds = {one["spec"]["names"]["kind"]: one for one in provider().crds}
+    crds = {crd["spec"]["names"]["kind"]: crd for crd in provider().crds}
     assert set(crds) == {
         *("PaperCluster", "PaperClusterTemplate"),
         *("PaperMachine", "PaperMachineTemplate"),

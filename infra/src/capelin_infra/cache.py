@@ -49,9 +49,9 @@ def show(output: Format) -> None:
 async def prefetch(names: Sequence[str]) -> None:
     """Get programs: those named, those of a version, or all in every version that is tested."""
     wanted = [program for name in names for program in _programs(name)] or [
-        f"{each.name}@{version}"
-        for each in COMPONENTS.values()
-        for version in (each.project.tested or [each.project.default_version])
+        f"{component.name}@{version}"
+        for component in COMPONENTS.values()
+        for version in (component.project.tested or [component.project.default_version])
     ]
     with Checklist(Console()).shown() as checklist, checklist.step("programs") as line:
         found = await Binaries(progress=show_progress_on(checklist, line)).fetch(wanted)
@@ -86,14 +86,18 @@ def _programs(name: str) -> list[str]:
     if not name.removeprefix("v")[:1].isdigit() and name != "latest":
         return [name]
     version = parse_version(name, KNOWN_KUBERNETES)
-    return [f"{each.name}@{version}" for each in COMPONENTS.values() if each.project is KUBERNETES]
+    return [
+        f"{component.name}@{version}"
+        for component in COMPONENTS.values()
+        if component.project is KUBERNETES
+    ]
 
 
 def is_cached(names: Iterable[str]) -> bool:
     """Whether all of these programs are in the cache."""
-    entries = {(each.component, each.version) for each in Binaries().cache.entries()}
+    entries = {(entry.component, entry.version) for entry in Binaries().cache.entries()}
     wanted = map(parse_component, names)
-    return all((each.component.name, each.version) in entries for each in wanted)
+    return all((program.component.name, program.version) in entries for program in wanted)
 
 
 def is_known(entry: Entry) -> bool:

@@ -121,9 +121,10 @@ def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
 
     Unless it is to be `whole`, Machines that are in order are taken together.
     """
-    control_plane_machines = [each for each in parts.machines if _is_control_plane(each)]
+    control_plane_machines = [machine for machine in parts.machines if _is_control_plane(machine)]
     worker_nodes = [
-        _node(each, _machines(_of(parts.machines, each), whole=whole)) for each in parts.workers
+        _node(workers, _machines(_of(parts.machines, workers), whole=whole))
+        for workers in parts.workers
     ]
     children = [
         *([_node(parts.infrastructure)] if parts.infrastructure else []),
@@ -156,7 +157,7 @@ def _node(obj: ClusterObject, children: Iterable[Node] = ()) -> Node:
 
 def _machines(machines: Sequence[ClusterObject], *, whole: bool) -> list[Node]:
     """Machines one by one, those in order taken together where there are several."""
-    nodes = [_node(each) for each in machines]
+    nodes = [_node(machine) for machine in machines]
     good = [node for node in nodes if node.state == "good"]
     others = [node for node in nodes if node.state != "good"]
     if whole or len(good) < 2:
@@ -172,7 +173,7 @@ def _state_of(obj: ClusterObject) -> tuple[State, str]:
     """
     if obj.metadata.deletion_timestamp is not None:
         return "waiting", "is being deleted"
-    conditions = {each.type: each for each in obj.status.conditions}
+    conditions = {condition.type: condition for condition in obj.status.conditions}
     condition = conditions.get("Available") or conditions.get("Ready")
     if condition is not None and condition.status != "True":
         message = " ".join((condition.message or condition.reason).split()).removeprefix("* ")
@@ -219,7 +220,11 @@ def _is_control_plane(machine: ClusterObject) -> bool:
 
 def _of(machines: Iterable[ClusterObject], workers: ClusterObject) -> list[ClusterObject]:
     label = _GROUP_LABELS[workers.kind]
-    return [each for each in machines if each.metadata.labels.get(label) == workers.metadata.name]
+    return [
+        machine
+        for machine in machines
+        if machine.metadata.labels.get(label) == workers.metadata.name
+    ]
 
 
 def _worst(nodes: Sequence[Node]) -> State:

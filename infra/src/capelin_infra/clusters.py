@@ -103,7 +103,9 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
             found = await client.find(Cluster, which.name, which.namespace)
             if found is None or found.uid != cluster.uid:
                 return None
-            deleting = [each for each in found.status.conditions if each.type == "Deleting"]
+            deleting = [
+                condition for condition in found.status.conditions if condition.type == "Deleting"
+            ]
             return (deleting[0].message if deleting else "") or "it is being deleted"
 
         await _followed(f"cluster {which.name} deleted", left, run.within)

@@ -25,7 +25,7 @@ def find_environment(name: str) -> Environment:
     """
     environment = environment_named(name)
     if not environment.folder.is_dir():
-        others = ", ".join(each.name for each in all_environments()) or "none"
+        others = ", ".join(environment.name for environment in all_environments()) or "none"
         raise MissingError(
             f"There is no environment {name}.",
             reason=f"Those that there are: {others}.",
@@ -80,11 +80,11 @@ async def unusable_server(environment: Environment) -> str | None:
         async with Client(config, options=options) as client:
             cluster = (await client.get(Namespace, "kube-system")).uid
     except ClientError as error:
-        said = str(error).removesuffix(".")
+        reason = str(error).removesuffix(".")
     else:
         if cluster == settings.existing.cluster:
             return None
-        said = f"another cluster answers at {config.server.address}"
+        reason = f"another cluster answers at {config.server.address}"
     return (
-        f"The API server that environment {environment.name} lives in cannot be used now: {said}."
+        f"The API server that environment {environment.name} lives in cannot be used now: {reason}."
     )

@@ -62,7 +62,9 @@ def demo_manifests() -> list[Unstructured]:
 def demo_class() -> ClusterClass:
     """The ClusterClass of our own providers, as it is when it is new."""
     manifests = demo_manifests()
-    return ClusterClass.read(next(each for each in manifests if each["kind"] == "ClusterClass"))
+    return ClusterClass.read(
+        next(manifest for manifest in manifests if manifest["kind"] == "ClusterClass")
+    )
 
 
 async def apply_cluster_class(client: Client, namespace: str = _NAMESPACE) -> list[str]:
@@ -135,10 +137,10 @@ async def find_class(client: Client, name: str, namespace: str) -> ClusterClass:
             reason="A cluster is created in a namespace that exists.",
             hint=f"Create it first: capelin kubectl create namespace {namespace}.",
         )
-    others = (await client.list(ClusterClass, namespace)).items
+    others = [other.name for other in (await client.list(ClusterClass, namespace)).items]
     raise MissingError(
         f"There is no ClusterClass {name} in namespace {namespace}.",
-        reason=f"ClusterClasses there: {', '.join(each.name for each in others) or 'none'}.",
+        reason=f"ClusterClasses there: {', '.join(others) or 'none'}.",
         hint="Name one of them with --class, or apply one with kubectl first.",
     )
 
@@ -150,7 +152,7 @@ def differences(cluster: Cluster, options: DemoOptions) -> list[str]:
         return []
     replicas = topology.control_plane.replicas
     workers = [*topology.workers.machine_pools, *topology.workers.machine_deployments]
-    count = sum(each.replicas or 0 for each in workers)
+    count = sum(topology.replicas or 0 for topology in workers)
     notes: list[str] = []
     if options.workers is not None and options.workers != count:
         notes.append(

@@ -65,12 +65,12 @@ async def check_machine(console: Console | None = None) -> bool:
         )
         for extension in await undiscovered_extensions()
     ]
-    for each in findings:
-        mark, style = _MARKS[each.verdict]
-        console.print(Text.assemble((mark, style), f" {each.what}"))
-        if each.hint:
-            console.print(Text(f"  {each.hint}", "dim"))
-    return all(each.verdict != "bad" for each in findings)
+    for finding in findings:
+        mark, style = _MARKS[finding.verdict]
+        console.print(Text.assemble((mark, style), f" {finding.what}"))
+        if finding.hint:
+            console.print(Text(f"  {finding.hint}", "dim"))
+    return all(finding.verdict != "bad" for finding in findings)
 
 
 def judge(machine: MachineFacts) -> list[Finding]:
@@ -116,9 +116,11 @@ def judge(machine: MachineFacts) -> list[Finding]:
 
 def this_machine() -> MachineFacts:
     """The machine that this runs on."""
-    entries = {f"{each.component}@{each.version}" for each in Binaries().cache.entries()}
+    entries = {f"{entry.component}@{entry.version}" for entry in Binaries().cache.entries()}
     asked = [parse_component(name) for name in required_programs(DEFAULT_KUBERNETES, [])]
-    missing = [each for each in asked if f"{each.component.name}@{each.version}" not in entries]
+    missing = [
+        program for program in asked if f"{program.component.name}@{program.version}" not in entries
+    ]
     folder = _existing(state_folder())
     return MachineFacts(
         system=sys.platform,
@@ -172,7 +174,7 @@ def _can_listen() -> bool:
 
 
 def _existing(path: Path) -> Path:
-    return next(each for each in (path, *path.parents) if each.exists())
+    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _number(path: Path) -> int:

@@ -44,11 +44,10 @@ async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> N
     environment = find_environment(name)
     files = [await kubeconfig_of(name, cluster, namespace)]
     if cluster is None:
-        for each in await list_clusters(environment):
+        for known in await list_clusters(environment):
+            namespace = known.namespace or "default"
             with suppress(MissingError):
-                files.append(
-                    await workload_kubeconfig(environment, each.name, each.namespace or "default")
-                )
+                files.append(await workload_kubeconfig(environment, known.name, namespace))
     target, contexts = merge_contexts(environment, files)
     console = Console(highlight=False)
     console.print(f"Contexts in {target}: {', '.join(contexts)}.", soft_wrap=True)
@@ -86,7 +85,7 @@ async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
     found = await client.find(Cluster, name, namespace)
     if found is not None:
         return found
-    others = ", ".join(each.name for each in (await client.list(Cluster, namespace)).items)
+    others = ", ".join(cluster.name for cluster in (await client.list(Cluster, namespace)).items)
     raise MissingError(
         f"There is no cluster {name} in namespace {namespace}.",
         reason=f"Clusters there: {others or 'none'}.",

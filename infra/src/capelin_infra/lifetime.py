@@ -102,6 +102,8 @@ async def _running(environment: Environment, component: str) -> None:
     while True:
         status = current_status(environment)
         processes = [] if status is None else status.processes
-        if any(each.name == component and each.phase is Phase.RUNNING for each in processes):
+        if any(
+            process.name == component and process.phase is Phase.RUNNING for process in processes
+        ):
             return
         await asyncio.sleep(_LOOK_SECONDS)

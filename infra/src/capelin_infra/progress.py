@@ -115,8 +115,8 @@ class Checklist:
         line.state, line.detail = state, detail
         line.seconds = time.monotonic() - line.began if seconds is None else seconds
         if self._live is None:
-            said = f"  {detail}" if detail else ""
-            text = Text.assemble(_MARKS[state], f" {line.title}  ", _took(line), (said, "dim"))
+            shown = f"  {detail}" if detail else ""
+            text = Text.assemble(_MARKS[state], f" {line.title}  ", _took(line), (shown, "dim"))
             self.console.print(text, soft_wrap=True)
 
 

@@ -80,7 +80,8 @@ def not_ready_reason(observed: ObservedCluster) -> str | None:
 
 def _condition_problem(cluster: Cluster, condition_type: str) -> str | None:
     condition = next(
-        (each for each in cluster.status.conditions if each.type == condition_type), None
+        (condition for condition in cluster.status.conditions if condition.type == condition_type),
+        None,
     )
     if condition is None:
         return f"{condition_type} is not known yet"
@@ -125,7 +126,7 @@ def _control_plane_problem(
 
 def _cause(conditions: Iterable[Condition]) -> str:
     """The message of the condition that says best why the control plane is not as desired."""
-    by_type = {each.type: each for each in conditions}
+    by_type = {condition.type: condition for condition in conditions}
     for names, status in ((_ACTIVITIES, "True"), (_GOALS, "False")):
         for name in names:
             condition = by_type.get(name)
@@ -142,8 +143,8 @@ def _workers_problem(workers: MachinePool | MachineDeployment) -> str | None:
         return f"{title} has {ready} of {desired} machines ready"
     # Cluster API counts machines of an older version as up to date.
     version = workers.spec.template.spec.version
-    versions = (each.version for each in workers.status.versions)
-    outdated = next((each for each in versions if version and each != version), None)
+    versions = (entry.version for entry in workers.status.versions)
+    outdated = next((running for running in versions if version and running != version), None)
     return outdated and f"{title} still has machines of {outdated}"
 
 

@@ -86,8 +86,8 @@ class EnvironmentOverview:
             "target": self.target,
             "kubernetesVersion": self.version,
             "kubeconfig": str(self.environment.kubeconfig),
-            "processes": [each.model_dump(mode="json", by_alias=True) for each in processes],
-            "clusters": [each.dump() for each in self.clusters],
+            "processes": [process.model_dump(mode="json", by_alias=True) for process in processes],
+            "clusters": [cluster.dump() for cluster in self.clusters],
             "message": self.trouble,
         }
 
@@ -104,7 +104,7 @@ async def show(
     if not watch:
         overviews = await observe_environments(name, whole=output == "wide")
         if output in {"json", "yaml"}:
-            print_data([each.dump() for each in overviews], output)
+            print_data([overview.dump() for overview in overviews], output)
         else:
             console.print(rendered(overviews))
         return all(overview.is_good for overview in overviews)
@@ -120,7 +120,9 @@ async def observe_environments(
 ) -> list[EnvironmentOverview]:
     """One environment, or all of them, as they are now; `whole` shows every Machine."""
     environments = all_environments() if name is None else [find_environment(name)]
-    return list(await asyncio.gather(*(_observe(each, whole=whole) for each in environments)))
+    return list(
+        await asyncio.gather(*(_observe(environment, whole=whole) for environment in environments))
+    )
 
 
 def rendered(overviews: Sequence[EnvironmentOverview]) -> RenderableType:
@@ -136,7 +138,7 @@ async def _observe(environment: Environment, *, whole: bool) -> EnvironmentOverv
     target, version = (settings.target, settings.server_version) if settings else ("", "")
     if status is None:
         last = read_status(environment.status_file)
-        names = [each.name for each in last.processes] if last is not None else []
+        names = [process.name for process in last.processes] if last is not None else []
         running = [name for name in names if Process.adopt(environment.processes, name) is not None]
         return EnvironmentOverview(environment, None, target, version, (), unsupervised=running)
     try:
@@ -158,10 +160,10 @@ async def _clusters(client: Client, *, whole: bool) -> list[Node]:
     results = await read_results(client)
     return [
         with_children(
-            build_tree(await _cluster_objects(client, each), whole=whole),
-            waiting_nodes(Cluster.read(each), results),
+            build_tree(await _cluster_objects(client, cluster), whole=whole),
+            waiting_nodes(Cluster.read(cluster), results),
         )
-        for each in clusters
+        for cluster in clusters
     ]
 
 
@@ -172,7 +174,9 @@ async def _cluster_objects(client: Client, cluster: Unstructured) -> ClusterObje
 
     async def several(resource: Resource) -> list[ClusterObject]:
         found = await client.list(resource, namespace, labels=labels)
-        return sorted(map(ClusterObject.read, found.items), key=lambda each: each.metadata.name)
+        return sorted(
+            map(ClusterObject.read, found.items), key=lambda cluster: cluster.metadata.name
+        )
 
     return ClusterObjects(
         cluster=ClusterObject.read(cluster),
@@ -223,14 +227,14 @@ def _rendered(overview: EnvironmentOverview) -> RenderableType:
 
 def _processes(status: Status) -> Table:
     table = Table.grid(padding=(0, 2))
-    for each in status.processes:
-        state: State = "good" if each.phase == "Running" else "waiting"
+    for process in status.processes:
+        state: State = "good" if process.phase == "Running" else "waiting"
         table.add_row(
             Text(f"  {_MARKS[state]}", _STYLES[state]),
-            each.name,
-            str(each.phase),
-            Text(f"pid {each.pid}" if each.pid else "", "dim"),
-            Text(each.message, "dim"),
+            process.name,
+            str(process.phase),
+            Text(f"pid {process.pid}" if process.pid else "", "dim"),
+            Text(process.message, "dim"),
         )
     return table
 

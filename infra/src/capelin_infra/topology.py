@@ -207,12 +207,12 @@ def _worker_group(cluster: Cluster, pool: str | None) -> tuple[str, str]:
         []
         if workers is None
         else [
-            (f"/spec/topology/workers/{kind}/{index}", each.name or "")
+            (f"/spec/topology/workers/{kind}/{index}", entry.name or "")
             for kind, several in (
                 ("machinePools", workers.machine_pools),
                 ("machineDeployments", workers.machine_deployments),
             )
-            for index, each in enumerate(several)
+            for index, entry in enumerate(several)
         ]
     )
     chosen = [group for group in groups if pool in {None, group[1]}]

@@ -83,7 +83,10 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
             clusters.append(ClusterRequest(NAME, "default", options.demo))
         async with client_of(environment) as client:
             await asyncio.gather(
-                *(bring_up_cluster(checklist, client, version, each, deadline) for each in clusters)
+                *(
+                    bring_up_cluster(checklist, client, version, cluster, deadline)
+                    for cluster in clusters
+                )
             )
     await _print_next_steps(
         console, environment, clusters, f"is up after {time.monotonic() - began:.0f} s"
@@ -158,7 +161,7 @@ class _ChecklistView(UpView):
 def waiting_for(status: Status | None) -> str:
     """What the first process that is not ready says."""
     processes = status.processes if status is not None else []
-    unready = [each for each in processes if each.phase != "Running" and each.message]
+    unready = [process for process in processes if process.phase != "Running" and process.message]
     return f"{unready[0].name}: {unready[0].message}" if unready else ""
 
 

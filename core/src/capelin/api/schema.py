@@ -131,11 +131,11 @@ class Structure(SchemaWalker):
                 continue
             wire = info.serialization_alias or name
             bare = BareType.of(info.annotation, info.metadata)
-            said = self._field(info, bare, f"{path}.{wire}" if path else wire)
-            schema["properties"][wire] = said
+            field_schema = self._field(info, bare, f"{path}.{wire}" if path else wire)
+            schema["properties"][wire] = field_schema
             if info.is_required():
                 required.append(wire)
-            elif "default" not in said:
+            elif "default" not in field_schema:
                 frozen = (m for m in bare.markers if isinstance(m, Immutable))
                 rules += [kept(wire, marker.message) for marker in frozen]
         if required:
@@ -159,9 +159,9 @@ class Structure(SchemaWalker):
         if bare.optional:
             self._note(path, f"has a default, so that it cannot be None; {_PRESENCE}")
         # Rules are tried on a default as it stands here, so it has to be whole.
-        said = _without_empty(bare.on_the_wire(default))
-        if said not in ([], {}):
-            schema["default"] = said
+        shown = _without_empty(bare.on_the_wire(default))
+        if shown not in ([], {}):
+            schema["default"] = shown
         return schema
 
     def of_type(self, bare: "BareType", path: str) -> Schema:
@@ -190,11 +190,16 @@ class Structure(SchemaWalker):
         return schema
 
     def _union(self, bare: "BareType", path: str) -> Schema:
-        branches = [self._item(one, path) for one in get_args(bare.type)]
+        branches = [self._item(branch, path) for branch in get_args(bare.type)]
         if sorted(str(branch.get("type")) for branch in branches) != ["integer", "string"]:
             self._note(path, "the only union that the schema of a CRD can say is int | str")
             return {"type": "object"}
-        both = {key: said for one in branches for key, said in one.items() if key in _CONSTRAINTS}
+        both = {
+            key: constraint
+            for branch in branches
+            for key, constraint in branch.items()
+            if key in _CONSTRAINTS
+        }
         both.pop("format", None)
         return {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -228,23 +233,23 @@ class BareType:
 
     @classmethod
     def of(cls, annotation: Any, metadata: Iterable[Any]) -> "BareType":
-        said, optional = tuple(metadata), False
+        annotations, optional = tuple(metadata), False
         while True:
             origin, args = get_origin(annotation), get_args(annotation)
             if origin is Annotated:
-                annotation, said = args[0], (*args[1:], *said)
+                annotation, annotations = args[0], (*args[1:], *annotations)
             elif origin in {Union, UnionType} and NoneType in args:
                 annotation, optional = _union_of(args), True
             else:
-                return cls(annotation, tuple(_each(said)), optional)
+                return cls(annotation, tuple(_each(annotations)), optional)
 
     @property
     def markers(self) -> list[Marker]:
-        return [one for one in self.metadata if isinstance(one, Marker)]
+        return [marker for marker in self.metadata if isinstance(marker, Marker)]
 
     @property
     def has_schema(self) -> bool:
-        return any(isinstance(one, WithJsonSchema) for one in self.metadata)
+        return any(isinstance(marker, WithJsonSchema) for marker in self.metadata)
 
     def adapter(self, kind: Any) -> TypeAdapter[Any]:
         """What pydantic makes of a type with what was said about this one."""
@@ -263,8 +268,8 @@ class BareType:
 
     def timespans(self) -> Iterator[Rule]:
         """The bounds of a duration, which a schema can only say as rules."""
-        for one in self.metadata:
-            match one:
+        for marker in self.metadata:
+            match marker:
                 case Ge(ge=timedelta() as span):
                     yield _bound(">=", span, "at least")
                 case Gt(gt=timedelta() as span):
@@ -283,17 +288,17 @@ def _bound(comparison: str, span: timedelta, words: str) -> Rule:
 
 
 def _union_of(args: tuple[Any, ...]) -> Any:
-    return cast("Any", Union)[tuple(one for one in args if one is not NoneType)]
+    return cast("Any", Union)[tuple(argument for argument in args if argument is not NoneType)]
 
 
 def _each(metadata: Iterable[Any]) -> Iterator[Any]:
-    for one in metadata:
-        if isinstance(one, FieldInfo):
-            yield from _each(one.metadata)
-        elif isinstance(one, GroupedMetadata):
-            yield from _each(one)
+    for entry in metadata:
+        if isinstance(entry, FieldInfo):
+            yield from _each(entry.metadata)
+        elif isinstance(entry, GroupedMetadata):
+            yield from _each(entry)
         else:
-            yield one
+            yield entry
 
 
 def _in_order(schema: Schema) -> Schema:
@@ -305,8 +310,8 @@ def _in_order(schema: Schema) -> Schema:
 def _without_empty(value: Any) -> Any:
     """An empty list or object is the same as none."""
     if isinstance(value, dict):
-        parts = {key: _without_empty(one) for key, one in cast("dict[str, Any]", value).items()}
-        return {key: one for key, one in parts.items() if one not in ([], {})}
+        parts = {key: _without_empty(part) for key, part in cast("dict[str, Any]", value).items()}
+        return {key: part for key, part in parts.items() if part not in ([], {})}
     return value
 
 

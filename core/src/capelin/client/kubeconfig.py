@@ -142,17 +142,17 @@ def _choose(kubeconfig: _Kubeconfig, context: str | None) -> Context:
     cluster = _entry(kubeconfig.clusters, "cluster", cluster_name, where)
     user_name = _text(chosen, "user", where)
     user = _entry(kubeconfig.users, "user", user_name, where) if user_name else None
-    at = f'{where}: cluster "{cluster_name}"'
-    server = _text(cluster.value, "server", at).rstrip("/")
+    cluster_path = f'{where}: cluster "{cluster_name}"'
+    server = _text(cluster.value, "server", cluster_path).rstrip("/")
     if not server:
-        raise ConfigError(f"{at} has no server")
+        raise ConfigError(f"{cluster_path} has no server")
     return (
         Server(
             server,
-            ca=_material(cluster, "certificate-authority", at),
+            ca=_material(cluster, "certificate-authority", cluster_path),
             verify=cluster.value.get("insecure-skip-tls-verify") is not True,
-            tls_server_name=_text(cluster.value, "tls-server-name", at) or None,
-            proxy=_text(cluster.value, "proxy-url", at) or None,
+            tls_server_name=_text(cluster.value, "tls-server-name", cluster_path) or None,
+            proxy=_text(cluster.value, "proxy-url", cluster_path) or None,
         ),
         _user(user, f'{where}: user "{user_name}"') if user else User(),
         _text(chosen, "namespace", where) or "default",

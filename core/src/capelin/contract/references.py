@@ -83,12 +83,12 @@ async def served_resource(client: Discovery, group: str, kind: str) -> Resource 
     except NotServed:
         return None
     preferred = described["preferredVersion"]["version"]
-    versions = [preferred, *(one["version"] for one in described["versions"])]
+    versions = [preferred, *(version["version"] for version in described["versions"])]
     for version in dict.fromkeys(versions):
         listed = await client.request("GET", f"/apis/{group}/{version}")
-        for one in listed["resources"]:
-            if one["kind"] == kind and "/" not in one["name"]:
-                return Resource(group, version, kind, one["name"], one["namespaced"])
+        for resource in listed["resources"]:
+            if resource["kind"] == kind and "/" not in resource["name"]:
+                return Resource(group, version, kind, resource["name"], resource["namespaced"])
     return None
 
 
@@ -127,9 +127,9 @@ def ensure_owner(
             f"{wanted.name} cannot; remove that owner, or refer to another object"
         )
     ensured = list(references)
-    for place, reference in enumerate(ensured):
+    for index, reference in enumerate(ensured):
         if same_owner(reference, wanted):
-            ensured[place] = _kept_in_control(reference, wanted)
+            ensured[index] = _kept_in_control(reference, wanted)
             return ensured
     return [*ensured, wanted]
 
@@ -159,9 +159,13 @@ def is_controlled_by(obj: BaseObject, owner: BaseObject) -> bool:
     return controller is not None and same_owner(controller, reference_to(owner))
 
 
-def same_owner(one: OwnerReference, other: OwnerReference) -> bool:
+def same_owner(reference: OwnerReference, other: OwnerReference) -> bool:
     """Whether two references mean the same owner, in whichever version of its kind."""
-    return (group_of(one), one.kind, one.name) == (group_of(other), other.kind, other.name)
+    return (group_of(reference), reference.kind, reference.name) == (
+        group_of(other),
+        other.kind,
+        other.name,
+    )
 
 
 def group_of(reference: OwnerReference) -> str:

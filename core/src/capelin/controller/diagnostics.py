@@ -122,12 +122,12 @@ class Metrics:
     def trace(self) -> aiohttp.TraceConfig:
         """Counts the requests of a session; the code is `<error>` where no answer came."""
 
-        async def answered(_: Any, __: Any, told: aiohttp.TraceRequestEndParams) -> None:
-            code = str(told.response.status)
-            self._requests.labels(code, told.method, told.url.authority).inc()
+        async def answered(_: Any, __: Any, params: aiohttp.TraceRequestEndParams) -> None:
+            code = str(params.response.status)
+            self._requests.labels(code, params.method, params.url.authority).inc()
 
-        async def failed(_: Any, __: Any, told: aiohttp.TraceRequestExceptionParams) -> None:
-            self._requests.labels("<error>", told.method, told.url.authority).inc()
+        async def failed(_: Any, __: Any, params: aiohttp.TraceRequestExceptionParams) -> None:
+            self._requests.labels("<error>", params.method, params.url.authority).inc()
 
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(answered)

@@ -123,8 +123,8 @@ def flag(
 
     `shown` is the default as a user would write it. A flag with a `short` form, as -v, counts.
     """
-    said = _Flag(help, read, shown if shown is not None else str(default), short)
-    return dataclasses.field(default=default, metadata={"flag": said})
+    flag = _Flag(help, read, shown if shown is not None else str(default), short)
+    return dataclasses.field(default=default, metadata={"flag": flag})
 
 
 _METRICS = Address("127.0.0.1", 8080)
@@ -252,18 +252,18 @@ def parse(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for field, said in flags.items():
-        _add(parser, field, said)
+    for field, flag in flags.items():
+        _add(parser, field, flag)
     environ = os.environ if environ is None else environ
     given = cast("dict[str, str | int]", vars(parser.parse_args(arguments)))
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for field, said in flags.items():
+    for field, flag in flags.items():
         source, text = _source(field, given, environ)
         if text is None or (not text and field in optional):
             continue
         try:
-            values[field] = said.read(text)
+            values[field] = flag.read(text)
         except ValueError as error:
             problems.append(f"{source}: {error}")
     if problems:
@@ -280,11 +280,11 @@ def _source(
     return variable, environ.get(variable) or None
 
 
-def _add(parser: argparse.ArgumentParser, field: str, said: _Flag) -> None:
-    explained = f"{said.help} Default: {said.shown}. [{_variable(field)}]".replace("%", "%%")
-    if said.short is not None:
-        parser.add_argument(said.short, _long(field), action="count", dest=field, help=explained)
-    elif said.read is truth:
+def _add(parser: argparse.ArgumentParser, field: str, flag: _Flag) -> None:
+    explained = f"{flag.help} Default: {flag.shown}. [{_variable(field)}]".replace("%", "%%")
+    if flag.short is not None:
+        parser.add_argument(flag.short, _long(field), action="count", dest=field, help=explained)
+    elif flag.read is truth:
         # Both `--leader-elect` and `--leader-elect=true`, as manifests have it.
         parser.add_argument(
             _long(field), nargs="?", const="true", metavar="true|false", dest=field, help=explained

@@ -72,7 +72,9 @@ class Watching:
     ) -> None:
         self.listed = asyncio.Event()
         self._config, self._metrics, self._namespace = config, metrics, namespace
-        self._queues = {id(each.queue): each.queue for each in subscriptions}.values()
+        self._queues = {
+            id(subscription.queue): subscription.queue for subscription in subscriptions
+        }.values()
         self._lost = "kopf has stopped watching"
         self._answering, self._login_at = True, 0.0
         self._operator: asyncio.Task[Any] | None = None
@@ -83,7 +85,9 @@ class Watching:
             sources.setdefault(resource, _Source(resource)).subscriptions.append(subscription)
         self.resources = list(sources)
         prefix = urlsplit(config.server.address).path.rstrip("/")
-        self._sources = {prefix + at.path(namespace): source for at, source in sources.items()}
+        self._sources = {
+            prefix + resource.path(namespace): source for resource, source in sources.items()
+        }
 
     @property
     def waiting_for(self) -> list[str]:

@@ -32,7 +32,9 @@ class StatusDraft:
         self._live: Unstructured = obj.dump()
         self._obj = obj
         before: list[Condition] = obj.status.conditions if obj.status else []
-        self.before: dict[str, Condition] = {one.type: one.model_copy() for one in before}
+        self.before: dict[str, Condition] = {
+            condition.type: condition.model_copy() for condition in before
+        }
         obj.status = base
         self._status_type = type(base)
         self._status: Model | None = None
@@ -69,14 +71,17 @@ class StatusDraft:
     def says(self, type_: str) -> bool:
         """Whether this reconcile has set a condition of that type."""
         return type_ in self._specs or (
-            self._status is not None and any(one.type == type_ for one in self.status.conditions)
+            self._status is not None
+            and any(condition.type == type_ for condition in self.status.conditions)
         )
 
     def compose(self, now: datetime) -> Model:
         """The status to send."""
         status = self.status
         own: list[Condition] = status.conditions if self._status else []
-        kept = {one.type: ConditionSpec.of(one) for one in own or self.before.values()}
+        kept = {
+            condition.type: ConditionSpec.of(condition) for condition in own or self.before.values()
+        }
         conditions = update_conditions(
             self.before.values(),
             (kept | self._specs).values(),
@@ -132,7 +137,7 @@ class ProviderContext(Context, Generic[OwnerT]):
     ) -> Self:
         """The context of one reconcile of a provider's object."""
         return cls(
-            **{one.name: getattr(ctx, one.name) for one in fields(Context)},
+            **{field.name: getattr(ctx, field.name) for field in fields(Context)},
             cluster_or_none=cluster,
             owner_or_none=owner,
             draft=draft,

@@ -323,15 +323,19 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
     @classmethod
     def _derive(cls) -> None:
         resource = cls.kind.resource
-        said: tuple[Watch, ...] = getattr(cls, "watches", ())
-        declared = tuple(w for w in said if not isinstance(w, For) or w.kind is not cls.kind)
-        own = [watch for watch in said if watch not in declared] or [For(cls.kind)]
+        watches: tuple[Watch, ...] = getattr(cls, "watches", ())
+        declared = tuple(w for w in watches if not isinstance(w, For) or w.kind is not cls.kind)
+        own = [watch for watch in watches if watch not in declared] or [For(cls.kind)]
         if any(isinstance(watch, For) for watch in declared):
             raise TypeError(f"{cls.__name__} is for {resource.kind}; leave other For(...) out")
         mapped = any(isinstance(w, Watches) and w.kind is cls.owner_kind for w in declared)
         owner = () if mapped else (Watches(cls.owner_kind, to=cls.keys_of),)
         cls.watches = (*own, *declared, *owner)
-        inherited = [one for base in cls.__mro__ for one in base.__dict__.get("permissions", ())]
+        inherited = [
+            permission
+            for base in cls.__mro__
+            for permission in base.__dict__.get("permissions", ())
+        ]
         cls.permissions = tuple(dict.fromkeys(inherited))
         if "finalizer" not in cls.__dict__ and not hasattr(cls, "finalizer"):
             usual: object = ProviderReconciler[Any].reconcile_delete
@@ -343,7 +347,7 @@ def kinds_of(
     reconcilers: Sequence[type[Reconciler[Any]]], others: Sequence[type[BaseObject]]
 ) -> list[type[BaseObject]]:
     """The kinds of a provider: each with its template, where a contract asks for one."""
-    kinds = {one.resource.kind: one for one in others}
+    kinds = {kind.resource.kind: kind for kind in others}
     for reconciler in reconcilers:
         kind = _kind_of(reconciler)
         kinds.setdefault(kind.resource.kind, kind)
@@ -421,4 +425,6 @@ def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
 def _status_type(kind: type[Any]) -> type[Model]:
     """The class of a kind's status."""
     annotation = kind.model_fields["status"].annotation
-    return next(one for one in (*get_args(annotation), annotation) if one is not type(None))
+    return next(
+        argument for argument in (*get_args(annotation), annotation) if argument is not type(None)
+    )

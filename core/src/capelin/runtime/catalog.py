@@ -206,11 +206,11 @@ class Catalog:
             CatalogError: two of them mean different hooks by the same name.
         """
         made = Catalog()
-        for one in (self, *others):
-            for hook in one:
+        for catalog in (self, *others):
+            for hook in catalog:
                 if made._hooks.setdefault(hook.id, hook) is not hook:
                     raise CatalogError(f"two catalogs have a hook {hook.id}, and not the same one")
-            made._conversions.update({(c.newer.id, c.older.id): c for c in one.conversions})
+            made._conversions.update({(c.newer.id, c.older.id): c for c in catalog.conversions})
         return made
 
     def __iter__(self) -> Iterator[AnyHook]:
@@ -258,27 +258,27 @@ class Catalog:
     def _way(self, newer: AnyHook, older: AnyHook) -> list[Conversion]:
         """The fewest conversions that lead down from one version to another."""
         ways: deque[tuple[HookId, list[Conversion]]] = deque([(newer.id, [])])
-        seen = {newer.id}
+        visited = {newer.id}
         while ways:
-            at, way = ways.popleft()
-            if at == older.id:
+            version, way = ways.popleft()
+            if version == older.id:
                 return way
             for (start, end), step in self._conversions.items():
-                if start == at and end not in seen:
-                    seen.add(end)
+                if start == version and end not in visited:
+                    visited.add(end)
                     ways.append((end, [*way, step]))
         raise CatalogError(f"no conversion leads from {newer.id} to {older.id}")
 
 
-def load_catalog(place: str) -> Catalog:
+def load_catalog(reference: str) -> Catalog:
     """The catalog that a module holds, as `module:name`.
 
     Raises:
         CatalogError: there is none.
     """
-    module, colon, name = place.partition(":")
+    module, colon, name = reference.partition(":")
     if not (module and colon and name):
-        raise CatalogError(f"{place!r} names no catalog; write it as module:name")
+        raise CatalogError(f"{reference!r} names no catalog; write it as module:name")
     try:
         found = getattr(importlib.import_module(module), name, None)
     # Whatever it does when it is imported.

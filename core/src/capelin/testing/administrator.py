@@ -83,7 +83,7 @@ class Administrator:
         task.add_done_callback(self._deletions.discard)
 
     async def _install(self, what: Iterable[Installable]) -> None:
-        manifests = [manifest for each in what for manifest in await _manifests(each)]
+        manifests = [manifest for installable in what for manifest in await _manifests(installable)]
         for manifest in manifests:
             await self._client.apply(manifest, resource=CustomResourceDefinition.resource)
         try:

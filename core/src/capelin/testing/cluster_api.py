@@ -23,7 +23,7 @@ def kinds_in(rules: Iterable[Mapping[str, Any]]) -> list[str]:
     """Core's kinds that someone with these permissions works with, by the names of their CRDs."""
     group = "cluster.x-k8s.io"
     ours = [rule for rule in rules if group in rule.get("apiGroups", ())]
-    resources = [one for rule in ours for one in rule["resources"]]
+    resources = [resource for rule in ours for resource in rule["resources"]]
     # Neither subresources nor all there are.
     return sorted({f"{resource}.{group}" for resource in resources if resource.isalpha()})
 

@@ -50,7 +50,7 @@ async def until(
         AssertionError: it was not so in time; with the question's source and what was seen last.
     """
     __tracebackhide__ = True
-    seen: Any = _NOTHING
+    last: Any = _NOTHING
     limit = asyncio.timeout(within)
     try:
         async with limit:
@@ -60,12 +60,12 @@ async def until(
                 found = await answer if inspect.isawaitable(answer) else answer
                 if is_so(found):
                     return found
-                seen = found
+                last = found
                 await asyncio.sleep(pause_after(time.monotonic() - began))
     except TimeoutError:
         if not limit.expired():
             raise
-        raise _not_so(look if is_so is bool else is_so, seen, within) from None
+        raise _not_so(look if is_so is bool else is_so, last, within) from None
 
 
 def wait_until(look: Callable[[], T | None], *, within: float = PATIENCE) -> T:
@@ -90,27 +90,27 @@ def pause_after(took: float) -> float:
     return min(max(0.005, 4 * took), 0.5)
 
 
-def _not_so(asked: Callable[..., object], seen: object, within: float) -> AssertionError:
-    if seen is _NOTHING:
+def _not_so(asked: Callable[..., object], last: object, within: float) -> AssertionError:
+    if last is _NOTHING:
         shown = "nothing: the first look has not come to an end"
     else:
-        shown = pretty_repr(_plain(seen), max_width=100, max_length=50, max_string=1000)
+        shown = pretty_repr(_plain(last), max_width=100, max_length=50, max_string=1000)
     return AssertionError(
         f"not so within {within:g} s:\n{indent(_source(asked), '    ')}\n"
         f"seen last:\n{indent(shown, '    ')}"
     )
 
 
-def _plain(seen: object) -> object:
+def _plain(value: object) -> object:
     """Typed objects as the server has them; neither defaults, secrets nor who wrote what."""
-    if isinstance(seen, list):
-        return [_plain(one) for one in cast("list[object]", seen)]
-    if not isinstance(seen, BaseObject):
-        return seen
-    hidden = {name for name, field in type(seen).model_fields.items() if not field.repr}
-    said = {name: value for name, value in seen.dump().items() if name not in hidden}
-    said.get("metadata", {}).pop("managedFields", None)
-    return said
+    if isinstance(value, list):
+        return [_plain(item) for item in cast("list[object]", value)]
+    if not isinstance(value, BaseObject):
+        return value
+    hidden = {name for name, field in type(value).model_fields.items() if not field.repr}
+    fields = {name: value for name, value in value.dump().items() if name not in hidden}
+    fields.get("metadata", {}).pop("managedFields", None)
+    return fields
 
 
 def _source(asked: Callable[..., object]) -> str:

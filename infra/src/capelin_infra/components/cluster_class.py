@@ -36,14 +36,14 @@ class ClusterClass(pulumi.ComponentResource):
         super().__init__("capelin:components:ClusterClass", resource_name, None, opts)
         manifests = demo_manifests() if args.manifests is None else args.manifests
         ours = in_namespace(manifests, args.namespace)
-        classes = [each for each in ours if each["kind"] == "ClusterClass"]
+        classes = [manifest for manifest in ours if manifest["kind"] == "ClusterClass"]
         if len(classes) != 1:
             msg = f"the manifests have {len(classes)} ClusterClasses; one is needed"
             raise ValueError(msg)
         templates = [
-            kubernetes_object(resource_name, each, parent=self)
-            for each in ours
-            if each["kind"] != "ClusterClass"
+            kubernetes_object(resource_name, manifest, parent=self)
+            for manifest in ours
+            if manifest["kind"] != "ClusterClass"
         ]
         resource = kubernetes_object(resource_name, classes[0], parent=self, depends_on=templates)
         self.namespace = args.namespace

@@ -58,5 +58,6 @@ def kubernetes_object(
 def in_namespace(manifests: Sequence[Unstructured], namespace: str) -> list[Unstructured]:
     """The manifests of namespaced kinds, in a namespace where they name none."""
     return [
-        {**each, "metadata": {"namespace": namespace, **each["metadata"]}} for each in manifests
+        {**manifest, "metadata": {"namespace": namespace, **manifest["metadata"]}}
+        for manifest in manifests
     ]

@@ -120,7 +120,7 @@ async def ls(environment: str, *, output: Format) -> None:
         return
     rows: list[_Listed] = []
     for config in configs:
-        handlers = [ExtensionHandler.read(each.dump()) for each in config.status.handlers]
+        handlers = [ExtensionHandler.read(handler.dump()) for handler in config.status.handlers]
         rows += [_Listed.of(config, handler) for handler in handlers] or [_Listed(config)]
     columns = (
         Column[_Listed]("EXTENSION", lambda row: row.config.name),

@@ -75,8 +75,8 @@ class KindCommands:
         if not names.split():
             return []
         described = json.loads(await self._engine_command("inspect", *names.split()))
-        nodes = (_node(each) for each in cast("list[dict[str, Any]]", described))
-        return sorted((each for each in nodes if each is not None), key=lambda each: each.name)
+        nodes = (_node(container) for container in cast("list[dict[str, Any]]", described))
+        return sorted((node for node in nodes if node is not None), key=lambda node: node.name)
 
     async def start(self, nodes: Sequence[NodeContainer]) -> None:
         """Start containers that stopped."""

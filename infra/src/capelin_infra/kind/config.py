@@ -14,7 +14,7 @@ def cluster_config(inputs: KindClusterInputs) -> dict[str, Any]:
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "name": inputs.name,
-        "nodes": [_node(each, inputs.image) for each in inputs.nodes or [KindNode()]],
+        "nodes": [_node(node, inputs.image) for node in inputs.nodes or [KindNode()]],
         "containerdConfigPatches": [
             f'[plugins."io.containerd.grpc.v1.cri".registry]\\nconfig_path = "{MIRRORS}"'
         ],
@@ -41,19 +41,19 @@ def _node(node: KindNode, image: str | None) -> dict[str, Any]:
         **({"labels": dict(node.labels)} if node.labels else {}),
         "extraMounts": [
             {
-                "hostPath": each.host_path,
-                "containerPath": each.container_path,
-                "readOnly": each.read_only,
+                "hostPath": mount.host_path,
+                "containerPath": mount.container_path,
+                "readOnly": mount.read_only,
             }
-            for each in node.mounts
+            for mount in node.mounts
         ],
         "extraPortMappings": [
             {
-                "containerPort": each.container_port,
-                "hostPort": each.host_port,
-                "listenAddress": each.listen_address,
-                "protocol": each.protocol,
+                "containerPort": port.container_port,
+                "hostPort": port.host_port,
+                "listenAddress": port.listen_address,
+                "protocol": port.protocol,
             }
-            for each in node.ports
+            for port in node.ports
         ],
     }

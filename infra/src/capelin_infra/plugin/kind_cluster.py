@@ -182,13 +182,13 @@ def same_nodes(before: list[KindNode], after: list[KindNode]) -> bool:
 
 def same_roles(before: list[KindNode], after: list[KindNode]) -> bool:
     """Whether there are as many nodes of each role."""
-    return sorted(each.role for each in before or [KindNode()]) == sorted(
-        each.role for each in after
+    return sorted(node.role for node in before or [KindNode()]) == sorted(
+        node.role for node in after
     )
 
 
 def _whole(nodes: list[KindNode]) -> str:
-    return json.dumps([each.model_dump(mode="json") for each in nodes or [KindNode()]])
+    return json.dumps([node.model_dump(mode="json") for node in nodes or [KindNode()]])
 
 
 def _state(

@@ -155,7 +155,8 @@ def _type(annotation: Any, *, optional: bool) -> str:
 
 def _docstring(text: str | None) -> str:
     paragraphs = [
-        fill(" ".join(each.split()), _WIDTH - 4) for each in (text or "").strip().split("\n\n")
+        fill(" ".join(paragraph.split()), _WIDTH - 4)
+        for paragraph in (text or "").strip().split("\n\n")
     ]
     content = "\n\n".join(paragraphs)
     closing = "\n" if "\n" in content else ""

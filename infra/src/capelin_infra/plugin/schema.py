@@ -77,7 +77,7 @@ def _property(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _type(schema: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in schema:
-        return _type(next(each for each in schema["anyOf"] if each.get("type") != "null"))
+        return _type(next(option for option in schema["anyOf"] if option.get("type") != "null"))
     if "$ref" in schema:
         return {"$ref": f"#/types/{PACKAGE}:index:{schema['$ref'].removeprefix(_REFERENCE)}"}
     match schema.get("type"):

@@ -185,7 +185,7 @@ def marked(model: type[Model], marker: type[Any]) -> set[str]:
     return {
         field.alias or name
         for name, field in model.model_fields.items()
-        if any(isinstance(each, marker) for each in field.metadata)
+        if any(isinstance(annotation, marker) for annotation in field.metadata)
     }
 
 

@@ -58,9 +58,9 @@ def _plain(value: PropertyValue) -> Any:
     content: Any = value.value
     match value.type:
         case PropertyValueType.ARRAY:
-            return [_plain(each) for each in content]
+            return [_plain(item) for item in content]
         case PropertyValueType.MAP:
-            return {name: _plain(each) for name, each in content.items()}
+            return {name: _plain(item) for name, item in content.items()}
         case PropertyValueType.NUMBER:
             # The engine knows no integers.
             return int(content) if content.is_integer() else content
@@ -72,9 +72,9 @@ def _wrapped(value: Any) -> PropertyValue:
     match value:
         case Mapping():
             items = cast("Mapping[str, Any]", value).items()
-            return PropertyValue({name: _wrapped(each) for name, each in items})
+            return PropertyValue({name: _wrapped(item) for name, item in items})
         case list():
-            return PropertyValue([_wrapped(each) for each in cast("list[Any]", value)])
+            return PropertyValue([_wrapped(item) for item in cast("list[Any]", value)])
         case int() if not isinstance(value, bool):
             return PropertyValue(float(value))
         case _:

@@ -130,7 +130,11 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
                     found = await client.find(Cluster, state.name, state.namespace)
                     if found is None or found.uid != state.uid:
                         return None
-                    deleting = [each for each in found.status.conditions if each.type == "Deleting"]
+                    deleting = [
+                        condition
+                        for condition in found.status.conditions
+                        if condition.type == "Deleting"
+                    ]
                     return (deleting[0].message if deleting else "") or "it is being deleted"
 
                 await wait_for(f"deletion of {id_}", left, operation.seconds, operation.show)

@@ -26,7 +26,8 @@ def settings(model: type[ModelT], config: pulumi.Config | None = None) -> ModelT
         return model.model_validate(values, strict=False)
     except ValidationError as error:
         problems = "\n".join(
-            f"  {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+            f"  {'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+            for problem in error.errors()
         )
         raise pulumi.RunError(f"the configuration cannot be used:\n{problems}") from None
 

@@ -121,14 +121,14 @@ def _build_images(
             builder.build(image.spec(), architecture)
             for architecture in release.settings.architectures
         ]
-        for each in built:
-            _write_image(release, each)
-            _write_bill(release, each)
-            report(_summary(each))
+        for built_image in built:
+            _write_image(release, built_image)
+            _write_bill(release, built_image)
+            report(_summary(built_image))
         index = builder.join(built)
         digests[image.name] = {
             "index": index.digest,
-            **{each.image.architecture: _digests(each) for each in built},
+            **{built_image.image.architecture: _digests(built_image) for built_image in built},
         }
         indexes.append(index.named(f"{image.name}:{release.tag}"))
     file = release.out / "images" / "digests.json"

@@ -90,15 +90,15 @@ async def mirror(bundle: Path, registry: str, report: Callable[[str], None]) -> 
         InvalidInputError: The file is no bundle, or the registry's name is none.
         RegistryError: The registry refuses it.
     """
-    place = Place.parse(registry)
+    address = Place.parse(registry)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         try:
             entries = names(unpack_archive(bundle, store.folder))
         except (tarfile.TarError, json.JSONDecodeError, KeyError) as error:
             raise InvalidInputError(f"{bundle} is no bundle.", reason=str(error)) from error
-        async with open_registry(place) as opened:
+        async with open_registry(address) as opened:
             for name, entry in entries.items():
                 repository, _, tag = name.partition(":")
                 await opened.push(store, entry, repository, tag)
-                report(f"{place.host}/{place.repository(repository)}:{tag}")
+                report(f"{address.host}/{address.repository(repository)}:{tag}")

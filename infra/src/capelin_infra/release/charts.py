@@ -236,8 +236,8 @@ def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
     # A provider that says itself who may use its kinds knows better.
     declared = any(_is_aggregated(obj) for obj in outside)
     others = [*(() if declared else aggregated_roles(provider)), *outside]
-    kinds = [_template(each, label, keep=True) for each in provider.crds]
-    rest = [_template(each, label, keep=False) for each in others]
+    kinds = [_template(crd, label, keep=True) for crd in provider.crds]
+    rest = [_template(manifest, label, keep=False) for manifest in others]
     made = {
         f"templates/{provider.label}-kinds.yaml": "---\n".join(kinds),
         f"templates/{provider.label}.yaml": "---\n".join(rest),
@@ -294,7 +294,8 @@ def _about(
         "appVersion": version,
         "kubeVersion": KUBERNETES,
         "dependencies": [
-            {**each, "repository": f"file://../{each['name']}"} for each in dependencies
+            {**dependency, "repository": f"file://../{dependency['name']}"}
+            for dependency in dependencies
         ],
     }
     if annotations:
@@ -336,8 +337,8 @@ def _library_version() -> str:
 
 
 def _merged(*several: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for one in several:
-        yield from one.items()
+    for obj in several:
+        yield from obj.items()
 
 
 def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:

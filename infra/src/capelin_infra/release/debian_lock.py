@@ -87,8 +87,8 @@ def newest(entries: Iterable[Stanza]) -> dict[str, Stanza]:
 
 def compare_versions(left: str, right: str) -> int:
     """Below zero, zero or above it, in dpkg's order of versions."""
-    for one, other in zip(_split(left), _split(right), strict=True):
-        if order := _compare(one, other):
+    for part, other in zip(_split(left), _split(right), strict=True):
+        if order := _compare(part, other):
             return order
     return 0
 

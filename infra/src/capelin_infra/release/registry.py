@@ -87,9 +87,9 @@ class Registry:
     """A connection to a registry."""
 
     def __init__(
-        self, place: Place, session: aiohttp.ClientSession, login: Credentials | None
+        self, address: Place, session: aiohttp.ClientSession, login: Credentials | None
     ) -> None:
-        self._place, self._session, self._login = place, session, login
+        self._place, self._session, self._login = address, session, login
         self._authorization: dict[str, str] = {}
 
     async def push(self, store: Store, entry: Descriptor, name: str, tag: str) -> None:
@@ -195,11 +195,11 @@ class Registry:
 
 
 @asynccontextmanager
-async def open_registry(place: Place) -> AsyncGenerator[Registry]:
+async def open_registry(address: Place) -> AsyncGenerator[Registry]:
     """Connect to a registry, with proxies and certificates of the environment."""
-    login = await find_credentials(place.host, os.environ)
+    login = await find_credentials(address.host, os.environ)
     async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
-        yield Registry(place, session, login)
+        yield Registry(address, session, login)
 
 
 async def find_credentials(host: str, environment: Mapping[str, str]) -> Credentials | None:

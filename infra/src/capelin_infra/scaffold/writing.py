@@ -86,8 +86,8 @@ def _filled(text: str, names: dict[str, str]) -> str:
 
 
 def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
-    for one in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if one.is_dir():
-            yield from _files(one, f"{prefix}{one.name}/")
-        elif one.name.endswith(".txt"):
-            yield f"{prefix}{one.name}", one.read_text()
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".txt"):
+            yield f"{prefix}{entry.name}", entry.read_text()

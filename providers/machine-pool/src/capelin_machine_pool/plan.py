@@ -117,7 +117,9 @@ def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Block
 def needs_owner(references: Sequence[OwnerReference], owner: BaseObject) -> bool:
     """Whether an owner is missing. A reference that somebody else wrote is as good as ours."""
     wanted = reference_to(owner)
-    return not any(same_owner(one, wanted) and one.uid == wanted.uid for one in references)
+    return not any(
+        same_owner(reference, wanted) and reference.uid == wanted.uid for reference in references
+    )
 
 
 def machine_waits_for(

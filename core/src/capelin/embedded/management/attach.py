@@ -254,11 +254,15 @@ async def check_vacant(found: Attachment, components: Iterable[Component]) -> No
         InvalidInputError: with what it is, and whose.
     """
     manifests = [
-        each
+        manifest
         for component in components
-        for each in (*without_replaced(component.manifests), *component.late, component.inventory)
+        for manifest in (
+            *without_replaced(component.manifests),
+            *component.late,
+            component.inventory,
+        )
         # Namespaces of others are used, and left to them.
-        if each["kind"] != "Namespace"
+        if manifest["kind"] != "Namespace"
     ]
     async with Client(found.config, manager=FIELD_MANAGER) as client:
         there = await find_live(client, [INVENTORY_CRD, *manifests])
@@ -289,7 +293,7 @@ def check_ownership(objects: Iterable[Unstructured], mark: str, url: str) -> Non
     Raises:
         InvalidInputError: with whose it is.
     """
-    others = [each for each in objects if environment_label_of(each) != mark]
+    others = [obj for obj in objects if environment_label_of(obj) != mark]
     if not others:
         return
     first = others[0]
@@ -326,8 +330,8 @@ def _is_cluster_apis(group: str) -> bool:
 def _managers(obj: Unstructured) -> str:
     entries = cast("list[dict[str, Any]]", obj["metadata"].get("managedFields", []))
     # The API server itself writes the status of a CRD.
-    said = {each.get("manager", "") for each in entries if not each.get("subresource")}
-    return ", ".join(sorted(said - {""})) or "somebody"
+    managers = {entry.get("manager", "") for entry in entries if not entry.get("subresource")}
+    return ", ".join(sorted(managers - {""})) or "somebody"
 
 
 async def _check_rights(client: Client, url: str) -> None:
@@ -345,15 +349,15 @@ async def _check_rights(client: Client, url: str) -> None:
 
 async def _cluster_api(client: Client) -> list[Unstructured]:
     """What is there of any Cluster API: the kinds, and who is asked about them."""
-    listings = [await client.list(each) for each in (DEFINITIONS, *WEBHOOKS)]
-    kinds = [DEFINITIONS.kind, *(each.kind for each in WEBHOOKS)]
+    listings = [await client.list(resource) for resource in (DEFINITIONS, *WEBHOOKS)]
+    kinds = [DEFINITIONS.kind, *(resource.kind for resource in WEBHOOKS)]
     # Items of a list do not say what they are.
     objects = [
-        {**each, "kind": kind}
+        {**item, "kind": kind}
         for kind, listing in zip(kinds, listings, strict=True)
-        for each in listing.items
+        for item in listing.items
     ]
-    return [each for each in objects if belongs_to_cluster_api(each)]
+    return [obj for obj in objects if belongs_to_cluster_api(obj)]
 
 
 async def _address(client: Client, url: str, mark: str, before: ExistingServer | None) -> str:
@@ -377,6 +381,6 @@ async def _address(client: Client, url: str, mark: str, before: ExistingServer |
     )
 
 
-def _sentence(said: object) -> str:
-    text = " ".join(str(said).split()).removesuffix(".")
+def _sentence(complaint: object) -> str:
+    text = " ".join(str(complaint).split()).removesuffix(".")
     return f"{text[:1].upper()}{text[1:]}."

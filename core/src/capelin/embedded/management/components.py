@@ -85,19 +85,25 @@ class Placement:
         return self.folder / "kubeconfig"
 
 
-def component_command(component: Component, place: Placement) -> Command:
+def component_command(component: Component, placement: Placement) -> Command:
     """The command line and environment of a component's manager.
 
     Leader election is left out: the supervisor sees to it that there is one process, and a
     successor would have to wait for the lease of one that was killed.
     """
-    ours = _flags(component, place)
-    asked = [each for each in component.launch.arguments if not _LEADER_ELECTION.fullmatch(each)]
-    kept = [each for each in asked if each.removeprefix("--").partition("=")[0] not in ours]
+    ours = _flags(component, placement)
+    asked = [
+        argument
+        for argument in component.launch.arguments
+        if not _LEADER_ELECTION.fullmatch(argument)
+    ]
+    kept = [
+        argument for argument in asked if argument.removeprefix("--").partition("=")[0] not in ours
+    ]
     flags = [f"--{name}={value}" for name, value in ours.items()]
     return Command(
         arguments=(*component.program, *kept, *flags),
-        environment={**component.launch.environment, **_environment(component, place)},
+        environment={**component.launch.environment, **_environment(component, placement)},
         limits=Limits(timer_slack=TIMER_SLACK if component.dialect == "go" else 0.0),
     )
 
@@ -119,7 +125,11 @@ def choose_ports(
     free: Callable[[], int],
 ) -> dict[str, int]:
     """A port for everything that listens: the one that it had, if that can still be used."""
-    wanted = [f"{each.label}/{purpose}" for each in components for purpose in each.listens_for]
+    wanted = [
+        f"{component.label}/{purpose}"
+        for component in components
+        for purpose in component.listens_for
+    ]
     chosen: dict[str, int] = {}
     for name in wanted:
         port = recorded.get(name)
@@ -134,50 +144,50 @@ def ports_of(component: Component, ports: Mapping[str, int]) -> dict[Purpose, in
     return {purpose: ports[f"{component.label}/{purpose}"] for purpose in component.listens_for}
 
 
-def _flags(component: Component, place: Placement) -> dict[str, str]:
-    health = f"{place.address}:{place.ports['health']}"
+def _flags(component: Component, placement: Placement) -> dict[str, str]:
+    health = f"{placement.address}:{placement.ports['health']}"
     match component.dialect:
         case "python":
             return {
-                "kubeconfig": str(place.kubeconfig),
+                "kubeconfig": str(placement.kubeconfig),
                 "health-address": health,
                 "metrics-address": "0",
             }
         case "extension":
             return {
-                "host": place.address,
-                "port": str(place.ports["webhooks"]),
-                "probes-port": str(place.ports["health"]),
-                "cert-dir": str(place.folder),
-                "client-ca": str(place.authority),
+                "host": placement.address,
+                "port": str(placement.ports["webhooks"]),
+                "probes-port": str(placement.ports["health"]),
+                "cert-dir": str(placement.folder),
+                "client-ca": str(placement.authority),
             }
         case "go":
             flags = {
-                "kubeconfig": str(place.kubeconfig),
+                "kubeconfig": str(placement.kubeconfig),
                 "health-addr": health,
                 "diagnostics-address": "0",
-                "webhook-port": str(place.ports["webhooks"]),
-                "webhook-cert-dir": str(place.folder),
+                "webhook-port": str(placement.ports["webhooks"]),
+                "webhook-cert-dir": str(placement.folder),
             }
             # Extensions answer nobody but Cluster API's core, which shows who it is.
             certificate = {
-                "runtime-extension-client-cert-file": str(place.folder / "tls.crt"),
-                "runtime-extension-client-key-file": str(place.folder / "tls.key"),
+                "runtime-extension-client-cert-file": str(placement.folder / "tls.crt"),
+                "runtime-extension-client-key-file": str(placement.folder / "tls.key"),
             }
             return flags | (certificate if component.type == "CoreProvider" else {})
 
 
-def _environment(component: Component, place: Placement) -> dict[str, str]:
+def _environment(component: Component, placement: Placement) -> dict[str, str]:
     if component.dialect != "go":
         return {
-            "CAPELIN_STATE_FOLDER": str(place.workloads / component.label),
-            "KUBECONFIG": str(place.kubeconfig),
+            "CAPELIN_STATE_FOLDER": str(placement.workloads / component.label),
+            "KUBECONFIG": str(placement.kubeconfig),
             **inherited_variables(os.environ),
         }
     # What a manager in a pod learns from the downward API.
     return {
-        "POD_IP": place.address,
+        "POD_IP": placement.address,
         "POD_NAME": component.label,
         "POD_NAMESPACE": component.launch.namespace,
-        "POD_UID": str(uuid5(NAMESPACE_DNS, f"{component.label}.{place.address}")),
+        "POD_UID": str(uuid5(NAMESPACE_DNS, f"{component.label}.{placement.address}")),
     }

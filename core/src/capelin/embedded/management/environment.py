@@ -189,7 +189,7 @@ class Environment:
                 self._forget_if_nothing_came_of_it()
 
     def _forget_if_nothing_came_of_it(self) -> None:
-        if [each.name for each in self.folder.glob("*")] == [_LOCK]:
+        if [entry.name for entry in self.folder.glob("*")] == [_LOCK]:
             (self.folder / _LOCK).unlink()
             # Somebody else may hold a lock of its own in it already.
             with suppress(OSError):
@@ -257,8 +257,8 @@ def all_environments(environ: Mapping[str, str] | None = None) -> list[Environme
     """Every environment that there is, by name."""
     folder = state_folder(environ)
     found = folder.iterdir() if folder.is_dir() else ()
-    environments = (Environment(each) for each in sorted(found) if _NAME.fullmatch(each.name))
-    return [each for each in environments if each.folder.is_dir()]
+    environments = (Environment(folder) for folder in sorted(found) if _NAME.fullmatch(folder.name))
+    return [environment for environment in environments if environment.folder.is_dir()]
 
 
 def existing_server_of(environment: Environment) -> ExistingServer | None:

@@ -27,7 +27,7 @@ WEBHOOKS: Final = tuple(
 )
 
 _REPLACED: Final = frozenset({"Deployment", "Service", "Certificate", "Issuer"})
-_WEBHOOK_KINDS: Final = frozenset(each.kind for each in WEBHOOKS)
+_WEBHOOK_KINDS: Final = frozenset(resource.kind for resource in WEBHOOKS)
 _CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"
 
 
@@ -67,14 +67,15 @@ def localize(
     certificates stand for them. Webhooks and conversions are pointed at the listener.
     """
     ours = [
-        _labelled(_reached_at(each, listener), provider) for each in without_replaced(components)
+        _labelled(_reached_at(component, listener), provider)
+        for component in without_replaced(components)
     ]
     return sorted(ours, key=apply_order)
 
 
 def without_replaced(components: Iterable[Unstructured]) -> list[Unstructured]:
     """Those of a provider's components that go to the API server."""
-    return [each for each in components if each["kind"] not in _REPLACED]
+    return [component for component in components if component["kind"] not in _REPLACED]
 
 
 def with_environment_label(manifest: Unstructured, mark: str) -> Unstructured:
@@ -95,7 +96,7 @@ def launch_spec(components: Iterable[Unstructured]) -> LaunchSpec:
     Raises:
         ValueError: unless there is exactly one Deployment with exactly one container.
     """
-    deployments = [each for each in components if each["kind"] == "Deployment"]
+    deployments = [component for component in components if component["kind"] == "Deployment"]
     if len(deployments) != 1:
         msg = f"a provider's components have one Deployment, these have {len(deployments)}"
         raise ValueError(msg)
@@ -109,7 +110,9 @@ def launch_spec(components: Iterable[Unstructured]) -> LaunchSpec:
         namespace=deployments[0]["metadata"]["namespace"],
         service_account=pod["serviceAccountName"],
         arguments=tuple(containers[0].get("args", [])),
-        environment={each["name"]: each["value"] for each in variables if "value" in each},
+        environment={
+            variable["name"]: variable["value"] for variable in variables if "value" in variable
+        },
     )
 
 
@@ -209,7 +212,7 @@ def _reached_at(manifest: Unstructured, listener: WebhookEndpoint | None) -> Uns
         case "ExtensionConfig":
             path = ("spec",)
         case kind if kind in _WEBHOOK_KINDS:
-            hooks = [_called(each, (), listener) for each in manifest["webhooks"]]
+            hooks = [_called(webhook, (), listener) for webhook in manifest["webhooks"]]
             return {**manifest, "webhooks": hooks}
         case _:
             return manifest
@@ -247,15 +250,15 @@ async def apply_manifests(client: Client, manifests: Iterable[Unstructured]) -> 
     ordered = sorted(manifests, key=apply_order)
     for _, group in groupby(ordered, key=apply_order):
         slots = asyncio.Semaphore(_AT_A_TIME)
-        await _all(_apply(client, each, slots) for each in group)
-    await _established(client, [each for each in ordered if _is_definition(each)])
+        await _all(_apply(client, manifest, slots) for manifest in group)
+    await _established(client, [manifest for manifest in ordered if _is_definition(manifest)])
 
 
 async def find_live(client: Client, manifests: Iterable[Unstructured]) -> list[Unstructured]:
     """Those of the objects that are there already, as they are."""
     slots = asyncio.Semaphore(_AT_A_TIME)
-    found = await asyncio.gather(*(_live(client, each, slots) for each in manifests))
-    return [each for each in found if each is not None]
+    found = await asyncio.gather(*(_live(client, manifest, slots) for manifest in manifests))
+    return [obj for obj in found if obj is not None]
 
 
 async def _live(
@@ -274,8 +277,8 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Do all of it at once; the first thing that goes wrong is raised, and the rest not done."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            for each in work:
-                tasks.create_task(each)
+            for coroutine in work:
+                tasks.create_task(coroutine)
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
@@ -292,9 +295,9 @@ async def _apply(client: Client, manifest: Unstructured, slots: asyncio.Semaphor
 async def _established(client: Client, definitions: Iterable[Unstructured]) -> None:
     """Wait until the API server serves the kinds of these definitions."""
     missing = {
-        (each["spec"]["group"], version["name"], each["spec"]["names"]["plural"])
-        for each in definitions
-        for version in each["spec"]["versions"]
+        (definition["spec"]["group"], version["name"], definition["spec"]["names"]["plural"])
+        for definition in definitions
+        for version in definition["spec"]["versions"]
         if version["served"]
     }
     while missing:

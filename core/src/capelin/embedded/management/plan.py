@@ -178,9 +178,9 @@ def _successor(version: str, known: Sequence[str]) -> str:
     """
     if version in known:
         return version
-    possible = [each for each in known if upgrade_problem(version, each) is None]
+    possible = [candidate for candidate in known if upgrade_problem(version, candidate) is None]
     minor = version.rpartition(".")[0]
-    same = [each for each in possible if each.rpartition(".")[0] == minor]
+    same = [candidate for candidate in possible if candidate.rpartition(".")[0] == minor]
     if not possible:
         raise InvalidInputError(
             f"The environment runs Kubernetes {version}, which Capelin can no longer get.",

@@ -134,7 +134,10 @@ OPTIONAL_PROVIDERS: Final[dict[str, tuple[UpstreamProvider, ...]]] = {
 
 def optional_providers() -> list[str]:
     """What `--with` takes: names of Cluster API's providers, and of packages on request."""
-    return [*OPTIONAL_PROVIDERS, *(each.name for each in installed_providers() if each.on_request)]
+    return [
+        *OPTIONAL_PROVIDERS,
+        *(provider.name for provider in installed_providers() if provider.on_request),
+    ]
 
 
 def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
@@ -147,7 +150,7 @@ def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
     asked = set(requested)
     known = [*OPTIONAL_PROVIDERS]
     if not asked <= OPTIONAL_PROVIDERS.keys():
-        known += [each.name for each in installed_providers() if each.on_request]
+        known += [provider.name for provider in installed_providers() if provider.on_request]
     if unknown := sorted(asked.difference(known)):
         raise InvalidInputError(
             f"No provider is called {unknown[0]!r}.",
@@ -155,7 +158,10 @@ def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
             hint="Name some of them, separated by commas.",
         )
     brought = (
-        each for name, several in OPTIONAL_PROVIDERS.items() if name in asked for each in several
+        provider
+        for name, several in OPTIONAL_PROVIDERS.items()
+        if name in asked
+        for provider in several
     )
     return [CORE, *dict.fromkeys(brought)]
 
@@ -167,13 +173,17 @@ def installed_providers(points: Iterable[EntryPoint] | None = None) -> list[Prov
         UserError: if what a package registered is no provider; it is named.
     """
     found = entry_points(group=ENTRY_POINTS) if points is None else points
-    return sorted((_described(point) for point in found), key=lambda each: each.label)
+    return sorted((_described(point) for point in found), key=lambda provider: provider.label)
 
 
 def chosen_providers(requested: Iterable[str]) -> list[Provider]:
     """The providers of installed packages that an environment has."""
     asked = set(requested)
-    return [each for each in installed_providers() if not each.on_request or each.name in asked]
+    return [
+        provider
+        for provider in installed_providers()
+        if not provider.on_request or provider.name in asked
+    ]
 
 
 def _described(point: EntryPoint) -> Provider:
@@ -209,7 +219,7 @@ def required_programs(
     return [
         *ours,
         f"kubectl@{kubernetes_version}",
-        *(each.program for each in upstream_providers(requested)),
+        *(provider.program for provider in upstream_providers(requested)),
     ]
 
 
@@ -233,23 +243,23 @@ async def resolve_components(
     """
     asked_names = [*requested]
     asked = upstream_providers(asked_names)
-    found = await binaries.fetch(each.program for each in asked)
+    found = await binaries.fetch(provider.program for provider in asked)
     kubectl = partial(binaries.path, "kubectl", kubernetes_version)
     ours = [
         upstream_component(
-            each,
+            provider,
             version=CLUSTER_API_VERSION,
-            program=found[each.program].path,
-            manifests=await _manifests(each, binaries, kubectl),
+            program=found[provider.program].path,
+            manifests=await _manifests(provider, binaries, kubectl),
         )
-        for each in asked
+        for provider in asked
     ]
     return [*ours, *map(python_component, chosen_providers(asked_names))]
 
 
 def render_template(text: str, variables: Mapping[str, str]) -> list[Unstructured]:
     """The objects of a YAML template."""
-    return [each for each in read_all_yaml(substitute(text, variables)) if each]
+    return [manifest for manifest in read_all_yaml(substitute(text, variables)) if manifest]
 
 
 async def _manifests(

@@ -70,7 +70,7 @@ class Status(Model):
     def is_up(self) -> bool:
         """Whether everything that was asked for runs."""
         ready = all(stage.state == "Done" for stage in self.stages)
-        return ready and all(each.phase is Phase.RUNNING for each in self.processes)
+        return ready and all(process.phase is Phase.RUNNING for process in self.processes)
 
 
 def process_statuses(states: Mapping[str, ProcessState]) -> list[ProcessStatus]:

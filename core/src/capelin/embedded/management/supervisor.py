@@ -87,16 +87,16 @@ class ManagementServer:
         if self.mark is None:
             return list(manifests)
         wanted = list(manifests)
-        namespaces = [each for each in wanted if each["kind"] == "Namespace"]
+        namespaces = [manifest for manifest in wanted if manifest["kind"] == "Namespace"]
         others = {
-            each["metadata"]["name"]
-            for each in await find_live(client, namespaces)
-            if environment_label_of(each) != self.mark
+            namespace["metadata"]["name"]
+            for namespace in await find_live(client, namespaces)
+            if environment_label_of(namespace) != self.mark
         }
         return [
-            with_environment_label(each, self.mark)
-            for each in wanted
-            if each["kind"] != "Namespace" or each["metadata"]["name"] not in others
+            with_environment_label(manifest, self.mark)
+            for manifest in wanted
+            if manifest["kind"] != "Namespace" or manifest["metadata"]["name"] not in others
         ]
 
 
@@ -177,7 +177,7 @@ class ComponentProcess:
 
     def declared(self) -> ProcessSpec:
         """Its process."""
-        place = Placement(
+        placement = Placement(
             address=self.address,
             ports=self.listening.ports,
             folder=self.folder,
@@ -187,8 +187,8 @@ class ComponentProcess:
         health = f"http://{self.address}:{self.listening.ports['health']}/readyz"
         return ProcessSpec(
             name=self.component.label,
-            command=component_command(self.component, place),
-            after=tuple(each.name for each in self.foundation.processes),
+            command=component_command(self.component, placement),
+            after=tuple(process.name for process in self.foundation.processes),
             readiness=partial(probe_http, health),
             grace=_GRACE_SECONDS,
         )
@@ -258,8 +258,8 @@ async def _prepare(environment: Environment) -> "Supervision":
     environment.write_settings(settings.model_copy(update={"ports": ports}))
     ca = ensure_ca(environment.credentials, datetime.now(UTC))
     managers = [
-        ComponentProcess(each, base, environment, Serving(ports_of(each, ports), ca))
-        for each in components
+        ComponentProcess(component, base, environment, Serving(ports_of(component, ports), ca))
+        for component in components
     ]
     for manager in managers:
         manager.ensure_certificate()
@@ -279,7 +279,9 @@ class Supervision:
             environment.status_file,
             pid=os.getpid(),
             now=datetime.now(UTC),
-            stages=STAGES if base.processes else [each for each in STAGES if each != "api-server"],
+            stages=STAGES
+            if base.processes
+            else [stage for stage in STAGES if stage != "api-server"],
         )
         self._answers = asyncio.Event()
         self._installed = asyncio.Event()
@@ -295,7 +297,7 @@ class Supervision:
         ):
             # Managers are started when they find in the API server what they need. Those that an
             # earlier supervisor left run on meanwhile.
-            left = [each.declared() for each in self._managers if self._runs(each)]
+            left = [manager.declared() for manager in self._managers if self._runs(manager)]
             supervisor.declare(*self._base.processes, *left)
             tasks.create_task(self._watch(supervisor))
             tasks.create_task(self._bring_up(supervisor, client))
@@ -307,11 +309,11 @@ class Supervision:
         return process is not None and process.hash == declared.command.hash
 
     async def _watch(self, supervisor: Supervisor) -> None:
-        base = {each.name for each in self._base.processes}
-        everything = base | {each.component.label for each in self._managers}
+        base = {process.name for process in self._base.processes}
+        everything = base | {manager.component.label for manager in self._managers}
         async for states in supervisor.changes():
             self._status.processes_changed(states)
-            running = {name for name, each in states.items() if each.phase is Phase.RUNNING}
+            running = {name for name, state in states.items() if state.phase is Phase.RUNNING}
             if base <= running:
                 self._answers.set()
             if running == everything:
@@ -322,7 +324,9 @@ class Supervision:
             await self._step("api-server", self._answers.wait)
         await self._step("installation", partial(self._install, client))
         self._installed.set()
-        supervisor.declare(*self._base.processes, *(each.declared() for each in self._managers))
+        supervisor.declare(
+            *self._base.processes, *(manager.declared() for manager in self._managers)
+        )
         await self._step("controllers", self._running.wait)
         await self._step("extensions", partial(self._install_late, client))
 
@@ -343,9 +347,9 @@ class Supervision:
 
     async def _install(self, client: Client) -> None:
         manifests = [
-            each
+            manifest
             for manager in self._managers
-            for each in manager.manifests(manager.component.manifests)
+            for manifest in manager.manifests(manager.component.manifests)
         ]
         await self._send(client, [INVENTORY_CRD, *manifests])
         await self._send(client, [manager.component.inventory for manager in self._managers])
@@ -354,7 +358,9 @@ class Supervision:
     async def _install_late(self, client: Client) -> None:
         late = (manager.manifests(manager.component.late) for manager in self._managers)
         policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
-        await self._send(client, [*policies, *(each for manifests in late for each in manifests)])
+        await self._send(
+            client, [*policies, *(manifest for manifests in late for manifest in manifests)]
+        )
 
     async def _send(self, client: Client, manifests: Sequence[Unstructured]) -> None:
         await apply_manifests(client, await self._base.to_install(client, manifests))
@@ -383,9 +389,11 @@ def _ports(
 ) -> dict[str, int]:
     """The ports of all managers; one that still runs keeps its own."""
     running = [
-        each for each in components if Process.adopt(environment.processes, each.label) is not None
+        component
+        for component in components
+        if Process.adopt(environment.processes, component.label) is not None
     ]
-    kept = {port for each in running for port in settings.ports_of(each.label)}
+    kept = {port for component in running for port in settings.ports_of(component.label)}
     return choose_ports(
         components,
         settings.ports,

@@ -36,12 +36,12 @@ async def remove_labelled(client: Client, mark: str) -> None:
     for resource in WEBHOOKS:
         await _delete(client, resource, mark)
     definitions = await _put_there(client, DEFINITIONS, mark)
-    await _delete_owned(client, {each["spec"]["group"] for each in definitions})
+    await _delete_owned(client, {definition["spec"]["group"] for definition in definitions})
     await _delete(client, DEFINITIONS, mark)
     while left := await _put_there(client, DEFINITIONS, mark):
-        await asyncio.gather(*(_let_go(client, each) for each in left))
+        await asyncio.gather(*(_let_go(client, definition) for definition in left))
         await asyncio.sleep(_POLL_SECONDS)
-    others = {each["spec"]["group"] for each in (await client.list(DEFINITIONS)).items}
+    others = {definition["spec"]["group"] for definition in (await client.list(DEFINITIONS)).items}
     async for resource in _deletable(client):
         try:
             await _delete(client, resource, mark)
@@ -57,28 +57,28 @@ async def remove_labelled(client: Client, mark: str) -> None:
 def is_written_by_us(obj: Unstructured) -> bool:
     """Whether an object is ours: its label goes along when it is copied, who wrote it does not."""
     entries = obj["metadata"].get("managedFields", [])
-    return any(each.get("manager") == FIELD_MANAGER for each in entries)
+    return any(entry.get("manager") == FIELD_MANAGER for entry in entries)
 
 
 def owned_only_by(objects: Iterable[Any], groups: set[str]) -> list[Any]:
     """Those of the objects that were made for nothing but objects of kinds in these API groups."""
     makers = groups - _ADOPTERS
     return [
-        each
-        for each in objects
-        if (owners := each.metadata.owner_references)
+        obj
+        for obj in objects
+        if (owners := obj.metadata.owner_references)
         and all(owner.api_version.partition("/")[0] in makers for owner in owners)
     ]
 
 
 async def _put_there(client: Client, resource: Resource, mark: str) -> list[Unstructured]:
     listing = await client.list(resource, labels={ENVIRONMENT_LABEL: mark})
-    return [each for each in listing.items if is_written_by_us(each)]
+    return [item for item in listing.items if is_written_by_us(item)]
 
 
 async def _delete(client: Client, resource: Resource, mark: str) -> None:
-    for each in await _put_there(client, resource, mark):
-        metadata = each["metadata"]
+    for obj in await _put_there(client, resource, mark):
+        metadata = obj["metadata"]
         await client.delete(
             resource, metadata["name"], metadata.get("namespace"), uid=metadata["uid"]
         )
@@ -87,14 +87,14 @@ async def _delete(client: Client, resource: Resource, mark: str) -> None:
 async def _delete_owned(client: Client, groups: set[str]) -> None:
     """Credentials of workload clusters: a garbage collector passes over owners without a kind."""
     for kind in (Secret, ConfigMap):
-        for each in owned_only_by((await client.list(kind)).items, groups):
-            await client.delete(kind, each.name, each.namespace, uid=each.uid)
+        for obj in owned_only_by((await client.list(kind)).items, groups):
+            await client.delete(kind, obj.name, obj.namespace, uid=obj.uid)
 
 
 async def _let_go(client: Client, definition: Unstructured) -> None:
     """Free the objects of a kind from whatever was to be done before they go."""
     spec = definition["spec"]
-    stored = next(each["name"] for each in spec["versions"] if each["storage"])
+    stored = next(version["name"] for version in spec["versions"] if version["storage"])
     names = spec["names"]
     resource = Resource(
         spec["group"],
@@ -107,8 +107,8 @@ async def _let_go(client: Client, definition: Unstructured) -> None:
         objects = (await client.list(resource)).items
     except NotServed:
         return
-    for each in objects:
-        metadata = each["metadata"]
+    for obj in objects:
+        metadata = obj["metadata"]
         if not metadata.get("finalizers"):
             continue
         free = {"metadata": {"finalizers": None}}
@@ -121,18 +121,20 @@ async def _let_go(client: Client, definition: Unstructured) -> None:
 async def _deletable(client: Client) -> AsyncGenerator[Resource]:
     """Every kind whose objects can be listed and deleted, in one version."""
     groups = (await client.request("GET", "/apis"))["groups"]
-    versions = ["v1", *(each["preferredVersion"]["groupVersion"] for each in groups)]
+    versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
     for group_version in versions:
         group, _, version = group_version.rpartition("/")
         try:
-            said = await client.request("GET", f"/apis/{group_version}" if group else "/api/v1")
+            served = await client.request("GET", f"/apis/{group_version}" if group else "/api/v1")
         except (NotServed, Unavailable):
             # A kind that was just removed, or an API that somebody else serves and that is down.
             continue
-        for each in said["resources"]:
-            whole = "/" not in each["name"] and each["kind"] not in _OUTMODED
-            if whole and {"list", "delete"} <= set(each["verbs"]):
-                yield Resource(group, version, each["kind"], each["name"], each["namespaced"])
+        for resource in served["resources"]:
+            whole = "/" not in resource["name"] and resource["kind"] not in _OUTMODED
+            if whole and {"list", "delete"} <= set(resource["verbs"]):
+                yield Resource(
+                    group, version, resource["kind"], resource["name"], resource["namespaced"]
+                )
 
 
 async def remove_environment(environment: Environment, *, there: bool = True) -> None:

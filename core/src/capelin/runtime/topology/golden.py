@@ -116,8 +116,8 @@ def _effect(request: Unstructured, answered: Unstructured) -> Unstructured:
             templates[item["uid"]] = apply_json_patch(before, item["patch"])
         else:
             templates[item["uid"]] = apply_merge_patch(before, item["patch"])
-    said = {key: value for key, value in answered.items() if key != "patches"}
-    return {**said, "templates": templates}
+    rest = {key: value for key, value in answered.items() if key != "patches"}
+    return {**rest, "templates": templates}
 
 
 def _handlers(extension: Extension) -> dict[str, Handler]:
@@ -131,8 +131,8 @@ def _examples(folder: Path) -> list[Path]:
 def _recorded(folder: Path) -> dict[str, set[str]]:
     """The examples that each handler was recorded with, be they still there or not."""
     listed = folder / _LIST
-    said: dict[str, list[str]] = json.loads(listed.read_bytes()) if listed.exists() else {}
-    recorded = {name: set(examples) for name, examples in said.items()}
+    lists: dict[str, list[str]] = json.loads(listed.read_bytes()) if listed.exists() else {}
+    recorded = {name: set(examples) for name, examples in lists.items()}
     for path in folder.iterdir():
         if path.is_dir() and path.name != "requests":
             recorded.setdefault(path.name, set()).update(file.stem for file in path.glob("*.json"))

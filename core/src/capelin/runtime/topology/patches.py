@@ -97,8 +97,8 @@ def apply_json_patch(document: Any, patch: list[Operation]) -> Any:
         try:
             _STEPS[step["op"]](outside, step)
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            said = orjson.dumps(step).decode()
-            raise PatchError(f"the step {said} does not fit the document") from error
+            shown = orjson.dumps(step).decode()
+            raise PatchError(f"the step {shown} does not fit the document") from error
     return outside[""]
 
 
@@ -133,14 +133,14 @@ def apply_patch(document: Any, patch_type: str, patch: bytes) -> Any:
     return apply_json_patch(document, decoded)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(document: Any, other: Any) -> bool:
     """Whether two documents are the same JSON."""
-    return one is other or bool(one == other and _equals_are_same(one, other))
+    return document is other or bool(document == other and _equals_are_same(document, other))
 
 
-def _equals_are_same(one: Any, other: Any) -> bool:
+def _equals_are_same(document: Any, other: Any) -> bool:
     """Whether what Python calls equal is the same JSON: to Python, true is 1."""
-    kind = _kind(one)
+    kind = _kind(document)
     if kind is str:
         return True
     if kind is not _kind(other):
@@ -148,7 +148,9 @@ def _equals_are_same(one: Any, other: Any) -> bool:
     if kind is not dict and kind is not list:
         return True
     # What differs further down shows in the text.
-    return orjson.dumps(one) == orjson.dumps(other) or _canonical(one) == _canonical(other)
+    return orjson.dumps(document) == orjson.dumps(other) or _canonical(document) == _canonical(
+        other
+    )
 
 
 def _canonical(document: Any) -> bytes:

@@ -68,12 +68,12 @@ class RequestVariables(Generic[VariablesT]):
         return self._shared
 
 
-def _merged(one: Any, other: Any) -> Any:
+def _merged(base: Any, other: Any) -> Any:
     """Two objects with the fields of both, at every depth; the other's count."""
-    if not (is_object(one) and is_object(other)):
+    if not (is_object(base) and is_object(other)):
         return other
-    return one | {
-        key: _merged(one[key], value) if key in one else value for key, value in other.items()
+    return base | {
+        key: _merged(base[key], value) if key in base else value for key, value in other.items()
     }
 
 

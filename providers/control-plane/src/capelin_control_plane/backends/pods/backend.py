@@ -356,9 +356,9 @@ def _downgrade(desired: ControlPlane, statuses: Iterable[InstanceStatus]) -> Blo
     try:
         check_no_downgrade(
             [
-                each.version
-                for each in statuses
-                if each.component == "kube-apiserver" and each.ready
+                status.version
+                for status in statuses
+                if status.component == "kube-apiserver" and status.ready
             ],
             desired.version,
         )

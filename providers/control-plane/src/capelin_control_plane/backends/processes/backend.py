@@ -137,7 +137,7 @@ class ProcessesBackend:
         programs, blocked = None, None
         try:
             servers = plan.of("kube-apiserver")
-            serving = [each.version for each in servers if each.name in supervised.ready]
+            serving = [server.version for server in servers if server.name in supervised.ready]
             check_no_downgrade(serving, desired.version)
             programs = await self._programs(key, desired.version)
         except Blocked as error:
@@ -423,7 +423,10 @@ async def _replace_member(supervised: _Supervised, replacement: MemberReplacemen
 def _declare(supervised: _Supervised) -> None:
     members = tuple(member.name for member in supervised.plan.of("etcd"))
     supervised.supervisor.declare(
-        *(_declared(supervised.state_dir, each, members) for each in supervised.plan.instances)
+        *(
+            _declared(supervised.state_dir, instance, members)
+            for instance in supervised.plan.instances
+        )
     )
 
 

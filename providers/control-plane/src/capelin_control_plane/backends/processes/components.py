@@ -68,7 +68,7 @@ class Program:
 def programs_of(plan: Plan) -> dict[Component, Program] | None:
     """The newest programs that a plan runs; None if a component is missing."""
     newest: dict[Component, Program] = {}
-    for instance in sorted(plan.instances, key=lambda each: Version.parse(each.version)):
+    for instance in sorted(plan.instances, key=lambda planned: Version.parse(planned.version)):
         newest[instance.component] = Program(instance.version, Path(instance.arguments[0]))
     return newest if newest.keys() >= set(PROGRAMS) else None
 
