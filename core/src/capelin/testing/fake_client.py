@@ -91,7 +91,10 @@ class FakeClient(Client):
             self._server.install(kind)
 
     def add(self, obj: ObjectT) -> ObjectT:
-        """Store an object with its status, without a request; return it as it is stored."""
+        """Store an object with its status, without a request; return it as it is stored.
+
+        One with a deletion timestamp and finalizers is being deleted.
+        """
         kind = type(obj)
         if not self._server.serves(kind.resource):
             self.install(kind)

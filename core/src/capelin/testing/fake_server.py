@@ -10,21 +10,15 @@ from typing import Any, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
-from pydantic import ValidationError
-
 from capelin.api import (
     BaseObject,
     Resource,
-    SchemaError,
     Unstructured,
     capi,
     core,
-    crd,
 )
 from capelin.client import (
     AlreadyExists,
-    ApiError,
-    BadRequest,
     Conflict,
     Invalid,
     NotFound,
@@ -32,43 +26,34 @@ from capelin.client import (
     Request,
     Response,
 )
+from capelin.testing.fake_kinds import (
+    FakeKind,
+    Key,
+    Target,
+    field_at,
+    selects,
+    validate,
+    without_nulls,
+)
 from capelin.testing.patches import (
     Owner,
     Path,
     Paths,
-    Schema,
     compare,
     default,
     json_patched,
     merge,
     merge_patched,
-    object_schema,
     paths_of,
     prune,
 )
 
-Key = tuple[str, str, str, str]
-"""Group, plural, namespace and name."""
-
-_CONDITIONS: Schema = {
-    "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["type"],
-}
 # The kinds of these groups have no metadata.generation, or only some of them have.
 _WITHOUT_GENERATION = {"", "coordination.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io"}
 _SYSTEM_METADATA = (
     *("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    resource: Resource
-    schema: Schema
-    model: type[BaseObject] | None
-    closed: bool
-    """The class has all fields that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +69,6 @@ class _Stored:
         return manifest
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What a request is about."""
-
-    kind: _Kind
-    namespace: str
-    name: str
-    subresource: str
-    parameters: Mapping[str, str]
-
-    @property
-    def key(self) -> Key:
-        resource = self.kind.resource
-        return resource.group, resource.plural, self.namespace, self.name
-
-    def error(
-        self, of: type[ApiError], status: int, message: str, causes: Iterable[Any] = ()
-    ) -> ApiError:
-        resource = self.kind.resource
-        full_name = ".".join(part for part in (resource.plural, resource.group) if part)
-        details = {
-            "name": self.name,
-            "group": resource.group,
-            "kind": resource.plural,
-            "causes": list(causes),
-        }
-        return of(status, of.__name__, f'{full_name} "{self.name}" {message}', details)
-
-
 class FakeServer:
     """An in-memory API server. It takes the place of a client's `Transport`."""
 
@@ -121,7 +77,7 @@ class FakeServer:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.requests: list[Request] = []
         self._now = now
-        self._kinds: dict[tuple[str, str, str], _Kind] = {}
+        self._kinds: dict[tuple[str, str, str], FakeKind] = {}
         self._objects: dict[Key, _Stored] = {}
         self._version = 0
         for kind in (*vars(core).values(), *vars(capi).values()):
@@ -129,10 +85,8 @@ class FakeServer:
                 self.install(kind)
 
     def install(self, kind: type[BaseObject] | Resource) -> None:
-        resource = kind if isinstance(kind, Resource) else kind.resource
-        schema, closed = _schema_of(kind)
-        model = None if isinstance(kind, Resource) else kind
-        entry = _Kind(resource, object_schema(schema), model, closed)
+        entry = FakeKind.of(kind)
+        resource = entry.resource
         self._kinds[resource.group, resource.version, resource.plural] = entry
 
     def serves(self, resource: Resource) -> bool:
@@ -142,12 +96,12 @@ class FakeServer:
         kind = self._kinds[resource.group, resource.version, resource.plural]
         metadata = manifest["metadata"]
         names = metadata.get("namespace", ""), metadata["name"]
-        target = _Target(kind, *names, "", {"fieldManager": "test"})
+        target = Target(kind, *names, "", {"fieldManager": "test"})
         added = self._update(target, None, manifest)
         if "status" in manifest:
             status = {**added.manifest, "status": manifest["status"]}
             added = self._update(replace(target, subresource="status"), added, status)
-        return added.dump()
+        return self._delete(target, {}) if "deletionTimestamp" in metadata else added.dump()
 
     async def close(self) -> None:
         self.closed = True
@@ -167,7 +121,7 @@ class FakeServer:
         (group, version), rest = (["", *parts[:start]][-2:], parts[start:])
         group = "" if parts[0] == "api" else group
         if not rest:
-            return self._discovery(group, version)
+            return self._discovery(group, version) if len(parts) == start else self._group(version)
         namespace = ""
         if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
             namespace, rest = rest[1], rest[2:]
@@ -175,7 +129,7 @@ class FakeServer:
         if kind is None or len(rest) > 3 or rest[2:] not in ([], ["status"]):
             raise _not_served()
         name, subresource = [*rest[1:], "", ""][:2]
-        target = _Target(kind, namespace, name, subresource, request.parameters)
+        target = Target(kind, namespace, name, subresource, request.parameters)
         body: Any = json.loads(request.body or b"{}")
         if not name:
             return self._list(target) if request.method == "GET" else self._create(target, body)
@@ -199,13 +153,19 @@ class FakeServer:
             raise _not_served()
         return {"kind": "APIResourceList", "resources": found}
 
-    def _stored(self, target: _Target) -> _Stored:
+    def _group(self, name: str) -> Unstructured:
+        versions = [{"version": version} for group, version, _ in self._kinds if group == name]
+        if not versions:
+            raise _not_served()
+        return {"kind": "APIGroup", "preferredVersion": versions[0], "versions": versions}
+
+    def _stored(self, target: Target) -> _Stored:
         stored = self._objects.get(target.key)
         if stored is None:
             raise target.error(NotFound, 404, "not found")
         return stored
 
-    def _list(self, target: _Target) -> Unstructured:
+    def _list(self, target: Target) -> Unstructured:
         labels = target.parameters.get("labelSelector", "")
         fields = target.parameters.get("fieldSelector", "")
         items = [
@@ -213,14 +173,14 @@ class FakeServer:
             for key, stored in sorted(self._objects.items())
             if key[:2] == target.key[:2]
             and target.namespace in {"", key[2]}
-            and _selects(labels, stored.manifest["metadata"].get("labels", {}).get)
-            and _selects(fields, lambda path, stored=stored: _at(stored.manifest, path))
+            and selects(labels, stored.manifest["metadata"].get("labels", {}).get)
+            and selects(fields, lambda path, stored=stored: field_at(stored.manifest, path))
         ]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
 
     # Writes
 
-    def _create(self, target: _Target, manifest: Unstructured) -> Unstructured:
+    def _create(self, target: Target, manifest: Unstructured) -> Unstructured:
         metadata = manifest["metadata"]
         if not metadata.get("name") and metadata.get("generateName"):
             suffix = "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))  # noqa: S311
@@ -231,7 +191,7 @@ class FakeServer:
         metadata.pop("uid", None)
         return self._update(target, None, manifest).dump()
 
-    def _delete(self, target: _Target, options: Unstructured) -> Unstructured:
+    def _delete(self, target: Target, options: Unstructured) -> Unstructured:
         old = self._stored(target)
         metadata = old.manifest["metadata"]
         preconditions: Mapping[str, str] = options.get("preconditions") or {}
@@ -248,7 +208,7 @@ class FakeServer:
             return self._store(target, replace(old, manifest=marked)).dump()
         return old.dump()
 
-    def _patch(self, target: _Target, content_type: str, patch: Any) -> Unstructured:
+    def _patch(self, target: Target, content_type: str, patch: Any) -> Unstructured:
         if content_type == "application/apply-patch+yaml":
             return self._apply(target, patch).dump()
         old = self._stored(target)
@@ -261,7 +221,7 @@ class FakeServer:
             new = merge_patched(old.manifest, patch)
         return self._update(target, old, new).dump()
 
-    def _update(self, target: _Target, old: _Stored | None, new: Unstructured) -> _Stored:
+    def _update(self, target: Target, old: _Stored | None, new: Unstructured) -> _Stored:
         new = self._prepared(target, old, new)
         schema = target.kind.schema
         before: Unstructured = old.manifest if old else {"metadata": {}}
@@ -274,7 +234,7 @@ class FakeServer:
         others = _without(mine.others(old), difference.changed | difference.removed)
         return self._finish(target, old, new, [*others, mine.entry(old, paths, self._timestamp())])
 
-    def _apply(self, target: _Target, configuration: Unstructured) -> _Stored:
+    def _apply(self, target: Target, configuration: Unstructured) -> _Stored:
         old = self._objects.get(target.key)
         schema = target.kind.schema
         if old is None and (target.subresource or configuration["metadata"].get("uid")):
@@ -315,7 +275,7 @@ class FakeServer:
         entry = mine.entry(old, paths - difference.removed, self._timestamp())
         return self._finish(target, old, new, [entry, *others])
 
-    def _prepared(self, target: _Target, old: _Stored | None, new: Unstructured) -> Unstructured:
+    def _prepared(self, target: Target, old: _Stored | None, new: Unstructured) -> Unstructured:
         """What is to be stored: checked, with defaults and the server's own metadata."""
         given: Unstructured = new.get("metadata") or {}
         before: Unstructured = old.manifest["metadata"] if old else {}
@@ -350,19 +310,21 @@ class FakeServer:
             message = "is being deleted: no new finalizers can be added"
             raise target.error(Invalid, 422, message, [cause])
         whole = {**prepared, "apiVersion": resource.api_version, "kind": resource.kind}
-        whole = default(_without_nulls({**whole, "metadata": metadata}), target.kind.schema)
-        _validate(target, whole)
+        whole = default(without_nulls({**whole, "metadata": metadata}), target.kind.schema)
+        validate(target, whole)
         return whole
 
     def _finish(
-        self, target: _Target, old: _Stored | None, new: Unstructured, owners: Iterable[Owner]
+        self, target: Target, old: _Stored | None, new: Unstructured, owners: Iterable[Owner]
     ) -> _Stored:
         metadata = new["metadata"]
         if target.kind.resource.group not in _WITHOUT_GENERATION:
             generation = old.manifest["metadata"]["generation"] if old else 1
             changed = old is not None and _content(old.manifest) != _content(new)
             metadata["generation"] = generation + changed
-        kept = tuple(sorted((one for one in owners if one.paths), key=lambda one: one.key))
+        kept = tuple(
+            sorted((owner for owner in owners if owner.paths), key=lambda owner: owner.key)
+        )
         stored = _Stored(new, kept)
         if stored == old or target.parameters.get("dryRun"):
             return stored
@@ -371,7 +333,7 @@ class FakeServer:
             return stored
         return self._store(target, stored)
 
-    def _store(self, target: _Target, stored: _Stored) -> _Stored:
+    def _store(self, target: Target, stored: _Stored) -> _Stored:
         self._version += 1
         stored.manifest["metadata"]["resourceVersion"] = str(self._version)
         self._objects[target.key] = stored
@@ -387,7 +349,7 @@ class _Mine:
 
     manager: str
     operation: str
-    target: _Target
+    target: Target
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -432,122 +394,3 @@ def _field_name(path: Path) -> str:
 
 def _not_served() -> NotServed:
     return NotServed(404, "NotFound", "the fake API server has no such kind: give it to FakeClient")
-
-
-# Schemas and validation
-
-
-def _schema_of(kind: type[BaseObject] | Resource) -> tuple[Schema, bool]:
-    """The schema of a kind, and whether it has all fields that there are."""
-    if isinstance(kind, Resource):
-        status = {"properties": {"conditions": _CONDITIONS}}
-        return {"properties": {"spec": {}, "status": status}}, False
-    if kind.resource.group and kind.__module__ not in {core.__name__, capi.__name__}:
-        try:
-            return crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], True
-        except SchemaError:
-            pass
-    document: Unstructured = kind.model_json_schema()
-    structure = _structure(document, document.get("$defs", {}))
-    if issubclass(kind, core.Secret):
-        structure = {"properties": {**structure["properties"], "type": {"default": "Opaque"}}}
-    return structure, False
-
-
-def _structure(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """Names of fields and maps from pydantic's schema; conditions are merged by type."""
-    if "anyOf" in schema:
-        options: list[Schema] = [one for one in schema["anyOf"] if one.get("type") != "null"]
-        return _structure(options[0], definitions)
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        # A recursive definition ends here.
-        rest = {key: value for key, value in definitions.items() if key != name}
-        return _structure(definitions.get(name, {}), rest)
-    fields = {
-        name: {**_CONDITIONS, "items": _structure(part.get("items", {}), definitions)}
-        if name == "conditions" and "items" in part
-        else _structure(part, definitions)
-        for name, part in schema.get("properties", {}).items()
-    }
-    values = schema.get("additionalProperties")
-    maps: Unstructured = {"additionalProperties": values} if isinstance(values, dict) else {}
-    return {**({"properties": fields} if fields else {}), **maps}
-
-
-def _validate(target: _Target, manifest: Unstructured) -> None:
-    model = target.kind.model
-    if model is None:
-        return
-    fields = {key: value for key, value in manifest.items() if key not in {"apiVersion", "kind"}}
-    try:
-        if target.kind.closed:
-            model.model_validate_json(json.dumps(fields))
-        else:
-            model.read_json(json.dumps(fields))
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        causes = [
-            {
-                "reason": "FieldValueInvalid",
-                "message": problem["msg"],
-                "field": ".".join(str(part) for part in problem["loc"]),
-            }
-            for problem in problems
-        ]
-        unknown = [
-            c["field"] for c, p in zip(causes, problems, strict=True) if "extra" in p["type"]
-        ]
-        if unknown:
-            message = f'strict decoding error: unknown field "{unknown[0]}"'
-            raise target.error(BadRequest, 400, message) from None
-        message = f"is invalid: {causes[0]['field']}: {causes[0]['message']}"
-        raise target.error(Invalid, 422, message, causes) from None
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return {key: _without_nulls(child) for key, child in fields.items() if child is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in cast("list[Any]", value)]
-    return value
-
-
-# Selectors
-
-
-def _selects(selector: str, value_of: Callable[[str], Any]) -> bool:
-    """Whether a label or field selector fits; `in` and `notin` as well."""
-    # Commas in parentheses separate values, others separate requirements.
-    requirements: list[str] = [""]
-    depth = 0
-    for letter in selector:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            requirements.append("")
-        else:
-            requirements[-1] += letter
-    return all(_fits(text.strip(), value_of) for text in requirements if text.strip())
-
-
-def _fits(requirement: str, value_of: Callable[[str], Any]) -> bool:
-    for operator, wanted in ((" notin ", False), (" in ", True)):
-        if operator in requirement:
-            name, _, values = requirement.partition(operator)
-            options = {value.strip() for value in values.strip().strip("()").split(",")}
-            return (value_of(name.strip()) in options) is wanted
-    for operator, wanted in (("!=", False), ("==", True), ("=", True)):
-        if operator in requirement:
-            name, _, value = requirement.partition(operator)
-            return (value_of(name.strip()) == value.strip()) is wanted
-    if requirement.startswith("!"):
-        return value_of(requirement[1:]) is None
-    return value_of(requirement) is not None
-
-
-def _at(manifest: Unstructured, path: str) -> Any:
-    value: Any = manifest
-    for name in path.split("."):
-        value = value.get(name, {})
-    return value

@@ -90,13 +90,13 @@ def paths_of(value: Any, schema: Schema) -> Paths:
     return frozenset(_paths(value, schema, ())) - _UNOWNED
 
 
-def _paths(value: Any, schema: Schema, at: Path) -> Iterator[Path]:
+def _paths(value: Any, schema: Schema, parent: Path) -> Iterator[Path]:
     if _is_leaf(value, schema):
-        yield at
+        yield parent
         return
     named = schema.get("properties", {})
     for part, child, child_schema in _children(value, schema):
-        path = (*at, part)
+        path = (*parent, part)
         yield from _paths(child, child_schema, path)
         if not part.startswith("f:") or child in ({}, None) or part[2:] not in named:
             yield path
@@ -157,21 +157,21 @@ _ABSENT = object()
 
 
 def _compare(  # noqa: PLR0917 - old and new, where, and the results
-    old: Any, new: Any, schema: Schema, at: Path, changed: set[Path], removed: set[Path]
+    old: Any, new: Any, schema: Schema, parent: Path, changed: set[Path], removed: set[Path]
 ) -> None:
     if old is _ABSENT:
-        changed.add(at)
+        changed.add(parent)
     elif new is _ABSENT:
-        removed.add(at)
+        removed.add(parent)
     elif _is_leaf(new, schema) or _is_leaf(old, schema):
         if json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):
-            changed.add(at)
+            changed.add(parent)
         return
     before = {} if old is _ABSENT or _is_leaf(old, schema) else _parts(old, schema)
     after = {} if new is _ABSENT or _is_leaf(new, schema) else _parts(new, schema)
     for part, (_, child_schema) in (before | after).items():
         first, second = (side[part][0] if part in side else _ABSENT for side in (before, after))
-        _compare(first, second, child_schema, (*at, part), changed, removed)
+        _compare(first, second, child_schema, (*parent, part), changed, removed)
 
 
 def prune(value: Any, schema: Schema, last: Paths, managed: Iterable[Paths]) -> Any:
@@ -180,13 +180,13 @@ def prune(value: Any, schema: Schema, last: Paths, managed: Iterable[Paths]) -> 
     return _pruned(value, schema, (), _with_parents(last) - kept)
 
 
-def _pruned(value: Any, schema: Schema, at: Path, dropped: Paths) -> Any:
-    if _is_leaf(value, schema) or not any(path[: len(at)] == at for path in dropped):
+def _pruned(value: Any, schema: Schema, parent: Path, dropped: Paths) -> Any:
+    if _is_leaf(value, schema) or not any(path[: len(parent)] == parent for path in dropped):
         return value
     kept = {
-        part: _pruned(child, child_schema, (*at, part), dropped)
+        part: _pruned(child, child_schema, (*parent, part), dropped)
         for part, child, child_schema in _children(value, schema)
-        if (*at, part) not in dropped
+        if (*parent, part) not in dropped
     }
     if isinstance(value, dict):
         return {part[2:]: child for part, child in kept.items()}

@@ -4,12 +4,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from capelin.api import Condition, ObjectMeta, OwnerReference
+from capelin.api import Condition, ObjectMeta, OwnerReference, Resource
 from capelin.api.capi import Cluster, MachinePool
-from capelin.client import Forbidden, NotServed
+from capelin.client import Forbidden
 from capelin.contract import find_condition
-from capelin.controller import After
+from capelin.controller import After, Result
 from capelin.provider import InfraMachineStatus, Initialization
+from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import (
     CapelinMachine,
     CapelinMachinePool,
@@ -20,11 +21,12 @@ from capelin_machine_pool.api import (
 from capelin_machine_pool.desired import REVISION_LABEL, revision_of
 from capelin_machine_pool.reconcilers import MachinePoolReconciler
 
-from .fake_client import FakeClient
+from .fake_core import context_for
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG: dict[str, Any] = {"joinConfiguration": {"nodeRegistration": {"name": "node"}}}
 GROUP = "bootstrap.cluster.x-k8s.io"
+CONFIGS = Resource(GROUP, "v1beta2", "KubeadmConfig", "kubeadmconfigs", namespaced=True)
 LABELS = {"cluster.x-k8s.io/cluster-name": "demo", "cluster.x-k8s.io/pool-name": "workers"}
 CLUSTER = Cluster.read(
     {
@@ -36,7 +38,7 @@ CLUSTER = Cluster.read(
 )
 MACHINE_POOL = MachinePool.read(
     {
-        "metadata": {"name": "workers", "namespace": "team"},
+        "metadata": {"name": "workers", "namespace": "team", "uid": "1"},
         "spec": {
             "clusterName": "demo",
             "replicas": 2,
@@ -77,7 +79,6 @@ def machine(name: str, revision: str) -> CapelinMachine:
         metadata=ObjectMeta(
             name=name,
             namespace="team",
-            creation_timestamp=NOW,
             labels={**LABELS, REVISION_LABEL: revision},
         ),
         spec=MachineSpec(provider_id=f"capelin:///team/demo/{name}"),
@@ -87,84 +88,96 @@ def machine(name: str, revision: str) -> CapelinMachine:
     )
 
 
-class Management(FakeClient):
-    """A management cluster with a pool of two machines, and maybe their bootstrap config."""
+class ManagementCluster(FakeClient):
+    """Serves kubeadm's configs or not, and lets them be read or not."""
 
-    def __init__(
-        self, config: dict[str, Any] | None, *, is_served: bool = True, is_allowed: bool = True
-    ) -> None:
-        super().__init__()
-        self._is_served = is_served
+    def __init__(self, *, is_served: bool, is_allowed: bool) -> None:
+        super().__init__(CapelinMachine, CapelinMachinePool, *([CONFIGS] if is_served else []))
         self._is_allowed = is_allowed
-        revision = revision_of(pool(), MACHINE_POOL, CONFIG)
-        self.add(CLUSTER, MACHINE_POOL, pool(), machine("a", revision), machine("b", revision))
-        if config is not None:
-            self.objects["KubeadmConfig", "boot"] = {"spec": config}
 
     async def find(self, kind: Any, name: str, namespace: str | None = None) -> Any:
         if name == "boot" and not self._is_allowed:
             raise Forbidden(403, "Forbidden")
         return await super().find(kind, name, namespace)
 
-    async def request(self, method: str, path: str) -> Any:
-        assert method == "GET"
-        if not self._is_served:
-            raise NotServed(404)
-        if path == f"/apis/{GROUP}":
-            return {"preferredVersion": {"version": "v1beta2"}, "versions": []}
-        return {
-            "resources": [{"kind": "KubeadmConfig", "name": "kubeadmconfigs", "namespaced": True}]
+
+async def management_cluster(
+    config: dict[str, Any] | None, *, is_served: bool = True, is_allowed: bool = True
+) -> ManagementCluster:
+    """A pool of two machines, and maybe their bootstrap config."""
+    client = ManagementCluster(is_served=is_served, is_allowed=is_allowed)
+    revision = revision_of(pool(), MACHINE_POOL, CONFIG)
+    client.add(CLUSTER)
+    client.add(MACHINE_POOL)
+    client.add(pool())
+    client.add(machine("a", revision))
+    client.add(machine("b", revision))
+    if config is not None:
+        boot = {
+            "apiVersion": CONFIGS.api_version,
+            "kind": CONFIGS.kind,
+            "metadata": {"name": "boot", "namespace": "team"},
+            "spec": config,
         }
+        await client.apply(boot, resource=CONFIGS)
+    client.requests.clear()
+    return client
 
 
-async def look(client: Management) -> tuple[object, MachinePoolStatus]:
-    result = await MachinePoolReconciler().reconcile(client.ctx, pool())
-    status = CapelinMachinePool.read(client.objects["CapelinMachinePool", "workers"]).status
+async def reconcile(client: FakeClient) -> tuple[Result, MachinePoolStatus]:
+    stored = await client.get(CapelinMachinePool, "workers", "team")
+    result = await MachinePoolReconciler().reconcile(context_for(client), stored)
+    status = (await client.get(CapelinMachinePool, "workers", "team")).status
     assert status is not None
     return result, status
 
 
-def told(status: MachinePoolStatus, type_: str) -> tuple[str, str]:
-    condition = find_condition(status.conditions, type_)
-    assert condition is not None
-    return condition.status, condition.reason
+def changed_kinds(client: FakeClient) -> set[str]:
+    """Method and plural of every write."""
+    return {f"{r.method} {r.path.split('/')[6]}" for r in client.requests if r.method != "GET"}
+
+
+def condition(status: MachinePoolStatus, type_: str) -> tuple[str, str]:
+    found = find_condition(status.conditions, type_)
+    assert found is not None
+    return found.status, found.reason
 
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["object", "kind"])
 async def test_machines_stay_while_their_bootstrap_config_is_not_there(is_served: bool) -> None:
-    client = Management(None, is_served=is_served)
-    result, status = await look(client)
+    client = await management_cluster(None, is_served=is_served)
+    result, status = await reconcile(client)
     assert isinstance(result, After)
-    assert client.changes == ["providerIDList: 2", "status CapelinMachinePool"]
+    assert changed_kinds(client) == {"PATCH capelinmachinepools"}
     assert (status.ready, status.initialization.provisioned, status.replicas) == (True, True, 2)
-    assert told(status, "Ready") == ("True", "Ready")
-    assert told(status, "UpToDate") == ("Unknown", "WaitingForBootstrapConfig")
-    condition = find_condition(status.conditions, "UpToDate")
-    assert condition is not None
-    assert "bootstrap.configRef" in condition.message
-    assert "create it again" in condition.message
+    assert condition(status, "Ready") == ("True", "Ready")
+    assert condition(status, "UpToDate") == ("Unknown", "WaitingForBootstrapConfig")
+    up_to_date = find_condition(status.conditions, "UpToDate")
+    assert up_to_date is not None
+    assert "bootstrap.configRef" in up_to_date.message
+    assert "create it again" in up_to_date.message
 
 
 async def test_a_bootstrap_config_that_comes_back_as_it_was_replaces_no_machine() -> None:
-    client = Management(CONFIG)
-    _, status = await look(client)
-    assert client.changes == ["providerIDList: 2", "status CapelinMachinePool"]
-    assert told(status, "UpToDate") == ("True", "UpToDate")
+    client = await management_cluster(CONFIG)
+    _, status = await reconcile(client)
+    assert changed_kinds(client) == {"PATCH capelinmachinepools"}
+    assert condition(status, "UpToDate") == ("True", "UpToDate")
 
 
 async def test_a_bootstrap_config_that_comes_back_as_another_replaces_machines() -> None:
-    client = Management({})
-    _, status = await look(client)
-    assert "create" in client.changes
-    assert told(status, "UpToDate") == ("False", "NotUpToDate")
+    client = await management_cluster({})
+    _, status = await reconcile(client)
+    assert changed_kinds(client) == {"PATCH capelinmachinepools", "POST capelinmachines"}
+    assert condition(status, "UpToDate") == ("False", "NotUpToDate")
 
 
 async def test_a_bootstrap_config_that_may_not_be_read_is_named_with_what_to_do() -> None:
-    client = Management(CONFIG, is_allowed=False)
-    _, status = await look(client)
-    assert client.changes == ["providerIDList: 2", "status CapelinMachinePool"]
-    condition = find_condition(status.conditions, "UpToDate")
-    assert condition is not None
-    assert (condition.status, condition.reason) == ("Unknown", "BootstrapConfigForbidden")
-    assert "KubeadmConfig boot" in condition.message
-    assert GROUP in condition.message
+    client = await management_cluster(CONFIG, is_allowed=False)
+    _, status = await reconcile(client)
+    assert changed_kinds(client) == {"PATCH capelinmachinepools"}
+    up_to_date = find_condition(status.conditions, "UpToDate")
+    assert up_to_date is not None
+    assert (up_to_date.status, up_to_date.reason) == ("Unknown", "BootstrapConfigForbidden")
+    assert "KubeadmConfig boot" in up_to_date.message
+    assert GROUP in up_to_date.message

@@ -8,18 +8,18 @@ import pytest
 from capelin.api import ObjectMeta
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, WorkloadClients
+from capelin.client import WorkloadClients
 from capelin.contract import find_condition, reference_to
 from capelin.controller import After
 from capelin.provider import InfraMachineStatus, MachineAddress
+from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
 from capelin_machine_pool.desired import Instance
 from capelin_machine_pool.reconcilers import MachineReconciler
 from capelin_machine_pool.reconcilers.machines import seconds_until
 
-from .fake_client import FakeClient
-from .fake_core import SameClient
+from .fake_core import SameClient, context_for
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STARTING = InstanceStatus(running=False, message="starting")
@@ -55,56 +55,58 @@ class World:
     reconciler: MachineReconciler
 
     async def reconcile(self) -> InfraMachineStatus:
-        machine = CapelinMachine.read(self.client.objects["CapelinMachine", "one"])
-        assert isinstance(await self.reconciler.reconcile(self.client.ctx, machine), After)
-        status = self.machine.status
+        context = context_for(self.client)
+        assert isinstance(await self.reconciler.reconcile(context, await self.machine()), After)
+        status = (await self.machine()).status
         assert status is not None
         return status
 
-    @property
-    def machine(self) -> CapelinMachine:
-        return CapelinMachine.read(self.client.objects["CapelinMachine", "one"])
+    async def machine(self) -> CapelinMachine:
+        return await self.client.get(CapelinMachine, "one", "team")
 
 
 def world(*states: InstanceStatus, in_pool: bool = True) -> World:
-    client = FakeClient()
-    cluster = Cluster.read(
-        {
-            "metadata": {"name": "demo", "namespace": "team"},
-            "status": {"initialization": {"infrastructureProvisioned": True}},
-        }
+    client = FakeClient(CapelinMachine)
+    client.add(
+        Cluster.read(
+            {
+                "metadata": {"name": "demo", "namespace": "team"},
+                "status": {"initialization": {"infrastructureProvisioned": True}},
+            }
+        )
     )
-    owner = Machine.read(
-        {
-            "metadata": {"name": "one", "namespace": "team"},
-            "spec": {
-                "version": "v1.34.4",
-                "failureDomain": "west",
-                "bootstrap": {"dataSecretName": "data"},
-            },
-        }
+    owner = client.add(
+        Machine.read(
+            {
+                "metadata": {"name": "one", "namespace": "team"},
+                "spec": {
+                    "version": "v1.34.4",
+                    "failureDomain": "west",
+                    "bootstrap": {"dataSecretName": "data"},
+                },
+            }
+        )
     )
     labels = {"cluster.x-k8s.io/cluster-name": "demo"}
     machine = CapelinMachine(
         metadata=ObjectMeta(
             name="one",
             namespace="team",
-            creation_timestamp=NOW,
             labels=labels | ({"cluster.x-k8s.io/pool-name": "pool"} if in_pool else {}),
             owner_references=[reference_to(owner, controller=True)],
         ),
         spec=MachineSpec(version="v1.33.13", failure_domain="west") if in_pool else MachineSpec(),
     )
-    secret = Secret.of("demo-kubeconfig", "team", data={"value": b"a kubeconfig"})
-    client.add(cluster, owner, machine, secret)
+    client.add(machine)
+    client.add(Secret.of("demo-kubeconfig", "team", data={"value": b"a kubeconfig"}))
     reconciler = MachineReconciler(cast("Backend", ScriptedBackend(list(states))))
-    clients = cast("WorkloadClients", SameClient(cast("Client", client)))
+    clients = cast("WorkloadClients", SameClient(client))
     reconciler._workloads = clients  # pyright: ignore[reportPrivateUsage] - made when first needed
     return World(client, reconciler)
 
 
 def conditions(status: InfraMachineStatus) -> dict[str, tuple[str, str]]:
-    return {one.type: (one.status, one.reason) for one in status.conditions}
+    return {c.type: (c.status, c.reason) for c in status.conditions}
 
 
 @pytest.mark.parametrize("later", [STARTING, LOST], ids=["starting", "lost"])
@@ -115,7 +117,7 @@ async def test_a_machine_is_provisioned_as_soon_as_it_runs_and_stays_so(
     status = await its.reconcile()
     assert not status.initialization.provisioned
     assert not status.ready
-    assert its.machine.spec.provider_id == "capelin:///team/demo/one"
+    assert (await its.machine()).spec.provider_id == "capelin:///team/demo/one"
     status = await its.reconcile()
     assert (status.initialization.provisioned, status.ready) == (True, True)
     assert conditions(status)["Ready"] == ("True", "Ready")
@@ -138,23 +140,23 @@ async def test_a_machine_that_has_not_changed_writes_nothing() -> None:
     its = world(STARTING, RUNNING, RUNNING)
     await its.reconcile()
     await its.reconcile()
-    del its.client.changes[:]
+    its.client.requests.clear()
     await its.reconcile()
-    assert its.client.changes == []
+    assert its.client.writes == []
 
 
 async def test_pausing_changes_one_condition_and_leaves_the_others() -> None:
     its = world(RUNNING)
     before = (await its.reconcile()).conditions
     annotations = {"cluster.x-k8s.io/paused": ""}
-    its.client.objects["CapelinMachine", "one"]["metadata"]["annotations"] = annotations
+    await its.client.patch(
+        CapelinMachine, "one", "team", {"metadata": {"annotations": annotations}}
+    )
     after = (await its.reconcile()).conditions
     paused = find_condition(after, "Paused")
     assert paused is not None
     assert paused.status == "True"
-    assert [one for one in after if one.type != "Paused"] == [
-        one for one in before if one.type != "Paused"
-    ]
+    assert [c for c in after if c.type != "Paused"] == [c for c in before if c.type != "Paused"]
 
 
 @pytest.mark.parametrize(

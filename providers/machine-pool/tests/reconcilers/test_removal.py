@@ -1,8 +1,8 @@
 """A machine that goes: its node first, and with the last one what all of them shared."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from capelin.client import (
     ConfigError,
     CredentialError,
     NotFound,
+    Request,
     Unauthorized,
     Unavailable,
     Unreachable,
@@ -23,31 +24,36 @@ from capelin.client import (
 from capelin.contract import find_condition
 from capelin.controller import After, ObjectKey, Result
 from capelin.provider import InfraMachineStatus, Initialization
+from capelin.testing.fake_client import FakeClient
 from capelin_machine_pool.api import CapelinMachine, MachineSpec
 from capelin_machine_pool.backends import Backend
 from capelin_machine_pool.desired import FINALIZER
 from capelin_machine_pool.reconcilers import MachineReconciler
 
-from .fake_client import FakeClient
+from .fake_core import context_for
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass
 class FakeBackend:
-    """Writes down what it is asked for."""
+    """Writes down what it is asked for, and how many requests the client had sent by then."""
 
-    done: list[str]
+    client: FakeClient
+    calls: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
     async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
         assert provider_id == f"capelin:///team/demo/{key.name}"
-        self.done.append(f"delete {key.name}{'' if workload else ' without a cluster'}")
+        self._note(f"delete {key.name}{'' if workload else ' without a cluster'}")
 
     def clusters(self, namespace: str) -> list[ObjectKey]:
         return [ObjectKey(namespace, "demo")]
 
     async def release(self, cluster: ObjectKey) -> None:
-        self.done.append(f"release {cluster}")
+        self._note(f"release {cluster}")
+
+    def _note(self, call: str) -> None:
+        self.calls.append((len(self.client.requests), call))
 
 
 @dataclass
@@ -65,20 +71,6 @@ class FakeWorkloads:
 
     async def drop(self, cluster: str, namespace: str) -> None:
         assert (cluster, namespace) == ("demo", "team")
-
-
-class CountingClient(FakeClient):
-    """A management cluster with one Cluster and some machines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[dict[str, str]] = []
-
-    async def request(self, method: str, path: str, *, parameters: dict[str, str]) -> Any:
-        assert (method, path.rpartition("/")[2]) == ("GET", "capelinmachines")
-        self.asked.append(parameters)
-        names = [name for kind, name in self.objects if kind == "CapelinMachine"]
-        return {"items": [{"metadata": {"uid": name}} for name in names[:2]]}
 
 
 def going(name: str, *, provisioned: bool = True) -> CapelinMachine:
@@ -99,7 +91,7 @@ def going(name: str, *, provisioned: bool = True) -> CapelinMachine:
 def cluster(*, deleting: bool = False, initialized: bool = True) -> Cluster:
     metadata: dict[str, Any] = {"name": "demo", "namespace": "team"}
     if deleting:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["core"]}
     initialization = {"controlPlaneInitialized": initialized}
     return Cluster.read({"metadata": metadata, "status": {"initialization": initialization}})
 
@@ -114,37 +106,61 @@ class World:
         error: Exception | None = None,
         provisioned: bool = True,
     ) -> None:
-        self.client = CountingClient()
-        self.client.add(
-            *(going(name, provisioned=provisioned) for name in machines),
-            *([] if of is None else [of]),
-        )
-        self._machines = MachineReconciler(cast("Backend", FakeBackend(self.done)))
+        self.client = FakeClient(CapelinMachine)
+        for name in machines:
+            self.client.add(going(name, provisioned=provisioned))
+        if of is not None:
+            self.client.add(of)
+        self._backend = FakeBackend(self.client)
+        self._machines = MachineReconciler(cast("Backend", self._backend))
         workloads = cast("WorkloadClients", FakeWorkloads(error))
         self._machines._workloads = workloads  # pyright: ignore[reportPrivateUsage] - made when first needed
 
     @property
     def done(self) -> list[str]:
-        return self.client.changes
+        """What the backend and the API server were asked to change, in this order."""
+        writes = [
+            (number, change(request))
+            for number, request in enumerate(self.client.requests)
+            if request.method != "GET"
+        ]
+        ordered = sorted([*self._backend.calls, *writes], key=lambda entry: entry[0])
+        return [text for _, text in ordered]
+
+    @property
+    def listed(self) -> list[Mapping[str, str]]:
+        """The parameters of every listing of machines."""
+        requests = [r for r in self.client.requests if r.path.endswith("/capelinmachines")]
+        return [request.parameters for request in requests]
 
     async def remove(self, name: str) -> Result:
-        machine = CapelinMachine.read(self.client.objects["CapelinMachine", name])
-        return await self._machines.reconcile(self.client.ctx, machine)
+        machine = await self.client.get(CapelinMachine, name, "team")
+        return await self._machines.reconcile(context_for(self.client), machine)
 
     async def move(self, name: str) -> None:
         """Somebody else takes a machine away, without us."""
-        del self.client.objects["CapelinMachine", name]
-        await self.tell_of(name)
+        await self.client.patch(CapelinMachine, name, "team", {"metadata": {"finalizers": None}})
+        self.client.requests.clear()
+        await self.notify(name)
 
-    async def tell_of(self, name: str) -> None:
+    async def notify(self, name: str) -> None:
         """The provider hears that a machine is gone."""
-        await self._machines.on_missing(self.client.ctx, ObjectKey("team", name))
+        await self._machines.on_missing(context_for(self.client), ObjectKey("team", name))
 
-    def said(self, name: str, type_: str) -> tuple[str, str]:
-        status = CapelinMachine.read(self.client.objects["CapelinMachine", name]).status
+    async def condition(self, name: str, type_: str) -> tuple[str, str]:
+        status = (await self.client.get(CapelinMachine, name, "team")).status
         condition = find_condition(status.conditions, type_) if status else None
         assert condition is not None
         return condition.status, condition.message
+
+
+def change(request: Request) -> str:
+    """A write in words."""
+    name, _, subresource = request.path.partition("/capelinmachines/")[2].partition("/")
+    if subresource == "status":
+        return "status CapelinMachine"
+    assert request.content_type == "application/json-patch+json"
+    return f"let {name} go"
 
 
 async def test_what_machines_share_stays_while_there_are_others() -> None:
@@ -163,9 +179,7 @@ async def test_the_last_machine_takes_along_what_they_shared_before_it_lets_go()
 async def test_asking_whether_it_is_the_last_does_not_read_a_thousand_machines() -> None:
     world = World(cluster(), "a", "b")
     await world.remove("a")
-    assert world.client.asked == [
-        {"labelSelector": "cluster.x-k8s.io/cluster-name=demo", "limit": "2"}
-    ]
+    assert world.listed == [{"labelSelector": "cluster.x-k8s.io/cluster-name=demo", "limit": "2"}]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +213,7 @@ async def test_a_machine_of_a_cluster_that_stays_waits_until_its_node_can_be_rem
     assert isinstance(await world.remove("a"), After)
     assert world.done == ["status CapelinMachine"]
     message = "its Node cannot be deleted while the cluster's API does not answer"
-    assert world.said("a", "Deleting") == ("True", message)
+    assert await world.condition("a", "Deleting") == ("True", message)
     await world.remove("a")
     assert world.done == ["status CapelinMachine"]
 
@@ -209,7 +223,7 @@ async def test_a_cluster_that_stays_and_refuses_us_keeps_its_machine() -> None:
     with pytest.raises(Unauthorized):
         await world.remove("a")
     assert world.done == ["status CapelinMachine"]
-    assert world.said("a", "Deleting")[0] == "True"
+    assert (await world.condition("a", "Deleting"))[0] == "True"
 
 
 async def test_a_machine_without_a_cluster_goes() -> None:
@@ -229,9 +243,9 @@ async def test_what_machines_share_is_stopped_when_the_last_one_goes_elsewhere()
 async def test_a_machine_that_we_removed_is_not_looked_for_again() -> None:
     world = World(cluster(), "a", "b")
     await world.remove("a")
-    asked = len(world.client.asked)
-    await world.tell_of("a")
-    assert len(world.client.asked) == asked
+    asked = len(world.listed)
+    await world.notify("a")
+    assert len(world.listed) == asked
 
 
 @pytest.mark.parametrize(
@@ -254,4 +268,4 @@ async def test_a_machine_that_never_had_an_instance_goes_although_the_api_never_
 async def test_a_machine_that_may_have_an_instance_waits_until_the_api_answers() -> None:
     world = World(cluster(), "a", error=Unreachable("connection refused"), provisioned=False)
     assert isinstance(await world.remove("a"), After)
-    assert world.said("a", "Deleting")[0] == "True"
+    assert (await world.condition("a", "Deleting"))[0] == "True"
