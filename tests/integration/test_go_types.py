@@ -12,10 +12,9 @@ import pytest
 from capelin.api import Model
 from capelin.embedded.binaries import CLUSTER_API as SOURCES
 from capelin.embedded.binaries import Platform, find_go
-from capelin.runtime import AnyHook
+from capelin.runtime import AnyHook, openapi_document
 from capelin.runtime.fixtures import request_for, sample_cluster
 from capelin.runtime.messages import read
-from capelin.runtime.openapi import openapi_document
 from capelin.runtime.v1alpha1 import CLUSTER_API
 
 # Without what Go keeps of earlier builds, it compiles a good part of Kubernetes' libraries.

@@ -3,9 +3,9 @@
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import ListenError
 from capelin.controller.events import EventAggregator, EventRecord, Recorder
-from capelin.controller.logs import redact
+from capelin.controller.logs import explained, redact
 from capelin.controller.manager import Manager, main
-from capelin.controller.options import Address, Options, OptionsError, flag, parse
+from capelin.controller.options import Address, Options, OptionsError, flag, parse, seconds
 from capelin.controller.queue import After, Done, ObjectKey, Result, backoff_for
 from capelin.controller.rbac import diagnostics_rules, lease_rules, rbac
 from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch, Watches
@@ -34,10 +34,12 @@ __all__ = [
     "Watches",
     "backoff_for",
     "diagnostics_rules",
+    "explained",
     "flag",
     "lease_rules",
     "main",
     "parse",
     "rbac",
     "redact",
+    "seconds",
 ]

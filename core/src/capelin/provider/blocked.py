@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import cast
 
-from capelin.controller.logs import explained, redact
+from capelin.controller import explained, redact
 
 _LONGEST = 1024
 # What differs each time although the situation is the same would make a condition change for ever.

@@ -13,8 +13,13 @@ from typing import Any, Final, cast
 import orjson
 from capelin.api import Unstructured
 from capelin.runtime import Failure
-from capelin.runtime.topology import control_plane, infrastructure_cluster, json_patch
-from capelin.runtime.topology.templates import Builtins, TemplateRef
+from capelin.runtime.topology import (
+    Builtins,
+    TemplateRef,
+    control_plane,
+    infrastructure_cluster,
+    json_patch,
+)
 from capelin.runtime.v1alpha1 import (
     DiscoverVariablesResponse,
     GeneratePatchesRequest,
@@ -70,12 +75,12 @@ def _patch_problems(version: PatchVersion) -> Iterable[str]:
             (f"{where}.operations[{index}].valueFrom", operation.value_from, False)
             for index, operation in enumerate(template.operations)
         ]
-        for place, text, boolean in texts:
+        for field_path, text, boolean in texts:
             if text is not None:
                 try:
                     compile_expression(text, PATCH_VARIABLES, boolean=boolean)
                 except ExpressionError as error:
-                    yield f"{place}: {error}"
+                    yield f"{field_path}: {error}"
 
 
 # Patches

@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 from capelin.api import Unstructured
 from capelin.errors import InvalidInputError
-from capelin.runtime.topology import PatchError, UnreadablePatchError, apply_patch
-from capelin.runtime.topology.patches import same
+from capelin.runtime.topology import PatchError, UnreadablePatchError, apply_patch, same
 
 
 def preview(request: Unstructured, response: Unstructured) -> Iterator[str]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from capelin.client import Client, Config
-from capelin.controller import ObjectKey, Options, Reconciler, flag
+from capelin.controller import ObjectKey, Options, Reconciler, flag, seconds
 from capelin.controller import main as run
-from capelin.controller.options import seconds
 from capelin.embedded.binaries import Binaries, PlainProgress
 from capelin.embedded.folders import provider_folder
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from capelin.api import Unstructured
 from capelin.conformance.extensions.exchange import Exchange, Observations, Probe
-from capelin.runtime.catalog import AnyHook
+from capelin.runtime import AnyHook
 from capelin.runtime.messages import MessageError, is_whole, read
-from capelin.runtime.topology.patches import PatchError, apply_patch, is_object, same
+from capelin.runtime.topology import PatchError, apply_patch, is_object, same
 from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, GenerateUpgradePlan
 from capelin.versions import Version
 

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from capelin.api import Unstructured
-from capelin.runtime.catalog import AnyHook, HookId
+from capelin.runtime import AnyHook, HookId
 from capelin.runtime.client import FailureKind, HttpResponse, NoResponseError
 from capelin.runtime.messages import MessageError, Response, read
-from capelin.runtime.topology.patches import is_object
+from capelin.runtime.topology import is_object
 from capelin.runtime.v1alpha1 import ExtensionHandler
 
 

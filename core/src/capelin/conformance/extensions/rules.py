@@ -12,8 +12,9 @@ from capelin.conformance.extensions.content import (
     out_of_scope,
 )
 from capelin.conformance.extensions.exchange import Exchange, Observations
-from capelin.runtime.client import FailureKind, NoResponseError
-from capelin.runtime.client.discovery import (
+from capelin.runtime.client import (
+    FailureKind,
+    NoResponseError,
     impossible_timeouts,
     malformed_names,
     repeated_names,

@@ -17,15 +17,15 @@ from capelin.conformance.extensions.exchange import (
     with_unknown_fields,
 )
 from capelin.conformance.extensions.rules import RULES, Rule
-from capelin.runtime.catalog import AnyHook, Catalog, CatalogError
+from capelin.runtime import AnyHook, Catalog, CatalogError
 from capelin.runtime.client import (
     ClientCertificate,
     Connections,
     Endpoint,
     HttpResponse,
     NoResponseError,
+    unknown_hooks,
 )
-from capelin.runtime.client.discovery import unknown_hooks
 from capelin.runtime.fixtures import ClusterFixture, request_for, sample_cluster
 from capelin.runtime.messages import MessageError, read
 from capelin.runtime.v1alpha1 import (

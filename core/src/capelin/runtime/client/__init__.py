@@ -7,7 +7,15 @@ of a `Registry` with retries, caching, failure policies and merged responses.
 from capelin.runtime.client.backoff import Backoff, NamespacedName
 from capelin.runtime.client.caller import Caller, NamespaceLabels
 from capelin.runtime.client.calls import call, discover, encode
-from capelin.runtime.client.discovery import accepted, problems_of
+from capelin.runtime.client.discovery import (
+    accepted,
+    impossible_timeouts,
+    malformed_names,
+    problems_of,
+    repeated_names,
+    unknown_hooks,
+    unknown_policies,
+)
 from capelin.runtime.client.endpoint import Endpoint, endpoint_of, endpoint_of_url
 from capelin.runtime.client.errors import (
     CallError,
@@ -57,8 +65,13 @@ __all__ = [
     "encode",
     "endpoint_of",
     "endpoint_of_url",
+    "impossible_timeouts",
+    "malformed_names",
     "merge_responses",
     "problems_of",
     "read_response",
     "registered_handlers",
+    "repeated_names",
+    "unknown_hooks",
+    "unknown_policies",
 ]

@@ -9,10 +9,13 @@ from capelin.runtime.topology.patches import (
     apply_json_patch,
     apply_merge_patch,
     apply_patch,
+    is_object,
     json_patch,
     merge_patch,
+    same,
 )
 from capelin.runtime.topology.templates import (
+    Builtins,
     Selector,
     Template,
     TemplateRef,
@@ -24,6 +27,7 @@ from capelin.runtime.topology.templates import (
 from capelin.runtime.topology.variables import VariableSchemaError, read_variables, variable_schemas
 
 __all__ = [
+    "Builtins",
     "Mutations",
     "NoVariables",
     "PatchError",
@@ -39,11 +43,13 @@ __all__ = [
     "changed_patches",
     "control_plane",
     "infrastructure_cluster",
+    "is_object",
     "json_patch",
     "machine_deployments",
     "machine_pools",
     "merge_patch",
     "read_variables",
     "record_patches",
+    "same",
     "variable_schemas",
 ]
