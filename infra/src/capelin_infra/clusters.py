@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import yaml
 from capelin.api import Unstructured
@@ -19,6 +20,7 @@ from capelin_infra.demo import apply_cluster_class, demo_class, find_class
 from capelin_infra.invocation import as_invoked
 from capelin_infra.kubeconfigs import find_cluster
 from capelin_infra.progress import Checklist
+from capelin_infra.readiness import deletion_progress
 from capelin_infra.topology import (
     DEMO_CLASS,
     ClusterOptions,
@@ -98,17 +100,8 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
             _print({"delete": f"Cluster {cluster.namespace}/{cluster.name}"})
             return
         await client.delete(Cluster, which.name, which.namespace, uid=cluster.uid)
-
-        async def left() -> str | None:
-            found = await client.find(Cluster, which.name, which.namespace)
-            if found is None or found.uid != cluster.uid:
-                return None
-            deleting = [
-                condition for condition in found.status.conditions if condition.type == "Deleting"
-            ]
-            return (deleting[0].message if deleting else "") or "it is being deleted"
-
-        await _followed(f"cluster {which.name} deleted", left, run.within)
+        progress = partial(deletion_progress, client, cluster)
+        await _followed(f"cluster {which.name} deleted", progress, run.within)
 
 
 async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptions) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 from capelin.api import Condition, Model
 from capelin.api.capi import Cluster, MachineDeployment, MachinePool
 from capelin.client import Client
-from capelin.contract import served_resource
+from capelin.contract import find_condition, served_resource
 
 # The conditions that say best why a control plane is not as desired, the best ones first. Those
 # that are true while something is going on come before those that are true when all is well.
@@ -62,6 +62,15 @@ async def observe_cluster(client: Client, name: str, namespace: str) -> Observed
     )
 
 
+async def deletion_progress(client: Client, deleted: Cluster) -> str | None:
+    """What the deletion of a Cluster waits for; None when it is gone."""
+    cluster = await client.find(Cluster, deleted.name, deleted.namespace)
+    if cluster is None or cluster.uid != deleted.uid:
+        return None
+    condition = find_condition(cluster.status.conditions, "Deleting")
+    return (condition.message if condition else "") or "it is being deleted"
+
+
 def not_ready_reason(observed: ObservedCluster) -> str | None:
     """Why a Cluster is not yet as it was asked to be; None when it is."""
     cluster = observed.cluster
@@ -79,10 +88,7 @@ def not_ready_reason(observed: ObservedCluster) -> str | None:
 
 
 def _condition_problem(cluster: Cluster, condition_type: str) -> str | None:
-    condition = next(
-        (condition for condition in cluster.status.conditions if condition.type == condition_type),
-        None,
-    )
+    condition = find_condition(cluster.status.conditions, condition_type)
     if condition is None:
         return f"{condition_type} is not known yet"
     if condition.status == "True" and condition.observed_generation in {

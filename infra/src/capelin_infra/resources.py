@@ -4,41 +4,11 @@ Generated from `capelin_infra.plugin.types` by `python -m capelin_infra.plugin.p
 """
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
-from typing import Any, ClassVar, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import pulumi
 
-
-class _Resource(pulumi.CustomResource):
-    """Registers a resource under the names that the engine has for its properties."""
-
-    _token: ClassVar[str]
-    _names: ClassVar[Mapping[str, str]]
-    """Attributes, and the engine's names of them."""
-
-    def __init__(
-        self,
-        resource_name: str,
-        inputs: Mapping[str, Any],
-        opts: pulumi.ResourceOptions | None,
-    ) -> None:
-        given = {name: value for name, value in inputs.items() if value is not None}
-        # The plugin is in this package: they have the same version.
-        options = pulumi.ResourceOptions.merge(
-            pulumi.ResourceOptions(version=version("capelin")), opts
-        )
-        super().__init__(
-            self._token, resource_name, {**dict.fromkeys(self._names), **given}, options
-        )
-
-    def translate_input_property(self, prop: str) -> str:
-        """The engine's name of an attribute."""
-        return self._names.get(prop, prop)
-
-    def translate_output_property(self, prop: str) -> str:
-        """The attribute of a property."""
-        return next((name for name, known in self._names.items() if known == prop), prop)
+from capelin_infra.plugin.base_resource import BaseResource
 
 
 class KindMount(TypedDict):
@@ -78,7 +48,7 @@ class KindNode(TypedDict):
     """Labels of the Node object."""
 
 
-class KindCluster(_Resource):
+class KindCluster(BaseResource):
     """A Kubernetes cluster in containers of this machine, made by kind."""
 
     _token = "capelin:index:KindCluster"  # noqa: S105 - the type's
@@ -144,7 +114,7 @@ class KindCluster(_Resource):
         super().__init__(resource_name, inputs, opts)
 
 
-class Environment(_Resource):
+class Environment(BaseResource):
     """A management cluster of processes on this machine, with Cluster API and Capelin in it.
 
     What `capelin up --management-only` makes: `capelin status`, `logs` and `down` work on it.
@@ -208,7 +178,7 @@ class Environment(_Resource):
         super().__init__(resource_name, inputs, opts)
 
 
-class WorkloadCluster(_Resource):
+class WorkloadCluster(BaseResource):
     """A Cluster of Cluster API, made from a ClusterClass. It is created when it is Available."""
 
     _token = "capelin:index:WorkloadCluster"  # noqa: S105 - the type's

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from capelin.api.capi import Cluster, ClusterClass
@@ -31,7 +32,7 @@ from capelin_infra.plugin.types import (
     WorkloadClusterInputs,
     WorkloadClusterState,
 )
-from capelin_infra.readiness import not_ready_reason, observe_cluster
+from capelin_infra.readiness import deletion_progress, not_ready_reason, observe_cluster
 from capelin_infra.topology import ClusterOptions, check_cluster_name, new_cluster
 from capelin_infra.versions import check_upgrade
 from capelin_infra.waiting import wait_for, wait_until_ready
@@ -125,19 +126,8 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
                 if cluster is None or cluster.uid != state.uid:
                     return
                 await client.delete(Cluster, state.name, state.namespace, uid=state.uid)
-
-                async def left() -> str | None:
-                    found = await client.find(Cluster, state.name, state.namespace)
-                    if found is None or found.uid != state.uid:
-                        return None
-                    deleting = [
-                        condition
-                        for condition in found.status.conditions
-                        if condition.type == "Deleting"
-                    ]
-                    return (deleting[0].message if deleting else "") or "it is being deleted"
-
-                await wait_for(f"deletion of {id_}", left, operation.seconds, operation.show)
+                progress = partial(deletion_progress, client, cluster)
+                await wait_for(f"deletion of {id_}", progress, operation.seconds, operation.show)
         except (Unreachable, NotServed):
             # Its management cluster is gone, and the cluster with it.
             return
