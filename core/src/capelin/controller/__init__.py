@@ -6,8 +6,8 @@ from capelin.controller.events import EventAggregator, EventRecord, Recorder
 from capelin.controller.logs import explained, redact
 from capelin.controller.manager import Manager, main
 from capelin.controller.options import Address, Options, OptionsError, flag, parse, seconds
+from capelin.controller.permissions import diagnostics_rules, lease_rules, rbac
 from capelin.controller.queue import After, Done, ObjectKey, Result, backoff_for
-from capelin.controller.rbac import diagnostics_rules, lease_rules, rbac
 from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch, Watches
 from capelin.controller.watching import WatchLostError
 
