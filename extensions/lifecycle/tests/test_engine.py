@@ -1,9 +1,10 @@
 """The engine on a real API server, asked as Cluster API asks."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from capelin.runtime.v1alpha1 import API_VERSION
 from capelin.testing.extensions import response_of
 from capelin.testing.fake_client import Clock
 from capelin.testing.waiting import until
-from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+from capelin_lifecycle.api import LIFECYCLE_HOOKS, LifecyclePolicy, LifecycleResult
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.extension import build
-from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS
+from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
 from capelin_lifecycle.memory import CONFIG_MAP, KEY
 
 pytestmark = pytest.mark.usefixtures("provider_crds")
@@ -256,6 +257,116 @@ async def test_a_suspended_policy_is_left_out(life: Life) -> None:
     await life.policy("freeze", suspend=True)
     assert (await life.upgrade(cluster)).retry_after_seconds == 0
     assert discovered(life) == set()
+
+
+async def test_an_endless_job_fails_when_its_time_is_over(life: Life) -> None:
+    cluster = await life.cluster()
+    pods = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+    job = {"target": "Management", "template": {"template": {"spec": pods}}}
+    await life.policy("tests", action={"job": job}, timeout="10m")
+    await life.settled(cluster, "runs")
+    life.clock.now += timedelta(minutes=11)
+    # A result looks again when its Cluster changes, and not only after a while.
+    patch = {"metadata": {"labels": {"changed": "yes"}}}
+    await life.client.patch(Cluster, "demo", life.namespace, patch)
+    answer = await life.settled(cluster, "policy tests has failed: not done within 10m")
+    assert answer.retry_after_seconds == 30
+
+
+async def test_a_policy_says_what_it_lacks(life: Life) -> None:
+    await life.policy("cpi", action={"apply": {"sources": [{"configMap": "cpi"}]}})
+
+    async def condition() -> str:
+        policy = await life.client.get(LifecyclePolicy, "cpi", life.namespace)
+        found = policy.status.conditions if policy.status else []
+        return "".join(f"{c.status} {c.message}" for c in found if c.type == "Ready")
+
+    missing = f"False there is no ConfigMap {life.namespace}/cpi"
+    await until(condition, lambda text: text == missing)
+    await life.client.apply(ConfigMap.of("cpi", life.namespace, data={"a.yaml": "just text"}))
+    wrong = f"False a.yaml of ConfigMap {life.namespace}/cpi holds no manifests in YAML"
+    await until(condition, lambda text: text == wrong)
+
+
+QUOTA = {"quota": {"limits": [{"resource": "clusters", "limit": 1}]}}
+
+
+async def test_the_hook_itself_admits_a_cluster_to_a_quota(life: Life) -> None:
+    hook = "BeforeClusterCreate"
+    await life.policy("quota", hook, action=QUOTA)
+    clusters = [await life.cluster("left"), await life.cluster("right")]
+    await until(lambda: len(life.engine.store.clusters or ()) >= len(clusters))
+    answers = await asyncio.gather(*(life.ask(cluster, hook) for cluster in clusters))
+    assert sorted(answer.retry_after_seconds for answer in answers) == [0, 5]
+    refused = f"policy quota: the quota of namespace {life.namespace} is exhausted"
+    assert sum(refused in answer.message for answer in answers) == 1
+
+
+async def test_the_hooks_that_classes_name_find_their_policies(life: Life) -> None:
+    operation = {"op": "Append", "path": "/spec/template/spec/files", "value": {"path": "/a"}}
+    template = {"kind": "KubeadmConfigTemplate", "operations": [operation]}
+    versions = [{"name": "v1", "variables": [], "templates": [template]}]
+    rules = [{"expression": "templates.size() < 1", "message": "too many templates"}]
+    await life.policy("patch", "GeneratePatches", action={"patches": {"versions": versions}})
+    await life.policy("sizes", "ValidateTopology", action={"validate": {"rules": rules}})
+
+    async def asked(handler: str, policy: str, version: str = "v1") -> Any:
+        named = {"policy": f"{life.namespace}/{policy}", "version": version}
+        return await response_of(life.extension, handler, settings=named)
+
+    patched = await asked("generate-patches-v1", "patch")
+    assert (patched.status, len(patched.items)) == ("Success", 2)
+    assert (await asked("discover-variables-v1", "patch")).status == "Success"
+    missing = await asked("generate-patches-v1", "patch", "v2")
+    assert "has no version 'v2' of patches; known: v1" in missing.message
+    wrong = await asked("generate-patches-v1", "sizes")
+    assert "there is no LifecyclePolicy" in wrong.message
+    refused = await asked("validate-topology-v1", "sizes")
+    assert (refused.status, refused.message) == ("Failure", "policy sizes: too many templates")
+
+
+async def test_an_upgrade_plan_comes_from_the_policy_for_the_cluster(life: Life) -> None:
+    cluster = await life.cluster()
+    plan = {
+        "apiVersion": API_VERSION,
+        "kind": "GenerateUpgradePlanRequest",
+        "cluster": cluster,
+        "fromControlPlaneKubernetesVersion": "v1.33.13",
+        "toKubernetesVersion": "v1.34.4",
+    }
+    none = await response_of(life.extension, "generate-upgrade-plan-v1", plan)
+    assert "no policy with an upgradePlan is for this Cluster" in none.message
+    action = {"upgradePlan": {"versions": ["v1.34.4"]}}
+    await life.policy("versions", "GenerateUpgradePlan", action=action)
+    made = await response_of(life.extension, "generate-upgrade-plan-v1", plan)
+    assert [step.version for step in made.control_plane_upgrades] == ["v1.34.4"]
+
+
+async def test_an_extension_that_never_knew_its_policies_holds_every_cluster_up(
+    client: Client, namespace: str
+) -> None:
+    """Nobody knows which Clusters its policies are for. Discovery is answered, with every gate."""
+
+    def unreadable() -> Config:
+        raise ConfigError("no credentials")
+
+    engine = Engine(unreadable, first_seconds=0)
+    async with engine.running():
+        blind = Life(client, namespace, engine, build(engine), Clock())
+        gates = {handler_name(hook, blocks=True) for hook in LIFECYCLE_HOOKS}
+        assert discovered(blind) == gates
+        cluster = await blind.cluster()
+        answer = await blind.upgrade(cluster)
+        assert answer.retry_after_seconds == 10
+        assert answer.message == (
+            "it is not known which policies there are: the policies have not been read yet"
+        )
+        # A hook that cannot wait is called again only if it fails.
+        request = {"apiVersion": API_VERSION, "cluster": cluster}
+        request["kind"] = "AfterControlPlaneInitializedRequest"
+        gate = "after-control-plane-initialized-gate"
+        initialized = await response_of(blind.extension, gate, request)
+        assert initialized.status == "Failure"
 
 
 async def test_an_extension_that_cannot_read_its_policies_remembers_them(

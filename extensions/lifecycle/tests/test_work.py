@@ -6,9 +6,10 @@ import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.core import ConfigMap, Namespace, Secret
 from capelin_lifecycle.actions import RUNNERS, Cleanup, Outcome, Run
-from capelin_lifecycle.actions.apply import read_manifests, unreadiness
+from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.job import JOBS, PODS
+from capelin_lifecycle.actions.sources import read_manifests
 
 from .factories import World, known
 

@@ -88,6 +88,8 @@ def _policy_state(policy: Policy) -> tuple[str, str]:
     for condition in conditions:
         if condition.type == "Valid" and condition.status != "True":
             return "Invalid", condition.message
+        if condition.type == "Ready" and condition.reason == "InvalidSource":
+            return "NotReady", condition.message
     return ("Ready" if conditions else "Unknown"), ""
 
 

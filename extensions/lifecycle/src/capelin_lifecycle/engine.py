@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from capelin.api import Unstructured
 from capelin.api.core import ConfigMap
 from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Config
 from capelin.controller import Manager, Options, Reconciler
 from capelin.runtime import Handler
 
 from capelin_lifecycle.actions import MANAGER
+from capelin_lifecycle.actions.quota import CountedCluster, reserve
 from capelin_lifecycle.api import LifecycleResult
-from capelin_lifecycle.handlers import needed_handlers
+from capelin_lifecycle.clusters import KnownCluster
+from capelin_lifecycle.decide import ResultView
+from capelin_lifecycle.expressions import ExpressionError
+from capelin_lifecycle.handlers import EVERY_GATE, needed_handlers
 from capelin_lifecycle.memory import CONFIG_MAP, from_text, stored_text
 from capelin_lifecycle.policies import (
     ClusterLifecyclePolicyReconciler,
@@ -35,8 +40,6 @@ log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
 
-_FIRST_SECONDS: Final = 15.0
-"""How long the server waits for the policies before it serves without them."""
 _RESTART_SECONDS: Final = 5.0
 _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
 
@@ -63,12 +66,15 @@ class Engine:
         find_config: Callable[[], Config],
         options: EngineOptions | None = None,
         clock: Clock = utc_now,
+        first_seconds: float = 15.0,
     ) -> None:
+        """An engine that serves without policies if they are not known within the first seconds."""
         self.store = Store(policy_problem)
         self._remembered: Sequence[KnownPolicy] | None = None
         self._find_config = find_config
         self._options = options or EngineOptions()
         self._clock = clock
+        self._first_seconds = first_seconds
         self._client: Client | None = None
 
     @property
@@ -78,6 +84,14 @@ class Engine:
             return self.store.policies()
         return self._remembered or ()
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether it neither knows the policies nor what they once were.
+
+        Then nobody knows which Clusters they are for, and every gate holds its Clusters up.
+        """
+        return not self.store.knows_policies and self._remembered is None
+
     def now(self) -> datetime:
         """The time."""
         return self._clock()
@@ -86,9 +100,38 @@ class Engine:
         """Remember policies from what was stored of them, for as long as they are not known."""
         self._remembered = from_text(text)
 
+    async def reserve(self, policy: KnownPolicy, cluster: Unstructured) -> ResultView | None:
+        """Admit a Cluster to the quota of a policy, or refuse it.
+
+        Nothing if the policy has none, or if only the reconciler can tell.
+        """
+        quota, known = policy.spec.action.quota, self.store.clusters
+        if quota is None or known is None or self._client is None:
+            return None
+        own = KnownCluster.of(cluster)
+
+        async def listing() -> list[CountedCluster]:
+            clusters = {**known, own.occurrence.uid: own}.values()
+            return [
+                entry.counted(policy, quota)
+                for entry in clusters
+                if entry.is_counted(policy, self.store.namespaces.get(entry.occurrence.namespace))
+            ]
+
+        uid = own.occurrence.uid
+        try:
+            outcome = await reserve(self._client, policy, quota, uid, listing, is_complete=False)
+        except (ClientError, ExpressionError) as error:
+            log.info("Policy %s is left to its reconciler: %s", policy.name, error)
+            return None
+        if outcome is None:
+            return None
+        return ResultView(outcome.phase, outcome.message, outcome.retry_seconds)
+
     def is_discovered(self, handler: Handler) -> bool:
         """Whether discovery reports a handler now."""
-        return handler.name in needed_handlers(self.policies)
+        needed = EVERY_GATE if self.is_blind else needed_handlers(self.policies)
+        return handler.name in needed
 
     async def create(self, result: LifecycleResult) -> None:
         """Create a result, if no other call has.
@@ -116,7 +159,7 @@ class Engine:
 
     async def _until_known(self) -> None:
         try:
-            async with asyncio.timeout(_FIRST_SECONDS):
+            async with asyncio.timeout(self._first_seconds):
                 # Two sources, of which neither may ever come.
                 while not self.store.knows_policies and self._remembered is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -154,8 +197,8 @@ class Engine:
         registration = Registration(self.store, self._options.extension_config, config.namespace)
         return [
             ResultReconciler(self.store, config.namespace, self._clock),
-            LifecyclePolicyReconciler(self.store, registration),
-            ClusterLifecyclePolicyReconciler(self.store),
+            LifecyclePolicyReconciler(self.store, config.namespace, registration),
+            ClusterLifecyclePolicyReconciler(self.store, config.namespace),
         ]
 
     async def _read_stored(self, client: Client, namespace: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from capelin.api import Model
+from capelin.api import Model, Unstructured
 from capelin.controller import ObjectKey
 from capelin.runtime import AnyHook, Call, Extension, Failure, Response, proceed, retry_after
 from capelin.runtime import v1alpha1 as hooks
@@ -163,17 +163,22 @@ class TopologyHandlers:
 
 def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[Any, Any]], Any]:
     async def answer(call: Call[Any, Any]) -> Response:
-        answered = await answer_for(engine, occurrence_of(name, call.request), blocks=blocks)
-        if answered.retry_seconds == 0 or name in NOT_BLOCKING:
+        answered = await answer_for(engine, name, call.request, blocks=blocks)
+        if answered.retry_seconds == 0:
+            return proceed()
+        if name in NOT_BLOCKING:
+            if not engine.store.knows_policies:
+                # It is called until it succeeds, and only so are its policies carried out later.
+                raise Failure(answered.message)
             return proceed()
         return retry_after(answered.retry_seconds, answered.message)
 
     return answer
 
 
-async def answer_for(engine: Engine, occurrence: Occurrence, *, blocks: bool) -> Answer:
+async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bool) -> Answer:
     """Start what has not started for an occurrence, and say what it waits for."""
-    store = engine.store
+    store, occurrence = engine.store, occurrence_of(name, request)
     labels = store.namespaces.get(occurrence.namespace)
     if not store.knows_policies:
         return _without_policies(engine, occurrence, blocks=blocks)
@@ -186,18 +191,25 @@ async def answer_for(engine: Engine, occurrence: Occurrence, *, blocks: bool) ->
         for policy, key in zip(policies, keys, strict=True)
         if policy.problem is None and store.result(key) is None
     ]
+    views: dict[ObjectKey, ResultView] = {}
     if missing:
-        await _start(engine, occurrence, missing)
+        # Those of a greater order wait for the first ones.
+        first = policies[0].spec.order
+        views = await _start(engine, occurrence, missing, first, request.cluster_json)
     pairs = [
         (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.blocks == blocks
     ]
-    return decide([policy for policy, _ in pairs], [_view(engine, key) for _, key in pairs])
+    found = [views.get(key) or _view(engine, key) for _, key in pairs]
+    return decide([policy for policy, _ in pairs], found)
 
 
 def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -> Answer:
-    """Hold up the Clusters that a policy was for when policies were last known."""
+    """Hold up the Clusters that a policy was for when policies were last known, or else all."""
+    problem = engine.store.problem
     if not blocks:
         return Answer()
+    if engine.is_blind:
+        return Answer(_UNKNOWN_SECONDS, f"it is not known which policies there are: {problem}")
     labels = engine.store.namespaces.get(occurrence.namespace)
     concerned = [
         policy for policy in selected(engine.policies, occurrence, labels) if policy.blocks
@@ -205,17 +217,28 @@ def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -
     if not concerned:
         return Answer()
     names = ", ".join(policy.name for policy in concerned)
-    return Answer(_UNKNOWN_SECONDS, f"policy {names}: {engine.store.problem}")
+    return Answer(_UNKNOWN_SECONDS, f"policy {names}: {problem}")
 
 
 async def _start(
-    engine: Engine, occurrence: Occurrence, missing: Sequence[tuple[KnownPolicy, ObjectKey]]
-) -> None:
+    engine: Engine,
+    occurrence: Occurrence,
+    missing: Sequence[tuple[KnownPolicy, ObjectKey]],
+    first: int,
+    cluster: Unstructured,
+) -> dict[ObjectKey, ResultView]:
+    """Create the results; what is known of some of them before their reconciler has run."""
     for policy, key in missing:
         await engine.create(new_result(policy, key.name, occurrence))
+    views: dict[ObjectKey, ResultView] = {}
+    for policy, key in missing:
+        if policy.spec.order == first and (view := await engine.reserve(policy, cluster)):
+            views[key] = view
     quick = [key for policy, key in missing if policy.spec.action.name in _QUICK_ACTIONS]
     if len(quick) == len(missing):
-        await engine.store.until_done(quick, _QUICK_SECONDS)
+        undecided = [key for key in quick if key not in views]
+        await engine.store.until_done(undecided, _QUICK_SECONDS)
+    return views
 
 
 def _view(engine: Engine, key: ObjectKey) -> ResultView | None:

@@ -33,3 +33,9 @@ def needed_handlers(policies: Iterable[KnownPolicy]) -> frozenset[str]:
         if policy.spec.hook in LIFECYCLE_HOOKS and not policy.spec.suspend
     }
     return frozenset({*names, *TOPOLOGY_HANDLERS.values()})
+
+
+EVERY_GATE: Final = frozenset(
+    {*(handler_name(hook, blocks=True) for hook in LIFECYCLE_HOOKS), *TOPOLOGY_HANDLERS.values()}
+)
+"""What discovery reports while nobody knows which policies there are."""

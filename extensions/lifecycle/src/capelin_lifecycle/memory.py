@@ -38,12 +38,12 @@ def to_text(policies: Iterable[KnownPolicy]) -> str:
     return json.dumps(stored, sort_keys=True, separators=(",", ":"))
 
 
-def from_text(text: str) -> list[KnownPolicy]:
-    """The policies of a stored text; without those that cannot be read."""
+def from_text(text: str) -> list[KnownPolicy] | None:
+    """The policies of a stored text, without those that cannot be read; `None` if it is no such."""
     try:
         stored = cast("list[dict[str, Any]]", json.loads(text))
     except ValueError:
-        return []
+        return None
     policies: list[KnownPolicy] = []
     for entry in stored:
         model = ClusterPolicySpec if entry["namespace"] is None else PolicySpec

@@ -21,6 +21,7 @@ from capelin.controller import (
 
 from capelin_lifecycle import registration
 from capelin_lifecycle.actions import POLICY_LABEL, RUNNERS
+from capelin_lifecycle.actions.sources import source_problems
 from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
@@ -40,6 +41,7 @@ PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 
 FINALIZER: Final = f"{GROUP}/policy"
 _SHOWN: Final = 50
+_SOURCES_SECONDS: Final = 20.0
 _PERMISSIONS: Final = (
     Permission(GROUP, ("lifecycleresults",), ("get", "list", "watch", "delete")),
 )
@@ -57,9 +59,12 @@ def policy_problem(policy: Policy) -> str | None:
 
 
 def status_of(
-    policy: Policy, problem: str | None, results: Sequence[KnownResult]
+    policy: Policy,
+    problem: str | None,
+    results: Sequence[KnownResult],
+    missing: Sequence[str] = (),
 ) -> tuple[PolicyStatus, list[ConditionSpec]]:
-    """The status of a policy without its history, from its results."""
+    """The status of a policy without its history, from its results, and what it lacks."""
     phases = Counter(result.view.phase if result.view else "Waiting" for result in results)
     unfinished = sorted(
         (result for result in results if not (result.view and result.view.phase == "Done")),
@@ -83,6 +88,8 @@ def status_of(
         ready = ConditionSpec("Ready", "False", "Suspended", "the policy is suspended")
     elif problem is not None:
         ready = ConditionSpec("Ready", "False", "InvalidConfiguration", problem)
+    elif missing:
+        ready = ConditionSpec("Ready", "False", "InvalidSource", "; ".join(missing)[:1024])
     elif phases["Failed"]:
         ready = ConditionSpec("Ready", "False", "Failed", "see the failed results in the status")
     else:
@@ -101,12 +108,15 @@ def _summary(result: KnownResult) -> ResultSummary:
     )
 
 
-async def _reconcile(store: Store, ctx: Context, policy: Policy) -> Result:
+async def _reconcile(store: Store, ctx: Context, policy: Policy, namespace: str) -> Result:
     if policy.metadata.deletion_timestamp is not None:
         return await _delete(ctx, policy)
     await ctx.add_finalizer(policy, FINALIZER)
     problem = policy_problem(policy)
-    status, specs = status_of(policy, problem, store.results_of_policy(policy.uid))
+    missing: list[str] = []
+    if problem is None and not policy.spec.suspend:
+        missing = await source_problems(ctx.client, KnownPolicy.of(policy), namespace)
+    status, specs = status_of(policy, problem, store.results_of_policy(policy.uid), missing)
     before = policy.status
     status.conditions = update_conditions(
         before.conditions if before else [],
@@ -115,7 +125,9 @@ async def _reconcile(store: Store, ctx: Context, policy: Policy) -> Result:
         generation=policy.metadata.generation,
     )
     await ctx.patch_status(policy, status)
-    return Done()
+    # Sources are not watched: that would need the right to list all Secrets.
+    action = policy.spec.action
+    return After(_SOURCES_SECONDS) if action.apply or action.http else Done()
 
 
 async def _delete(ctx: Context, policy: Policy) -> Result:
@@ -141,8 +153,9 @@ async def _results(client: Client, policy: Policy) -> list[dict[str, Any]]:
 class _Waking(Reconciler[PolicyT]):
     """Wakes a policy when one of its results changes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, namespace: str) -> None:
         self._store = store
+        self._namespace = namespace
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
@@ -169,8 +182,8 @@ class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):
     watches = (For(LifecyclePolicy),)
     permissions = (*_PERMISSIONS, *registration.PERMISSIONS)
 
-    def __init__(self, store: Store, registration: Registration) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, namespace: str, registration: Registration) -> None:
+        super().__init__(store, namespace)
         self._registration = registration
 
     @asynccontextmanager
@@ -186,7 +199,7 @@ class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):
 
     async def reconcile(self, ctx: Context, policy: LifecyclePolicy, /) -> Result:
         """Reconcile one policy."""
-        return await _reconcile(self._store, ctx, policy)
+        return await _reconcile(self._store, ctx, policy, self._namespace)
 
 
 class ClusterLifecyclePolicyReconciler(_Waking[ClusterLifecyclePolicy]):
@@ -197,4 +210,4 @@ class ClusterLifecyclePolicyReconciler(_Waking[ClusterLifecyclePolicy]):
 
     async def reconcile(self, ctx: Context, policy: ClusterLifecyclePolicy, /) -> Result:
         """Reconcile one policy."""
-        return await _reconcile(self._store, ctx, policy)
+        return await _reconcile(self._store, ctx, policy, self._namespace)

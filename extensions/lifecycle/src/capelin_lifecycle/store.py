@@ -1,4 +1,4 @@
-"""What each replica knows without asking: policies, results, namespaces, and changed Clusters.
+"""What each replica knows without asking: policies, results, namespaces, and Clusters.
 
 It is a copy of what the API server has, a moment late. Only what hooks need is kept of an object.
 """
@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Final, Literal, Protocol, TypeVar
 
 from capelin.api import BaseObject, ObjectMeta
-from capelin.api.capi import Cluster
 from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, Event, Expired
 from capelin.controller import ObjectKey
@@ -24,6 +23,7 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     PolicyKind,
 )
+from capelin_lifecycle.clusters import KnownCluster, WholeCluster
 from capelin_lifecycle.decide import ResultView
 from capelin_lifecycle.selection import KnownPolicy
 
@@ -78,6 +78,7 @@ class Store:
         default_factory=dict[str, tuple[KnownPolicy, ...]]
     )
     _results: dict[ObjectKey, KnownResult] = field(default_factory=dict[ObjectKey, KnownResult])
+    _clusters: dict[str, KnownCluster] = field(default_factory=dict[str, KnownCluster])
     _of_policy: defaultdict[str, set[ObjectKey]] = field(
         default_factory=lambda: defaultdict[str, set[ObjectKey]](set)
     )
@@ -94,6 +95,11 @@ class Store:
     def knows_policies(self) -> bool:
         """Whether the policies were read, and are followed."""
         return {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"} <= self._synced
+
+    @property
+    def clusters(self) -> Mapping[str, KnownCluster] | None:
+        """All Clusters by their uids; nothing until they were read."""
+        return self._clusters if "Cluster" in self._synced else None
 
     def subscribe(self, listener: Listener) -> None:
         """Have a function called on every change."""
@@ -146,7 +152,7 @@ class Store:
                 self._follow(client, ClusterLifecyclePolicy, self._policy_changed),
                 self._follow(client, LifecycleResult, self._result_changed),
                 self._follow(client, Namespace, self._namespace_changed),
-                self._follow(client, Cluster, self._cluster_changed),
+                self._follow(client, WholeCluster, self._cluster_changed),
             ):
                 tasks.create_task(following)
 
@@ -236,8 +242,13 @@ class Store:
         else:
             self.namespaces[namespace.name] = namespace.metadata.labels
 
-    def _cluster_changed(self, cluster: Cluster, /, *, gone: bool) -> None:
-        del gone
+    def _cluster_changed(self, cluster: WholeCluster, /, *, gone: bool) -> None:
+        if gone:
+            self._clusters.pop(cluster.uid, None)
+        else:
+            known = KnownCluster.of(cluster.dump())
+            if (before := self._clusters.get(cluster.uid)) is None or before != known:
+                self._clusters[cluster.uid] = known
         if cluster.uid in self._of_cluster:
             self._tell("cluster", _key(cluster), cluster.uid)
 

@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-import yaml
 from capelin.api import Unstructured
-from capelin.api.core import ConfigMap, Secret
 from capelin.client import ApiError, Client, NotServed
 from capelin.controller import redact
-from capelin.yaml import read_all_yaml
 
 from capelin_lifecycle.actions.action import (
     CLUSTER_LABEL,
@@ -19,16 +16,13 @@ from capelin_lifecycle.actions.action import (
     Run,
     waiting,
 )
+from capelin_lifecycle.actions.sources import SourceError, read_source
 from capelin_lifecycle.actions.workload import created_object, delete_all, workload_client
 from capelin_lifecycle.api import CreatedObject, LifecycleResult, Source
 from capelin_lifecycle.selection import KnownPolicy, in_range
 
 _FIRST: Final = ("CustomResourceDefinition", "Namespace")
 _POLL_SECONDS: Final = 5
-
-
-class SourceError(Exception):
-    """A source is missing, or holds no manifests; says which."""
 
 
 class ApplyRunner:
@@ -110,61 +104,8 @@ async def _read(run: Run, sources: Iterable[Source]) -> list[Unstructured]:
     found: list[Unstructured] = []
     for source in sources:
         if source.versions is None or in_range(source.versions, version):
-            found += await _manifests(run, source)
+            found += await read_source(run.client, run.secrets_namespace, source)
     return sorted(found, key=_order)
-
-
-async def _manifests(run: Run, source: Source) -> list[Unstructured]:
-    namespace = run.secrets_namespace
-    if source.config_map is not None:
-        name = f"ConfigMap {namespace}/{source.config_map}"
-        config_map = await run.client.find(ConfigMap, source.config_map, namespace)
-        texts = None if config_map is None else dict(config_map.data)
-    else:
-        name = f"Secret {namespace}/{source.secret}"
-        secret = await run.client.find(Secret, source.secret or "", namespace)
-        texts = None if secret is None else {k: v.decode() for k, v in secret.data.items()}
-    if texts is None:
-        raise SourceError(f"there is no {name}")
-    found: list[Unstructured] = []
-    for key in sorted(texts):
-        try:
-            found += read_manifests(texts[key])
-        except (yaml.YAMLError, ValueError):
-            # What is wrong might quote a secret.
-            raise SourceError(f"{key} of {name} holds no manifests in YAML") from None
-    return found
-
-
-def read_manifests(text: str) -> list[Unstructured]:
-    """The objects of a text, those of lists one by one.
-
-    Raises:
-        ValueError: it holds something else.
-    """
-    found: list[Unstructured] = []
-    for document in cast("list[Any]", read_all_yaml(text)):
-        if document is None:
-            continue
-        items: list[Any] = [document]
-        if isinstance(document, dict) and "items" in document:
-            items = cast("dict[str, Any]", document)["items"] or []
-        for item in items:
-            _check(item)
-            found.append(item)
-    return found
-
-
-def _check(item: Any) -> None:
-    manifest = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
-    metadata: Any = manifest.get("metadata")
-    if (
-        not isinstance(manifest.get("apiVersion"), str)
-        or not isinstance(manifest.get("kind"), str)
-        or not isinstance(metadata, dict)
-        or not isinstance(cast("dict[str, Any]", metadata).get("name"), str)
-    ):
-        raise ValueError("a manifest needs apiVersion, kind and metadata.name")  # noqa: TRY004
 
 
 def _order(manifest: Unstructured) -> int:

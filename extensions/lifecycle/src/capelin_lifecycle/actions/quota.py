@@ -1,18 +1,22 @@
 """Limits what the Clusters of a group have together.
 
-A Cluster counts from when it was admitted. A reservation in the policy's status says so until the
-Cluster has its topology. It is written only if nobody has written the policy since it was read: of
-two Clusters at once, one is refused and counts again.
+A Cluster counts from when it was admitted. A reservation in the policy's status says so for as long
+as the Cluster is there. It is written only if nobody has written the policy since it was read: of
+two Clusters at once, one conflicts and counts again.
+
+The hook itself reserves, on any replica, from the copies that the replica has. It leaves to the
+reconciler, which lists all Clusters, what these copies do not tell.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from capelin.api import Unstructured, amount
 from capelin.api.capi import Cluster
-from capelin.client import Conflict
+from capelin.client import Client, Conflict
 
 from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
 from capelin_lifecycle.api import (
@@ -29,6 +33,11 @@ from capelin_lifecycle.selection import KnownPolicy, matches
 
 VARIABLES = ("object",)
 _TRIES = 10
+_MOST_RESERVATIONS: Final = 1000
+"""As many as the status of a policy can have."""
+
+Listing = Callable[[], Awaitable[Sequence["CountedCluster"]]]
+"""Lists the Clusters that a policy counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,39 +149,15 @@ class QuotaRunner(Lasting):
         quota = run.policy.spec.action.quota
         if quota is None:
             return done()
-        for _ in range(_TRIES):
-            policy = await _read(run)
-            others = await self._others(run, quota)
-            live = {cluster.uid: cluster for cluster in others}
-            status = policy.status
-            # A Cluster that has its topology, or is gone, needs no reservation any more.
-            kept = [
-                reservation
-                for reservation in (status.reservations if status else [])
-                if reservation.uid in live and not live[reservation.uid].is_created
-            ]
-            reserved = {reservation.uid for reservation in kept}
-            candidate = live.get(run.cluster.uid)
-            if candidate is None or candidate.is_created or candidate.uid in reserved:
-                return done("within the quota")
-            if (problem := refusal(quota, candidate, others, reserved)) is not None:
-                return waiting(problem)
-            kept.append(Reservation(uid=candidate.uid, cluster=candidate.name))
-            try:
-                await run.client.patch(
-                    policy.resource,
-                    policy.name,
-                    policy.namespace,
-                    {
-                        "metadata": {"resourceVersion": policy.metadata.resource_version},
-                        "status": {"reservations": [entry.dump() for entry in kept]},
-                    },
-                    subresource="status",
-                )
-            except Conflict:
-                continue
-            return done("within the quota")
-        return waiting("the quota is contended")
+        outcome = await reserve(
+            run.client,
+            run.policy,
+            quota,
+            run.cluster.uid,
+            lambda: self._others(run, quota),
+            is_complete=True,
+        )
+        return outcome or waiting("the quota is contended")
 
     async def _others(self, run: Run, quota: Quota) -> list[CountedCluster]:
         return [
@@ -191,6 +176,57 @@ def _is_counted(run: Run, cluster_json: Unstructured) -> bool:
     return matches(run.policy, occurrence, run.namespace_labels.get(occurrence.namespace))
 
 
-async def _read(run: Run) -> Policy:
-    kind = LifecyclePolicy if run.policy.kind == "LifecyclePolicy" else ClusterLifecyclePolicy
-    return await run.client.get(kind, run.policy.name, run.policy.namespace)
+async def reserve(
+    client: Client,
+    policy: KnownPolicy,
+    quota: Quota,
+    uid: str,
+    listing: Listing,
+    *,
+    is_complete: bool,
+) -> Outcome | None:
+    """Reserve for a Cluster if it fits; nothing if that cannot be decided now.
+
+    `is_complete` says that the listing has every Cluster that there is.
+    """
+    for _ in range(_TRIES):
+        live_policy = await _read(client, policy)
+        clusters = await listing()
+        listed = {cluster.uid: cluster for cluster in clusters}
+        status = live_policy.status
+        reservations = status.reservations if status else []
+        kept = [entry for entry in reservations if entry.uid in listed]
+        if len(kept) < len(reservations) and not is_complete:
+            # Another replica has admitted a Cluster that this one does not know yet.
+            return None
+        reserved = {entry.uid for entry in kept}
+        candidate = listed.get(uid)
+        if candidate is None or candidate.is_created or uid in reserved:
+            return done("within the quota")
+        if (problem := refusal(quota, candidate, clusters, reserved)) is not None:
+            return waiting(problem)
+        if len(kept) >= _MOST_RESERVATIONS:
+            # A topology that exists is counted anyway. It is kept as long as there is room, for
+            # replicas that do not know yet that it exists.
+            kept = [entry for entry in kept if not listed[entry.uid].is_created]
+        kept.append(Reservation(uid=uid, cluster=candidate.name))
+        try:
+            await client.patch(
+                live_policy.resource,
+                live_policy.name,
+                live_policy.namespace,
+                {
+                    "metadata": {"resourceVersion": live_policy.metadata.resource_version},
+                    "status": {"reservations": [entry.dump() for entry in kept]},
+                },
+                subresource="status",
+            )
+        except Conflict:
+            continue
+        return done("within the quota")
+    return None
+
+
+async def _read(client: Client, policy: KnownPolicy) -> Policy:
+    kind = LifecyclePolicy if policy.kind == "LifecyclePolicy" else ClusterLifecyclePolicy
+    return await client.get(kind, policy.name, policy.namespace)

@@ -1,0 +1,99 @@
+"""What policies name beside them: ConfigMaps and Secrets with manifests, and credentials."""
+
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import yaml
+from capelin.api import Unstructured
+from capelin.api.core import ConfigMap, Secret
+from capelin.client import Client
+from capelin.yaml import read_all_yaml
+
+from capelin_lifecycle.api import Source
+from capelin_lifecycle.selection import KnownPolicy
+
+
+class SourceError(Exception):
+    """A source is missing, or holds no manifests; says which."""
+
+
+async def source_problems(client: Client, policy: KnownPolicy, namespace: str) -> list[str]:
+    """What is wrong with what a policy names; the namespace is the extension's own."""
+    return [text async for text in _problems(client, policy, policy.namespace or namespace)]
+
+
+async def _problems(client: Client, policy: KnownPolicy, namespace: str) -> AsyncGenerator[str]:
+    action = policy.spec.action
+    for source in action.apply.sources if action.apply else ():
+        try:
+            await read_source(client, namespace, source)
+        except SourceError as error:
+            yield str(error)
+    if action.http is not None:
+        if (token := action.http.token) is not None:
+            secret = await client.find(Secret, token.name, namespace)
+            if secret is None:
+                yield f"there is no Secret {namespace}/{token.name}"
+            elif token.key not in secret.data:
+                yield f"Secret {namespace}/{token.name} has no key {token.key}"
+        if (certificate := action.http.client_certificate) is not None:
+            name = certificate.name
+            if await client.find(Secret, name, namespace) is None:
+                yield f"there is no Secret {namespace}/{name}"
+
+
+async def read_source(client: Client, namespace: str, source: Source) -> list[Unstructured]:
+    """The manifests of a source.
+
+    Raises:
+        SourceError: it is missing, or holds something else.
+    """
+    if source.config_map is not None:
+        name = f"ConfigMap {namespace}/{source.config_map}"
+        config_map = await client.find(ConfigMap, source.config_map, namespace)
+        texts = None if config_map is None else dict(config_map.data)
+    else:
+        name = f"Secret {namespace}/{source.secret}"
+        secret = await client.find(Secret, source.secret or "", namespace)
+        texts = None if secret is None else {k: v.decode() for k, v in secret.data.items()}
+    if texts is None:
+        raise SourceError(f"there is no {name}")
+    found: list[Unstructured] = []
+    for key in sorted(texts):
+        try:
+            found += read_manifests(texts[key])
+        except (yaml.YAMLError, ValueError):
+            # What is wrong might quote a secret.
+            raise SourceError(f"{key} of {name} holds no manifests in YAML") from None
+    return found
+
+
+def read_manifests(text: str) -> list[Unstructured]:
+    """The objects of a text, those of lists one by one.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    found: list[Unstructured] = []
+    for document in cast("list[Any]", read_all_yaml(text)):
+        if document is None:
+            continue
+        items: list[Any] = [document]
+        if isinstance(document, dict) and "items" in document:
+            items = cast("dict[str, Any]", document)["items"] or []
+        for item in items:
+            _check(item)
+            found.append(item)
+    return found
+
+
+def _check(item: Any) -> None:
+    manifest = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+    metadata: Any = manifest.get("metadata")
+    if (
+        not isinstance(manifest.get("apiVersion"), str)
+        or not isinstance(manifest.get("kind"), str)
+        or not isinstance(metadata, dict)
+        or not isinstance(cast("dict[str, Any]", metadata).get("name"), str)
+    ):
+        raise ValueError("a manifest needs apiVersion, kind and metadata.name")  # noqa: TRY004

@@ -1,0 +1,62 @@
+"""What a replica keeps of each Cluster, so that a hook counts quotas without listing Clusters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import orjson
+from capelin.api import AnyObject, BaseObject, Resource, Unstructured
+from capelin.api.capi import Cluster
+
+from capelin_lifecycle.actions.quota import CountedCluster, counted
+from capelin_lifecycle.api import Quota
+from capelin_lifecycle.occurrence import Occurrence, cluster_occurrence
+from capelin_lifecycle.selection import KnownPolicy, matches
+
+_HOOK: Final = "BeforeClusterCreate"
+"""The hook of all quotas."""
+_CHANGING: Final = frozenset({"managedFields", "resourceVersion"})
+"""What changes with the status, which is not kept."""
+
+
+class WholeCluster(BaseObject):
+    """A Cluster with all that its spec has, as expressions see it."""
+
+    resource: ClassVar[Resource] = Cluster.resource
+
+    spec: AnyObject = {}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCluster:
+    """A Cluster without its status, as small as it can be."""
+
+    occurrence: Occurrence
+    document: bytes
+    _counts: dict[tuple[str, int], CountedCluster] = field(
+        default_factory=dict[tuple[str, int], CountedCluster], compare=False
+    )
+
+    @classmethod
+    def of(cls, manifest: Unstructured) -> "KnownCluster":
+        """A Cluster as it was read."""
+        metadata = {k: v for k, v in manifest["metadata"].items() if k not in _CHANGING}
+        kept = {"metadata": metadata, "spec": manifest.get("spec") or {}}
+        return cls(cluster_occurrence(_HOOK, manifest), orjson.dumps(kept))
+
+    def is_counted(self, policy: KnownPolicy, labels: Mapping[str, str] | None) -> bool:
+        """Whether a policy is for it, in a namespace with these labels."""
+        return matches(policy, self.occurrence, labels)
+
+    def counted(self, policy: KnownPolicy, quota: Quota) -> CountedCluster:
+        """It as the quota of a policy counts it.
+
+        Raises:
+            ExpressionError: an expression has no value for it.
+        """
+        version = policy.uid, policy.generation
+        if version not in self._counts:
+            for other in [key for key in self._counts if key[0] == policy.uid]:
+                del self._counts[other]
+            self._counts[version] = counted(quota, orjson.loads(self.document))
+        return self._counts[version]

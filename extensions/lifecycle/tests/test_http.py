@@ -1,0 +1,174 @@
+"""The action that asks a service, with a service that listens."""
+
+import json
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from capelin.api.core import Secret
+from capelin.pki import KeyPair, issue, new_ca
+from capelin_lifecycle.actions import RUNNERS, Outcome
+from capelin_lifecycle.selection import KnownPolicy
+
+from .factories import World, known
+
+HOST = "127.0.0.1"
+CA = new_ca("service", now=datetime.now(UTC))
+
+
+@dataclass
+class Service:
+    """What the service answers, and what it was asked."""
+
+    url: str = ""
+    answer: Callable[[], web.StreamResponse] = lambda: web.json_response({"phase": "Done"})
+    bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    clients: list[Any] = field(default_factory=list[Any])
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.bodies.append(await request.json())
+        self.headers.append(dict(request.headers))
+        transport = request.transport
+        self.clients.append(transport and transport.get_extra_info("peercert"))
+        return self.answer()
+
+
+def pair(usage: Any) -> KeyPair:
+    return issue(CA, common_name="service", usages=[usage], addresses=[HOST], now=datetime.now(UTC))
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncGenerator[Service]:
+    made = pair("server")
+    (tmp_path / "pair.pem").write_bytes(made.certificate_pem + made.private_key_pem)
+    context = ssl.create_default_context(
+        ssl.Purpose.CLIENT_AUTH, cadata=CA.certificate_pem.decode()
+    )
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.load_cert_chain(tmp_path / "pair.pem")
+    service = Service()
+    application = web.Application()
+    application.router.add_post("/v1/clusters", service.handle)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, HOST, 0, ssl_context=context)
+    await site.start()
+    service.url = f"https://{HOST}:{runner.addresses[0][1]}/v1/clusters"
+    yield service
+    await runner.cleanup()
+
+
+def policy(service: Service, **http: Any) -> KnownPolicy:
+    trust = {"caBundle": CA.certificate_pem.decode(), "timeoutSeconds": 5}
+    return known("cost", action={"http": {"url": service.url, **trust, **http}})
+
+
+async def asked(world: World, policy: KnownPolicy) -> Outcome:
+    return await RUNNERS["http"].reconcile(world.run(policy))
+
+
+async def test_a_service_decides_from_the_whole_cluster(service: Service) -> None:
+    world = World()
+    run = world.run(policy(service))
+    service.answer = lambda: web.json_response(
+        {"phase": "Waiting", "message": "over its budget", "retryAfterSeconds": 30, "more": 1}
+    )
+    outcome = await RUNNERS["http"].reconcile(run)
+    assert (outcome.phase, outcome.message, outcome.retry_seconds) == (
+        "Waiting",
+        "over its budget",
+        30,
+    )
+    service.answer = lambda: web.json_response({"phase": "Done"})
+    assert (await RUNNERS["http"].reconcile(run)).phase == "Done"
+    first, second = service.bodies
+    assert first == second
+    assert first["policy"] == {"namespace": "team", "name": "cost"}
+    assert (first["hook"], first["fromVersion"], first["toVersion"]) == (
+        "BeforeClusterUpgrade",
+        "v1.33.13",
+        "v1.34.4",
+    )
+    assert first["cluster"]["metadata"]["name"] == "demo"
+    assert first["id"] == run.result.uid
+    assert "Authorization" not in service.headers[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda: web.Response(status=503), "answers with HTTP status 503"),
+        (
+            lambda: web.Response(status=302, headers={"Location": "https://elsewhere"}),
+            "answers with HTTP status 302",
+        ),
+        (lambda: web.Response(text="x" * 70_000), "answers with more than 64 KiB"),
+        (lambda: web.Response(text="yes"), "gives no answer that the guide describes"),
+        (lambda: web.json_response({"phase": "Maybe"}), "gives no answer that the guide describes"),
+        (
+            lambda: web.json_response({"phase": "Waiting", "retryAfterSeconds": 0}),
+            "gives no answer that the guide describes",
+        ),
+    ],
+)
+async def test_a_wrong_answer_is_waited_out(
+    service: Service, answer: Callable[[], web.StreamResponse], message: str
+) -> None:
+    service.answer = answer
+    outcome = await asked(World(), policy(service))
+    assert (outcome.phase, outcome.message) == ("Waiting", f"{service.url} {message}")
+    assert len(service.bodies) == 1
+
+
+async def test_a_service_that_is_not_there_is_waited_for(service: Service) -> None:
+    gone = service.url.rpartition(":")[0] + ":1/v1/clusters"
+    outcome = await asked(World(), policy(service, url=gone))
+    assert outcome.message == f"{gone} does not answer (no connection)"
+
+
+async def test_a_service_with_an_unknown_certificate_is_not_asked(service: Service) -> None:
+    other = new_ca("other", now=datetime.now(UTC)).certificate_pem.decode()
+    outcome = await asked(World(), policy(service, caBundle=other))
+    assert "its certificate is not trusted" in outcome.message
+    assert not service.bodies
+
+
+async def test_a_token_is_sent_and_not_shown(service: Service) -> None:
+    world = World()
+    wanted = policy(service, token={"name": "cost", "key": "token"})
+    assert (await asked(world, wanted)).message == "there is no secret team/cost"
+    world.client.add(Secret.of("cost", "team", data={"token": b"very-secret\n"}))
+    service.answer = lambda: web.json_response({"phase": "Failed", "message": "no"})
+    outcome = await asked(world, wanted)
+    assert (outcome.phase, outcome.message) == ("Failed", "no")
+    assert service.headers[0]["Authorization"] == "Bearer very-secret"
+    other = policy(service, token={"name": "cost", "key": "absent"})
+    assert (await asked(world, other)).message == "secret cost has no key absent"
+
+
+async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service) -> None:
+    world = World()
+    wanted = policy(service, clientCertificate={"name": "client"})
+    made = pair("client")
+    world.client.add(Secret.of("client", "team", data={"tls.crt": made.certificate_pem}))
+    assert (await asked(world, wanted)).message == "secret client has no tls.key"
+    key = {"data": {"tls.key": "bm9uZQ=="}}
+    await world.client.patch(Secret, "client", "team", key)
+    assert "holds no certificate and its key" in (await asked(world, wanted)).message
+    whole = Secret.of(
+        "client", "team", data={"tls.crt": made.certificate_pem, "tls.key": made.private_key_pem}
+    )
+    await world.client.patch(Secret, "client", "team", json.loads(json.dumps(whole.dump())))
+    assert (await asked(world, wanted)).phase == "Done"
+    assert service.clients[-1]["subject"] == ((("commonName", "service"),),)
+
+
+def test_a_bundle_without_certificates_is_a_problem() -> None:
+    wrong = known(action={"http": {"url": "https://a.example.com", "caBundle": "none"}})
+    assert RUNNERS["http"].problems(wrong) == ["caBundle holds no certificates in PEM"]

@@ -1,0 +1,204 @@
+"""The hooks that compute: patches, checks of topologies, and upgrade plans."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+from capelin.runtime import AnyHook, Failure
+from capelin.runtime.fixtures import sample_cluster
+from capelin.runtime.messages import read
+from capelin.runtime.v1alpha1 import (
+    GeneratePatches,
+    GeneratePatchesRequest,
+    GenerateUpgradePlan,
+    GenerateUpgradePlanRequest,
+    ValidateTopology,
+    ValidateTopologyRequest,
+)
+from capelin.testing.extensions import fake_request
+from capelin_lifecycle.api import PatchVersion, UpgradePlan
+from capelin_lifecycle.topology import (
+    check_topology,
+    discovered_variables,
+    generated_patches,
+    topology_problems,
+    upgrade_plan,
+    upgrade_steps,
+)
+
+from .factories import known
+
+NOW = datetime(2026, 12, 21, tzinfo=UTC)
+COMMANDS = "/spec/template/spec/preKubeadmCommands"
+
+
+def request(hook: AnyHook, **variables: Any) -> Any:
+    scene = sample_cluster(variables=variables)
+    return read(hook.request_type(), fake_request(hook, scene))
+
+
+def patches(*templates: dict[str, Any], **variables: Any) -> dict[str, Any]:
+    """The patches of a version by the templates that they are for."""
+    asked: GeneratePatchesRequest = request(GeneratePatches, **variables)
+    version = PatchVersion.read({"name": "v1", "templates": list(templates)})
+    answer = generated_patches(version, asked)
+    assert answer == generated_patches(version, asked)
+    names = {
+        item.uid: f"{item.object['kind']} of {item.holder_reference.kind}" for item in asked.items
+    }
+    return {names[item.uid]: orjson.loads(item.patch) for item in answer.items}
+
+
+def template(*operations: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"kind": "KubeadmConfigTemplate", "operations": list(operations), **fields}
+
+
+def test_templates_are_changed_where_the_policy_says() -> None:
+    append = {"op": "Append", "path": COMMANDS, "valueFrom": "'proxy ' + variables.proxy"}
+    added = [{"op": "add", "path": COMMANDS, "value": ["proxy http://p"]}]
+    both = template(append, when="'proxy' in variables")
+    deployments, pools = (
+        f"KubeadmConfigTemplate of {kind}" for kind in ("MachineDeployment", "MachinePool")
+    )
+    assert patches(both, proxy="http://p") == {deployments: added, pools: added}
+    assert patches(both) == {}
+    only = {**both, "usedBy": ["MachinePools"]}
+    assert patches(only, proxy="http://p") == {pools: added}
+    assert patches({**both, "classes": ["def*"]}, proxy="http://p").keys() == {deployments, pools}
+    assert patches({**both, "classes": ["gpu-*"]}, proxy="http://p") == {}
+    assert patches({**both, "apiVersion": "example.com/v1"}, proxy="http://p") == {}
+
+
+def test_operations_set_append_and_remove() -> None:
+    criteria = "/spec/template/spec/joinConfiguration/nodeRegistration"
+    (changes,) = patches(
+        template(
+            {"path": "/spec/template/spec/users/~0a~1b", "value": 1},
+            {"op": "Remove", "path": f"{criteria}/criSocket"},
+            {"op": "Remove", "path": "/spec/template/spec/absent/field"},
+            {"path": f"{criteria}/kubeletExtraArgs/0/value", "valueFrom": "object.kind"},
+            usedBy=["MachinePools"],
+        )
+    ).values()
+    assert {change["op"]: change["path"] for change in changes} == {
+        "add": "/spec/template/spec/users",
+        "remove": f"{criteria}/criSocket",
+        "replace": f"{criteria}/kubeletExtraArgs/0/value",
+    }
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        ({"path": "/spec/a", "valueFrom": "variables.absent"}, "absent"),
+        ({"op": "Append", "path": "/spec/template", "value": 1}, "is no list"),
+        (
+            {"path": "/spec/template/spec/joinConfiguration/nodeRegistration/kubeletExtraArgs/9/a"},
+            "which is not there",
+        ),
+    ],
+)
+def test_a_patch_that_cannot_be_computed_is_a_failure_that_stays_the_same(
+    operation: dict[str, Any], message: str
+) -> None:
+    wrong = template({"value": 1, **operation} if "valueFrom" not in operation else operation)
+    with pytest.raises(Failure, match=message) as first:
+        patches(wrong)
+    with pytest.raises(Failure) as second:
+        patches(wrong)
+    assert str(first.value) == str(second.value)
+
+
+def test_wrong_patches_are_named() -> None:
+    operations = [
+        {"path": "/spec/a"},
+        {"op": "Remove", "path": "/spec/a", "value": 1},
+        {"path": "/spec/a", "valueFrom": "object."},
+    ]
+    version = {"name": "v1", "templates": [template(*operations, when="1 + 1")]}
+    policy = known(hook="GeneratePatches", action={"patches": {"versions": [version]}})
+    problems = topology_problems(policy)
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "version v1, templates[0].operations[0]",
+        "version v1, templates[0].operations[1]",
+        "version v1, templates[0].when",
+        "version v1, templates[0].operations[2].valueFrom",
+    ]
+
+
+def test_variables_are_described() -> None:
+    schema = {"type": "string", "maxLength": 10}
+    variable = {"name": "proxy", "required": True, "schema": schema}
+    templates = [template({"path": "/spec/a", "value": 1})]
+    version = PatchVersion.read({"name": "v1", "variables": [variable], "templates": templates})
+    (described,) = discovered_variables(version).variables
+    assert described == {"name": "proxy", "required": True, "schema": {"openAPIV3Schema": schema}}
+
+
+@pytest.mark.parametrize(
+    ("expression", "broken"),
+    [
+        ("templates.filter(t, t.usedBy == 'MachinePools').size() == 2", False),
+        ("templates.all(t, t.variables.builtin.cluster.name == 'example')", False),
+        ("variables.size < 3", True),
+        ("variables.absent == 1", True),
+    ],
+)
+def test_a_topology_keeps_the_rules_of_a_policy(expression: str, broken: bool) -> None:
+    rules = {"rules": [{"expression": expression, "message": "too large"}]}
+    policy = known("sizes", hook="ValidateTopology", action={"validate": rules})
+    asked: ValidateTopologyRequest = request(ValidateTopology, size=5)
+    if broken:
+        with pytest.raises(Failure, match="policy sizes: too large"):
+            check_topology(policy, asked)
+    else:
+        check_topology(policy, asked)
+
+
+ALLOWED = ["v1.33.13", "v1.34.1", "v1.34.4", "v1.35.4"]
+
+
+def plan(**fields: Any) -> list[str]:
+    versions = {
+        "fromControlPlaneKubernetesVersion": "v1.33.13",
+        "toKubernetesVersion": "v1.35.4",
+        **fields,
+    }
+    asked = read(GenerateUpgradePlanRequest, {**fake_request(GenerateUpgradePlan), **versions})
+    freeze = {"start": "2026-12-20T00:00:00Z", "end": "2027-01-04T00:00:00Z", "reason": "holidays"}
+    wanted = UpgradePlan.read({"versions": ALLOWED, "freezes": [freeze]})
+    moment = NOW if fields else datetime(2026, 12, 1, tzinfo=UTC)
+    return [step.version for step in upgrade_plan(wanted, asked, moment).control_plane_upgrades]
+
+
+def test_an_upgrade_goes_through_the_newest_allowed_version_of_each_minor() -> None:
+    assert plan() == ["v1.34.4", "v1.35.4"]
+    assert upgrade_steps(ALLOWED, "v1.34.1", "v1.34.4") == ["v1.34.4"]
+
+
+def test_no_upgrade_starts_in_a_freeze_and_those_that_have_begun_go_on() -> None:
+    with pytest.raises(Failure, match="no upgrade starts before 2027-01-04 00:00 UTC: holidays"):
+        plan(fromWorkersKubernetesVersion="v1.33.13")
+    behind = {
+        "fromControlPlaneKubernetesVersion": "v1.34.4",
+        "fromWorkersKubernetesVersion": "v1.33.13",
+    }
+    assert plan(**behind) == ["v1.35.4"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("v1.35.9", "v1.35.9 is not allowed; allowed: v1.33.13, v1.34.1"),
+        ("v1.37.0", "v1.37.0 is not allowed"),
+    ],
+)
+def test_an_upgrade_to_another_version_is_refused(target: str, message: str) -> None:
+    with pytest.raises(Failure, match=message):
+        upgrade_steps(ALLOWED, "v1.33.13", target)
+
+
+def test_a_minor_version_that_is_not_allowed_is_not_skipped() -> None:
+    with pytest.raises(Failure, match=r"no version v1\.34 is allowed on the way to v1\.35\.4"):
+        upgrade_steps(["v1.35.4"], "v1.33.13", "v1.35.4")
