@@ -16,6 +16,9 @@ from capelin.pki import issue, new_ca
 HOST = address_of(f"tests of extensions {os.getpid()}")
 """A loopback address of this process's own: no other program takes a port of it in between."""
 
+CLOCK = "clock"
+"""The file with the time of the lifecycle extension."""
+
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - only asked for a free port
 
 
@@ -87,6 +90,33 @@ async def example(program: Path, folder: Path, *options: str) -> AsyncGenerator[
         port,
         sys.executable,
         str(program),
+        f"--host={HOST}",
+        f"--port={port}",
+        "--probes-port=0",
+        f"--cert-dir={folder}",
+        "--drain-seconds=0",
+        *options,
+    ) as running:
+        yield running
+
+
+@asynccontextmanager
+async def lifecycle(
+    folder: Path, kubeconfig: Path, name: str, *options: str, port: int = 0
+) -> AsyncGenerator[Running]:
+    """The lifecycle extension with a clock that tests set, with the certificates of a folder.
+
+    Its log there has its name. Without a port, it takes any.
+    """
+    port = port or free_port(HOST)
+    async with _running(
+        folder / f"{name}.log",
+        port,
+        "env",
+        f"KUBECONFIG={kubeconfig}",
+        f"CLOCK={folder / CLOCK}",
+        sys.executable,
+        str(Path(__file__).parent / "integration" / "lifecycle_extension.py"),
         f"--host={HOST}",
         f"--port={port}",
         "--probes-port=0",

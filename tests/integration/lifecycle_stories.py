@@ -1,0 +1,139 @@
+"""Clusters of a ClusterClass and the policies that hold them up, in one namespace."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster, ClusterClass, ExtensionConfig
+from capelin.api.core import Namespace
+from capelin.client import ApiError, Client
+from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.testing.waiting import until
+from capelin_infra.demo import demo_manifests
+from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+from capelin_lifecycle.handlers import handler_name
+
+BEFORE, AFTER = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
+PATIENCE = 300.0
+"""Seconds for each step: what Cluster API tries again, it tries later and later."""
+
+
+@dataclass
+class Stories:
+    """The namespace, and what is done and seen in it."""
+
+    client: Client
+    namespace: str
+    extension_config: str = "lifecycle"
+
+    async def create(self, name: str, **labels: str) -> None:
+        """Create a Cluster with one simulated worker."""
+        cluster_class = await self.client.get(ClusterClass, DEMO_CLASS, self.namespace)
+        options = ClusterOptions(DEMO_CLASS, BEFORE, 1, 1)
+        manifest = new_cluster(name, self.namespace, BEFORE, options, cluster_class)
+        manifest["metadata"]["labels"] = labels
+
+        async def is_created() -> bool:
+            try:
+                await self.client.create(manifest, resource=Cluster.resource)
+            except ApiError:
+                # The ClusterClass cannot be used before core has reconciled it.
+                return False
+            return True
+
+        await until(is_created, within=PATIENCE)
+
+    async def cluster(self, name: str) -> Cluster:
+        """A Cluster as it is."""
+        return await self.client.get(Cluster, name, self.namespace)
+
+    async def is_gone(self, name: str) -> bool:
+        """Whether there is no such Cluster any more."""
+        return await self.client.find(Cluster, name, self.namespace) is None
+
+    async def delete(self, name: str) -> None:
+        """Delete a Cluster, and wait until it is gone."""
+        await self.client.delete(Cluster, name, self.namespace)
+        await until(lambda: self.is_gone(name), within=PATIENCE)
+
+    async def admitted(self) -> list[str]:
+        """The Clusters whose topology is being created."""
+        clusters = (await self.client.list(Cluster, self.namespace)).items
+        return sorted(cluster.name for cluster in clusters if cluster.spec.infrastructure_ref)
+
+    async def is_admitted(self, name: str) -> None:
+        """Wait until the topology of a Cluster is created."""
+        await until(self.admitted, lambda clusters: name in clusters, within=PATIENCE)
+
+    async def messages(self, name: str) -> str:
+        """What all conditions of a Cluster say."""
+        conditions = (await self.cluster(name)).status.conditions
+        return " ".join(condition.message for condition in conditions)
+
+    async def says(self, name: str, text: str) -> None:
+        """Wait until a condition of a Cluster says so."""
+        await until(lambda: self.messages(name), lambda messages: text in messages, within=PATIENCE)
+
+    async def apply(self, name: str, hook: str, action: dict[str, Any], **spec: Any) -> None:
+        """Apply a policy."""
+        await self.client.apply(
+            {
+                "apiVersion": LifecyclePolicy.resource.api_version,
+                "kind": LifecyclePolicy.resource.kind,
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {"hook": hook, "action": action, **spec},
+            }
+        )
+
+    async def are_called(self, *hooks: str) -> None:
+        """Wait until Cluster API calls the gates of these hooks."""
+        gates = {f"{handler_name(hook, blocks=True)}.{self.extension_config}" for hook in hooks}
+
+        async def are_discovered() -> bool:
+            config = await self.client.get(ExtensionConfig, self.extension_config)
+            return gates <= {handler.name for handler in config.status.handlers}
+
+        await until(are_discovered, within=PATIENCE)
+
+    async def phase(self, policy: str, cluster: str) -> str:
+        """The phase of the result of a policy for a Cluster; empty if it has none."""
+        for result in (await self.client.list(LifecycleResult, self.namespace)).items:
+            if (result.spec.policy.name, result.spec.cluster.name) == (policy, cluster):
+                return result.status.phase if result.status else ""
+        return ""
+
+    async def create_class(self, *patches: Unstructured, variables: Iterable[str] = ()) -> None:
+        """Create the demo's ClusterClass with further patches, which bring these variables."""
+        for manifest in demo_manifests():
+            manifest["metadata"]["namespace"] = self.namespace
+            if manifest["kind"] == "ClusterClass":
+                manifest["spec"]["patches"].extend(patches)
+            await self.client.apply(manifest)
+
+        async def is_described() -> bool:
+            found = await self.client.get(ClusterClass, DEMO_CLASS, self.namespace)
+            return {*variables} <= {variable.name for variable in found.status.variables}
+
+        await until(is_described, within=PATIENCE)
+
+
+@asynccontextmanager
+async def stories_in(client: Client, namespace: str) -> AsyncGenerator[Stories]:
+    """A namespace for stories, of which nothing is left afterwards."""
+    stories = Stories(client, namespace)
+    await client.apply(Namespace.of(namespace))
+    try:
+        yield stories
+    finally:
+        # Policies that hold a deletion up go first.
+        policies = (await client.list(LifecyclePolicy, namespace)).items
+        await asyncio.gather(
+            *(client.delete(LifecyclePolicy, policy.name, namespace) for policy in policies)
+        )
+        clusters = (await client.list(Cluster, namespace)).items
+        await asyncio.gather(*(stories.delete(cluster.name) for cluster in clusters))
+        await client.delete(Namespace, namespace)

@@ -1,0 +1,245 @@
+"""The stories of Cluster API's proposal of the Runtime SDK as policies, with its real core.
+
+One Cluster goes through its life, test by test: each needs those before it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from capelin.api import Resource, Unstructured
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap
+from capelin.client import ApiError, Client, Config, WorkloadClients
+from capelin.contract import is_condition_true
+from capelin.embedded.management import workload_programs
+from capelin.testing.management import ManagementCluster
+from capelin.testing.waiting import until
+from capelin.yaml import read_all_yaml
+from capelin_infra.topology import upgrade_patch
+from capelin_lifecycle.actions.job import JOBS
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+from capelin_machine_pool.api import CapelinMachinePool
+
+from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, stories_in
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.needs_programs(*workload_programs(BEFORE), *workload_programs(AFTER)),
+]
+
+NAME = "stories"
+APPROVAL = "approval.runtime.capelin.cluster.x-k8s.io/freeze"
+BACKUPS = Resource("velero.io", "v1", "Backup", "backups")
+VELERO = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: backups.velero.io}
+spec:
+  group: velero.io
+  scope: Namespaced
+  names: {kind: Backup, listKind: BackupList, plural: backups, singular: backup}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: velero}
+"""
+CPI = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: cpi, namespace: kube-system}
+data: {version: "%s"}
+"""
+PATCHES = {
+    "name": "v1",
+    "variables": [{"name": "seconds", "schema": {"type": "integer", "default": 2}}],
+    "templates": [
+        {
+            "kind": "CapelinMachinePoolTemplate",
+            "usedBy": ["MachinePools"],
+            "when": "variables.seconds > 1",
+            "operations": [
+                {
+                    "path": "/spec/template/spec/simulated/startupSeconds",
+                    "valueFrom": "variables.seconds",
+                }
+            ],
+        }
+    ],
+}
+EXTERNAL = {
+    "generatePatchesExtension": "generate-patches-v1.lifecycle",
+    "discoverVariablesExtension": "discover-variables-v1.lifecycle",
+    "settings": {"policy": f"{NAME}/startup", "version": "v1"},
+}
+
+
+@pytest.fixture(scope="module")
+async def stories(management_cluster: ManagementCluster) -> AsyncGenerator[Stories]:
+    """The namespace, with a ClusterClass that a policy patches."""
+    await management_cluster.require("lifecycle")
+    async with (
+        Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as client,
+        stories_in(client, NAME) as stories,
+    ):
+        await stories.apply("startup", "GeneratePatches", {"patches": {"versions": [PATCHES]}})
+        external = {"name": "startup", "external": EXTERNAL}
+        await stories.create_class(external, variables=["seconds"])
+        yield stories
+
+
+@pytest.fixture(scope="module")
+async def workloads(stories: Stories) -> AsyncGenerator[WorkloadClients]:
+    """Clients of the workload clusters."""
+    clients = WorkloadClients(stories.client)
+    yield clients
+    await clients.close()
+
+
+@pytest.fixture(scope="module")
+async def survivor(stories: Stories) -> str:
+    """The Cluster that a quota of one admits when the one that came first is gone."""
+    limits = {"limits": [{"resource": "clusters", "limit": 1}]}
+    await stories.apply("quota", "BeforeClusterCreate", {"quota": limits})
+    await stories.are_called("BeforeClusterCreate")
+    await asyncio.gather(stories.create("left"), stories.create("right"))
+    (first,) = await until(stories.admitted, within=PATIENCE)
+    second = "right" if first == "left" else "left"
+    refused = f"the quota of namespace {NAME} is exhausted: 1 clusters wanted, 1 of 1 in use"
+    await stories.says(second, refused)
+    assert await stories.admitted() == [first]
+    await stories.delete(first)
+    await stories.is_admitted(second)
+    return second
+
+
+async def user_name(client: Client) -> str:
+    """Who the client is."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    answer = await client.request("POST", path, body=review)
+    return str(answer["status"]["userInfo"]["username"])
+
+
+async def running_versions(stories: Stories, name: str) -> list[str]:
+    """The versions that the control plane of a Cluster runs."""
+    cluster = await stories.cluster(name)
+    assert cluster.status.control_plane is not None
+    return [entry.version for entry in cluster.status.control_plane.versions]
+
+
+async def test_of_two_clusters_at_once_a_quota_of_one_admits_one(
+    stories: Stories, survivor: str
+) -> None:
+    assert await stories.admitted() == [survivor]
+    policy = await stories.client.get(LifecyclePolicy, "quota", NAME)
+    reservations = policy.status.reservations if policy.status else []
+    assert [entry.cluster for entry in reservations] == [f"{NAME}/{survivor}"]
+
+
+async def test_patches_are_visible_in_the_objects(stories: Stories, survivor: str) -> None:
+    async def pools() -> list[CapelinMachinePool]:
+        return (await stories.client.list(CapelinMachinePool, NAME)).items
+
+    (pool,) = await until(pools, within=PATIENCE)
+    assert pool.name.startswith(survivor)
+    assert pool.spec.simulated.startup_seconds == 2
+
+
+async def test_an_add_on_is_installed_before_an_upgrade_which_waits_for_approval(
+    stories: Stories, survivor: str, workloads: WorkloadClients
+) -> None:
+    for version in (BEFORE, AFTER):
+        config_map = ConfigMap.of(f"cpi-{version}", NAME, data={"cpi.yaml": CPI % version})
+        await stories.client.apply(config_map)
+    sources = [
+        {"configMap": f"cpi-{BEFORE}", "versions": "<1.34"},
+        {"configMap": f"cpi-{AFTER}", "versions": ">=1.34"},
+    ]
+    user = await user_name(stories.client)
+    pods = {"restartPolicy": "Never", "containers": [{"name": "tests", "image": "tests"}]}
+    job = {"template": {"template": {"spec": pods}}, "namespace": "default"}
+    hook = "BeforeClusterUpgrade"
+    await stories.apply("cpi", hook, {"apply": {"sources": sources}})
+    await stories.apply("freeze", hook, {"approval": {"approvers": [user]}}, order=1)
+    await stories.apply("tests", "AfterClusterUpgrade", {"job": job})
+    await stories.are_called(hook, "AfterClusterUpgrade")
+
+    async def is_available() -> bool:
+        conditions = (await stories.cluster(survivor)).status.conditions
+        return is_condition_true(conditions, "Available")
+
+    await until(is_available, within=PATIENCE)
+    await stories.client.patch(Cluster, survivor, NAME, upgrade_patch(AFTER), type="json")
+    await stories.says(survivor, f"policy freeze: waits for approval by {user}")
+    async with workloads.client(survivor, NAME) as workload:
+        installed = await workload.get(ConfigMap, "cpi", "kube-system")
+    assert installed.data == {"version": AFTER}
+    assert await stories.phase("cpi", survivor) == "Done"
+    assert await running_versions(stories, survivor) == [BEFORE]
+
+
+async def test_nobody_approves_in_the_name_of_somebody_else(
+    stories: Stories, survivor: str
+) -> None:
+    def approval(user: str) -> Unstructured:
+        return {"metadata": {"annotations": {APPROVAL: user}}}
+
+    async def refusal() -> str:
+        try:
+            somebody = approval("somebody")
+            await stories.client.patch(Cluster, survivor, NAME, somebody, dry_run=True)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    # The admission policy becomes effective soon after it is stored.
+    assert "an approval names the user who approves" in await until(refusal, within=PATIENCE)
+    user = await user_name(stories.client)
+    await stories.client.patch(Cluster, survivor, NAME, approval(user))
+
+
+async def test_tests_run_after_the_upgrade(
+    stories: Stories, survivor: str, workloads: WorkloadClients
+) -> None:
+    """Nothing runs on simulated machines: the test completes the Job by hand."""
+
+    async def phase() -> str:
+        return await stories.phase("tests", survivor)
+
+    await until(phase, lambda phase: phase in {"Running", "Done"}, within=PATIENCE)
+    assert await running_versions(stories, survivor) == [AFTER]
+    async with workloads.client(survivor, NAME) as workload:
+        (job,) = (await workload.list(JOBS, "default")).items
+        assert job["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "capelin-lifecycle"
+    await until(phase, lambda phase: phase == "Done", within=PATIENCE)
+
+
+async def test_a_deletion_waits_for_the_backup(
+    stories: Stories, survivor: str, workloads: WorkloadClients
+) -> None:
+    """Velero is a CRD of its shape here, and the test completes its backup by hand."""
+    await stories.apply("backup", "BeforeClusterDelete", {"backup": {"velero": {}}})
+    await stories.are_called("BeforeClusterDelete")
+    async with workloads.client(survivor, NAME) as workload:
+        for manifest in read_all_yaml(VELERO):
+            await workload.apply(manifest)
+        await stories.client.delete(Cluster, survivor, NAME)
+        await stories.says(survivor, "policy backup: Backup velero/")
+        (backup,) = (await workload.list(BACKUPS, "velero")).items
+        assert await running_versions(stories, survivor) == [AFTER]
+        status: dict[str, Any] = {"status": {"phase": "Completed"}}
+        await workload.patch(BACKUPS, backup["metadata"]["name"], "velero", status)
+    await until(lambda: stories.is_gone(survivor), within=PATIENCE)
+
+    async def results() -> list[LifecycleResult]:
+        return (await stories.client.list(LifecycleResult, NAME)).items
+
+    await until(results, lambda left: not left, within=PATIENCE)
