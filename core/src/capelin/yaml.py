@@ -35,13 +35,21 @@ def read_untrusted_yaml(text: str | bytes) -> Any:
     Raises:
         yaml.YAMLError: it is no YAML, or parsers may read it differently.
     """
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.YAMLError("anchors and aliases are not allowed")
-        if getattr(event, "tag", None):
-            raise yaml.YAMLError("tags are not allowed")
-    _check_keys(yaml.compose(text, Loader=_LOADER))
-    return read_yaml(text)
+    content = text.encode() if isinstance(text, str) else text
+    # Anchors, aliases and tags begin with these, which few documents have anywhere.
+    if any(character in content for character in b"&*!"):
+        for event in yaml.parse(content, Loader=_LOADER):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise yaml.YAMLError("anchors and aliases are not allowed")
+            if getattr(event, "tag", None):
+                raise yaml.YAMLError("tags are not allowed")
+    loader = _LOADER(content)
+    try:
+        node = loader.get_single_node()
+        _check_keys(node)
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
 def _check_keys(node: yaml.Node | None) -> None:
