@@ -215,6 +215,56 @@ async def test_a_stopped_process_is_found_long_before_a_slow_one(folder: Path) -
         await until(lambda: supervisor.states["a"].pid not in {None, pid})
 
 
+async def test_what_is_stopped_before_it_was_ready_is_found_too(folder: Path) -> None:
+    """Otherwise it starts for ever: liveness probes begin when it is ready."""
+    spec = server(403)
+    assert spec.liveness is not None
+    began, free = asyncio.Event(), asyncio.Event()
+
+    async def never_ready() -> AsyncGenerator[str, None]:
+        while not free.is_set():
+            began.set()
+            yield "it is starting"
+        yield ""
+
+    starting = replace(
+        spec, readiness=never_ready, liveness=replace(spec.liveness, stalled_seconds=0.5)
+    )
+    async with Supervisor(folder, backoff=QUICK) as supervisor, asyncio.timeout(30):
+        supervisor.declare(starting)
+        await began.wait()
+        pid = pid_of(supervisor, "a")
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: supervisor.states["a"].pid not in {None, pid})
+        free.set()
+        await supervisor.ready()
+
+
+async def test_a_busy_process_that_starts_for_long_is_no_hung_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.embedded.processes.lifecycle._ACTIVITY_SECONDS", 0.0)
+    checks = asyncio.Semaphore(0)
+
+    async def never_ready() -> AsyncGenerator[str, None]:
+        while True:
+            checks.release()
+            yield "it is starting"
+
+    busy = ProcessSpec(
+        name="a",
+        command=Command(("/bin/sh", "-c", "while :; do :; done")),
+        readiness=never_ready,
+        liveness=Liveness(probe=never_ready, stalled_seconds=0.0),
+    )
+    async with Supervisor(folder, backoff=QUICK) as supervisor, asyncio.timeout(30):
+        supervisor.declare(busy)
+        for _ in range(25):
+            await checks.acquire()
+        assert supervisor.states["a"].phase is not Phase.BACKING_OFF
+        assert pid_of(supervisor, "a") is not None
+
+
 async def test_a_busy_process_that_does_not_answer_is_no_hung_one(folder: Path) -> None:
     checks = asyncio.Semaphore(0)
 

@@ -16,6 +16,8 @@ from capelin.embedded.processes.spec import Liveness, Probe, ProcessSpec
 
 _LOGGER = logging.getLogger("capelin.embedded.processes")
 _PROBE_RETRY_SECONDS = 1.0
+_ACTIVITY_SECONDS = 1.0
+"""How often to look whether a process that starts runs at all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,12 +135,18 @@ class Lifecycle:
             self.notify()
 
     async def _probe_until_hung(self, process: Process, spec: ProcessSpec) -> None:
+        stalled_seconds = None if spec.liveness is None else spec.liveness.stalled_seconds
         if spec.reachable is not None:
-            await _until_success(spec.reachable, self._report)
+            if not await _until_success(spec.reachable, self._report, process.pid, stalled_seconds):
+                self._kill(process, self.reason)
+                return
             self.reachable = self.process is process
             self.notify()
-        if spec.readiness is not None:
-            await _until_success(spec.readiness, self._report)
+        if spec.readiness is not None and not await _until_success(
+            spec.readiness, self._report, process.pid, stalled_seconds
+        ):
+            self._kill(process, self.reason)
+            return
         if self.process is not process:
             return
         self.ready, self.reason = True, ""
@@ -146,8 +154,11 @@ class Lifecycle:
         self._ready_at = None if spec.readiness is None else time.monotonic()
         self.notify()
         if spec.liveness is not None:
-            self._kill_reason = f"hung: {await _until_hung(spec.liveness, process.pid)}"
-            process.signal(signal.SIGKILL)
+            self._kill(process, await _until_hung(spec.liveness, process.pid))
+
+    def _kill(self, process: Process, missing: str) -> None:
+        self._kill_reason = f"hung: {missing}"
+        process.signal(signal.SIGKILL)
 
     def _ended(self) -> None:
         if self._probing is not None:
@@ -166,15 +177,30 @@ class Lifecycle:
         self.notify()
 
 
-async def _until_success(probe: Probe, report: Callable[[str], None]) -> None:
-    """Probe until it succeeds: often at first, rarely when it takes long."""
-    began = time.monotonic()
+async def _until_success(
+    probe: Probe, report: Callable[[str], None], pid: int, stalled_seconds: float | None
+) -> bool:
+    """Probe until it succeeds: often at first, rarely when it takes long.
+
+    Returns:
+        False if the process hangs before: none of its threads has run for so many seconds.
+    """
+    began = looked_at = ran_at = time.monotonic()
+    before = activity(pid)
     async with aclosing(probe()) as answers:
         async for missing in answers:
             if not missing:
-                return
+                return True
             report(missing)
-            await asyncio.sleep(poll_pause(time.monotonic() - began))
+            now = time.monotonic()
+            if stalled_seconds is not None and now - looked_at >= _ACTIVITY_SECONDS:
+                looked_at, current = now, activity(pid)
+                if not current.stalled_since(before):
+                    before, ran_at = current, now
+                elif now - ran_at >= stalled_seconds:
+                    return False
+            await asyncio.sleep(poll_pause(now - began))
+    return True
 
 
 async def _until_hung(liveness: Liveness, pid: int) -> str:

@@ -86,7 +86,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """How to find out that a process hangs after it was ready. It is killed and restarted then."""
+    """How to find out that a process hangs. It is killed and restarted then."""
 
     probe: Probe
     """Must limit the time of each check itself."""
@@ -96,6 +96,8 @@ class Liveness:
     """Seconds until the next check after a failed one."""
     failure_threshold: int = 3
     """The process hangs after this many failed checks in a row."""
+    stalled_seconds: float = 10.0
+    """A process that is not ready yet hangs if none of its threads runs for so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
