@@ -36,7 +36,7 @@ def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
     text = capelin("--help", home=tmp_path).stdout
     verbs = "up status kubeconfig logs stop start restart down create delete upgrade mirror kubectl"
-    for verb in verbs.split():
+    for verb in (*verbs.split(), "recover"):
         assert f"\n  {verb} " in text
     for code in ("0 done", "2 invalid command line", "4 no such", "5 another", "130 interrupted"):
         assert code in " ".join(text.split())
@@ -66,6 +66,9 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["restart", "etcd"], 4, "There is no environment default"),
         (["create", "cluster", "a", "--set", "x"], 2, "Write it as NAME=VALUE"),
         (["delete", "cluster", "demo"], 2, "Say --yes"),
+        (["recover", "cluster", "demo"], 2, "Say --yes"),
+        (["recover", "cluster", "demo", "--yes"], 4, "There is no environment default"),
+        (["recover", "cluster", "demo", "--data", "/nope"], 2, "does not exist"),
         (["up", "--with", "aws"], 2, "kubeadm-bootstrap, kubeadm, dev"),
         (["up", "--workers", "-1"], 2, "--workers"),
         (["up", "--target", "pods"], 2, "'process', 'existing'"),

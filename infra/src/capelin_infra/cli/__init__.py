@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from capelin_infra.cli import bundles, clusters, environments, hooks, new, runner, system, tools
+from capelin_infra.cli import (
+    bundles,
+    clusters,
+    environments,
+    hooks,
+    new,
+    recovery,
+    runner,
+    system,
+    tools,
+)
 
 app = typer.Typer(
     name="capelin",
@@ -20,6 +30,7 @@ app = typer.Typer(
 )
 environments.register(app)
 clusters.register(app)
+recovery.register(app)
 hooks.register(app)
 tools.register(app)
 system.register(app)

@@ -6,7 +6,8 @@ The cluster's own list of members tells how far a replacement came, also after a
 
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,67 @@ class MembershipError(Exception):
     """etcd does not answer, or refuses a change of its members."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What a member says of itself."""
+
+    raft_index: int
+    """How much of the cluster's history it has."""
+    has_leader: bool
+    """Whether it belongs to a quorum."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdApi:
+    """The API of one member, about its cluster. Each method may raise MembershipError."""
+
+    session: aiohttp.ClientSession
+    url: str
+
+    async def members(self) -> list[Member]:
+        """The members that the cluster has."""
+        listed = await self._post("cluster/member/list", {})
+        return [_member(member) for member in listed["members"]]
+
+    async def add_member(self, peer_url: str) -> None:
+        """Have the cluster expect a new member."""
+        await self._post("cluster/member/add", {"peerURLs": [peer_url]})
+
+    async def remove_member(self, id_: str) -> None:
+        """Remove a member, which need not run."""
+        await self._post("cluster/member/remove", {"ID": id_})
+
+    async def move_member(self, id_: str, peer_url: str) -> None:
+        """Change where the others reach a member."""
+        await self._post("cluster/member/update", {"ID": id_, "peerURLs": [peer_url]})
+
+    async def status(self) -> MemberStatus:
+        """The state of the member itself. A member that never had a leader does not answer."""
+        status = await self._post("maintenance/status", {})
+        return MemberStatus(int(status["raftIndex"]), int(status.get("leader", 0)) != 0)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        url = f"{self.url}/v3/{path}"
+        try:
+            async with self.session.post(url, json=body) as response:
+                content: dict[str, Any] = await response.json(content_type=None)
+        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+            raise MembershipError(f"{url} does not answer") from error
+        if response.status != 200:
+            raise MembershipError(f"{url}: {content.get('message', response.status)}")
+        return content
+
+
+@asynccontextmanager
+async def connect(url: str, trust: ssl.SSLContext) -> AsyncGenerator[EtcdApi]:
+    """The API of a member, with the certificates of a client of etcd."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=trust),
+        timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
+    ) as session:
+        yield EtcdApi(session, url)
+
+
 async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:
     """Have a cluster expect a new member in place of a lost one.
 
@@ -88,35 +150,16 @@ async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:
     Raises:
         MembershipError: the member that we ask does not do it.
     """
-    members_url = f"{url}/v3/cluster/member"
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=trust),
-        timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
-    ) as session:
+    async with connect(url, trust) as api:
         while True:
-            listed = await _post(session, f"{members_url}/list", {})
-            members = [_member(member) for member in listed["members"]]
-            match next_membership_change(peer_url, members):
+            match next_membership_change(peer_url, await api.members()):
                 case RemoveMember(id):
-                    await _post(session, f"{members_url}/remove", {"ID": id})
+                    await api.remove_member(id)
                 case AddMember(address):
-                    await _post(session, f"{members_url}/add", {"peerURLs": [address]})
+                    await api.add_member(address)
                 case None:
                     return
 
 
 def _member(listed: Mapping[str, Any]) -> Member:
     return Member(listed["ID"], listed["peerURLs"][0], bool(listed.get("name")))
-
-
-async def _post(
-    session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
-) -> dict[str, Any]:
-    try:
-        async with session.post(url, json=body) as response:
-            content: dict[str, Any] = await response.json(content_type=None)
-    except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-        raise MembershipError(f"{url} does not answer") from error
-    if response.status != 200:
-        raise MembershipError(f"{url}: {content.get('message', response.status)}")
-    return content

@@ -4,8 +4,10 @@ A member is removed from its cluster and added as a new one, which copies the da
 The cluster's own list of members tells how far a replacement came, also after a crash.
 """
 
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
+from ssl import SSLContext
 
 from capelin.client import tls_context
 from capelin.embedded.processes import write_private
@@ -15,7 +17,7 @@ from capelin_control_plane import etcd_members
 from capelin_control_plane.backends.processes.components import etcd_peer_url, etcd_port
 from capelin_control_plane.backends.processes.pki_files import read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.etcd_members import MembershipError
+from capelin_control_plane.etcd_members import EtcdApi, MembershipError
 
 
 def mark_joined(state_dir: StateDir, index: int) -> None:
@@ -44,11 +46,10 @@ def is_lost(state_dir: StateDir, index: int) -> bool:
     return has_joined(state_dir, index) and not has_data(state_dir, index)
 
 
-def set_aside(state_dir: StateDir, index: int, now: datetime) -> Path:
+def set_aside(state_dir: StateDir, index: int, now: datetime, *, why: str = "corrupt") -> Path:
     """Move a member's data away. It is never deleted: more may be saved from it."""
     data = state_dir.etcd_data(index)
-    aside = data.with_name(f"{data.name}.corrupt-{now:%Y%m%dT%H%M%SZ}")
-    return data.rename(aside)
+    return data.rename(data.with_name(f"{data.name}.{why}-{now:%Y%m%dT%H%M%SZ}"))
 
 
 def start_refusal(state_dir: StateDir, index: int) -> str:
@@ -57,8 +58,8 @@ def start_refusal(state_dir: StateDir, index: int) -> str:
         return ""
     return (
         f"lost its data: {state_dir.etcd_data(index)} is gone. It is replaced from the others as"
-        " soon as more than half of all members are ready; if there are none, restore the folder"
-        " from a backup"
+        " soon as more than half of all members are ready; if they are lost too, run capelin"
+        " recover cluster, or restore the folder from a backup"
     )
 
 
@@ -68,17 +69,26 @@ async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
     Raises:
         Blocked: the member `through` which we ask does not do it.
     """
+    url, trust = _url_and_trust(state_dir, through)
+    try:
+        await etcd_members.make_room(url, trust, etcd_peer_url(state_dir, index))
+    except MembershipError as error:
+        raise Blocked("EtcdMemberLost", f"etcd-{index} cannot be replaced yet: {error}") from error
+
+
+def connect(state_dir: StateDir, through: int) -> AbstractAsyncContextManager[EtcdApi]:
+    """The API of a member."""
+    return etcd_members.connect(*_url_and_trust(state_dir, through))
+
+
+def _url_and_trust(state_dir: StateDir, through: int) -> tuple[str, SSLContext]:
     pair = read_key_pair(state_dir.certificate("apiserver-etcd-client"))
     trust = tls_context(
         state_dir.ca("etcd").read_bytes(),
         pair.certificate_pem if pair else None,
         pair.private_key_pem if pair else None,
     )
-    url = f"https://{state_dir.address}:{etcd_port(through)}"
-    try:
-        await etcd_members.make_room(url, trust, etcd_peer_url(state_dir, index))
-    except MembershipError as error:
-        raise Blocked("EtcdMemberLost", f"etcd-{index} cannot be replaced yet: {error}") from error
+    return f"https://{state_dir.address}:{etcd_port(through)}", trust
 
 
 def _mark(state_dir: StateDir, index: int) -> Path:
