@@ -19,6 +19,7 @@ from capelin.embedded.processes import Process
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.backends.processes.components import api_server_port, etcd_port
 from capelin_infra.demo import demo_manifests
 from capelin_infra.topology import (
     DEMO_CLASS,
@@ -36,6 +37,7 @@ AUTHORITIES = ("ca", "etcd", "proxy", "sa")
 QUIET = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
 UNREACHABLE = (ClientError, OSError, TimeoutError)
 OK = 200
+PORTS = {"etcd": etcd_port, "kube-apiserver": api_server_port}
 LOAD_PAUSE = 0.2
 
 
@@ -208,13 +210,8 @@ class ClusterUnderTest:
         """Whether everything that belongs to it runs, answers and says so."""
         try:
             async with asyncio.timeout(10):
-                names = self.instances()
-                if len(names) != self.etcd + self.api_servers + 3:
-                    return False
-                # What hangs has not been noticed yet.
-                if any(_is_stopped(self.instance(name)) for name in names):
-                    return False
-                if not await self.is_settled():
+                # Conditions that say so may be older than the fault.
+                if not await self._all_run() or not await self.is_settled():
                     return False
                 found = await self.nodes()
                 if found is None or (nodes and not self._are_ready(found)):
@@ -226,6 +223,25 @@ class ClusterUnderTest:
             condition.type == "Available" and condition.status == "True"
             for condition in cluster.status.conditions
         )
+
+    async def _all_run(self) -> bool:
+        """Whether all processes run, and what serves has come as far as to accept connections."""
+        folder, names = self.state_dir, self.instances()
+        if folder is None or len(names) != self.etcd + self.api_servers + 3:
+            return False
+        # What hangs may not have been noticed yet.
+        if any(_is_stopped(self.instance(name)) for name in names):
+            return False
+        for name in names:
+            component, _, index = name.rpartition("-")
+            if component in PORTS:
+                port = PORTS[component](int(index))
+                try:
+                    _, writer = await asyncio.open_connection(folder.name, port)
+                except OSError:
+                    return False
+                writer.close()
+        return True
 
     def _are_ready(self, nodes: list[Node]) -> bool:
         ready = [
