@@ -14,9 +14,9 @@ from capelin_control_plane.backends.pods.objects import (
     DesiredObjects,
     etcd_state,
     pki_secret,
-    termination_seconds,
 )
 from capelin_control_plane.backends.pods.patches import pod_problems
+from capelin_control_plane.backends.pods.workloads import termination_seconds
 from capelin_control_plane.desired import ComponentSettings
 
 from .pod_objects import NAMES, objects_of, on_pods, settings

@@ -27,7 +27,6 @@ from capelin_control_plane.backends.pods.names import (
     owner_of,
 )
 from capelin_control_plane.backends.pods.objects import (
-    ETCD_STATE_KEY,
     DesiredObjects,
     desired_objects,
     etcd_state,
@@ -48,6 +47,7 @@ from capelin_control_plane.backends.pods.rollout import (
     workloads_to_apply,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
+from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd_members import MembershipError, make_room

@@ -3,73 +3,31 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from capelin.api import Unstructured, parse_duration
+from capelin.api import Unstructured
 
-from capelin_control_plane.arguments import (
-    GO_ENVIRONMENT,
-    EtcdMember,
-    api_server_arguments,
-    controller_manager_arguments,
-    etcd_arguments,
-    scheduler_arguments,
-)
-from capelin_control_plane.backends.pods.images import image_of
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
-    CONTROLLER_MANAGER_PORT,
     DIGEST_ANNOTATION,
     ETCD_CLIENT_PORT,
-    ETCD_METRICS_PORT,
     ETCD_PEER_PORT,
     OWNER_ANNOTATION,
-    SCHEDULER_PORT,
-    VERSION_LABEL,
     Names,
 )
 from capelin_control_plane.backends.pods.patches import patched
-from capelin_control_plane.backends.pods.pki_secret import FILES, PKI_FOLDER, files_of
+from capelin_control_plane.backends.pods.workloads import (
+    ETCD_STATE_KEY,
+    api_server_deployment,
+    controller_manager_deployment,
+    etcd_stateful_set,
+    scheduler_deployment,
+)
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 
-ETCD_STATE_KEY = "initial-cluster-state"
 EtcdState = Literal["new", "existing"]
-
-# A non-root user of no image in particular, as distroless images have it.
-_USER = 65532
-_DATA = PurePosixPath("/var/lib/etcd")
-
-_DELAY = "shutdown-delay-duration"
-# A server that is told to stop serves on until it has left the endpoints of its Service on every
-# node. Then it answers 429 with Retry-After instead of breaking connections, and ends watches
-# evenly. Clients spread over servers that are new.
-_SHUTDOWN = {
-    _DELAY: "15s",
-    "shutdown-send-retry-after": "true",
-    "shutdown-watch-termination-grace-period": "10s",
-    "goaway-chance": "0.001",
-}
-_LONGEST_REQUEST_SECONDS = 60
-_MARGIN_SECONDS = 15
-
-_ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
-    # The message of a panic is the last that it writes, and not cut off by a stack.
-    "etcd": {"GOTRACEBACK": "none"},
-    "kube-apiserver": {},
-    "kube-controller-manager": {},
-    "kube-scheduler": {},
-}
-
-# What each used in a control plane with nodes and little to do; limits are the user's.
-_REQUESTS: Mapping[Component, Mapping[str, str]] = {
-    "etcd": {"cpu": "30m", "memory": "64Mi"},
-    "kube-apiserver": {"cpu": "50m", "memory": "256Mi"},
-    "kube-controller-manager": {"cpu": "20m", "memory": "64Mi"},
-    "kube-scheduler": {"cpu": "10m", "memory": "40Mi"},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +79,18 @@ def desired_objects(desired: ControlPlane, names: Names, service: Unstructured) 
             _finished(manifest, desired, names, _component_of(manifest, names))
             for manifest in supporting
         ),
-        etcd=_workload("etcd", _etcd(desired, names), desired, names),
-        api_server=_workload("kube-apiserver", _api_server(desired, names), desired, names),
+        etcd=_workload("etcd", etcd_stateful_set(desired, names), desired, names),
+        api_server=_workload(
+            "kube-apiserver", api_server_deployment(desired, names), desired, names
+        ),
         controllers=(
             _workload(
-                "kube-controller-manager", _controller_manager(desired, names), desired, names
+                "kube-controller-manager",
+                controller_manager_deployment(desired, names),
+                desired,
+                names,
             ),
-            _workload("kube-scheduler", _scheduler(desired, names), desired, names),
+            _workload("kube-scheduler", scheduler_deployment(desired, names), desired, names),
         ),
     )
 
@@ -157,18 +120,6 @@ def etcd_state(desired: ControlPlane, names: Names, state: EtcdState) -> Unstruc
         "data": {ETCD_STATE_KEY: state},
     }
     return labelled(manifest, desired, names, "etcd")
-
-
-def termination_seconds(arguments: Sequence[str]) -> int:
-    """How long an API server may take to end: its delay, the longest request, and a margin."""
-    prefix = f"--{_DELAY}="
-    delays = [flag.removeprefix(prefix) for flag in arguments if flag.startswith(prefix)]
-    try:
-        delay = sum(parse_duration(text).total_seconds() for text in delays)
-    except ValueError:
-        # An API server does not start with a delay that cannot be read.
-        delay = 0.0
-    return int(delay) + _LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS
 
 
 def labelled(
@@ -293,302 +244,3 @@ def _peer(names: Names, component: Component) -> Mapping[str, Any]:
 
 def _port(port: int) -> Mapping[str, Any]:
     return {"port": port, "protocol": "TCP"}
-
-
-# Workloads
-
-
-def _etcd(desired: ControlPlane, names: Names) -> Unstructured:
-    member = EtcdMember(
-        name="$(POD_NAME)",
-        data=_DATA / "data",
-        listen_address="0.0.0.0",  # noqa: S104 - of the pod; a policy says who reaches it
-        advertise_host=f"$(POD_NAME).{names.etcd_members}.{names.namespace}.svc",
-        client_port=ETCD_CLIENT_PORT,
-        peer_port=ETCD_PEER_PORT,
-        metrics_port=ETCD_METRICS_PORT,
-        state="$(INITIAL_CLUSTER_STATE)",
-    )
-    peers = {
-        names.member(index): f"https://{names.member_host(index)}:{ETCD_PEER_PORT}"
-        for index in range(desired.etcd_replicas)
-    }
-    token = f"{names.namespace}/{names.control_plane}"
-    arguments = etcd_arguments(desired, FILES, member, members=peers, token=token)
-    state = {"configMapKeyRef": {"name": names.etcd_state, "key": ETCD_STATE_KEY}}
-    template = _template(
-        desired,
-        names,
-        "etcd",
-        arguments,
-        probes={
-            "startupProbe": _probe("HTTP", ETCD_METRICS_PORT, "/readyz", failures=300),
-            "livenessProbe": _probe("HTTP", ETCD_METRICS_PORT, "/livez", period=10, failures=8),
-            "readinessProbe": _probe("HTTP", ETCD_METRICS_PORT, "/readyz", failures=3),
-        },
-        environment=[
-            _from_field("POD_NAME", "metadata.name"),
-            _env_from("INITIAL_CLUSTER_STATE", state),
-        ],
-        mounts=[{"name": "data", "mountPath": str(_DATA)}],
-    )
-    volume = desired.pods.etcd_volume
-    claims: list[Unstructured] = []
-    if volume.medium == "Memory":
-        template["spec"]["volumes"].append(
-            {"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": str(volume.size)}}
-        )
-    else:
-        claim: dict[str, Any] = {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": str(volume.size)}},
-        }
-        if volume.storage_class is not None:
-            claim["storageClassName"] = volume.storage_class
-        metadata = {"name": "data", "labels": names.labels("etcd")}
-        claims.append(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": metadata,
-                "spec": claim,
-            }
-        )
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": names.of_component("etcd"), "namespace": names.namespace},
-        "spec": {
-            "replicas": desired.etcd_replicas,
-            "serviceName": names.etcd_members,
-            # Members become ready only with the others.
-            "podManagementPolicy": "Parallel",
-            "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": "Retain",
-                "whenScaled": "Retain",
-            },
-            "selector": {"matchLabels": names.labels("etcd")},
-            "template": template,
-            "volumeClaimTemplates": claims,
-        },
-    }
-
-
-def _api_server(desired: ControlPlane, names: Names) -> Unstructured:
-    arguments = api_server_arguments(
-        desired,
-        FILES,
-        address="0.0.0.0",  # noqa: S104 - of the pod
-        advertise_address="$(POD_IP)",
-        port=API_SERVER_PORT,
-        etcd_urls=(f"https://{names.etcd_host}:{ETCD_CLIENT_PORT}",),
-        defaults=_SHUTDOWN,
-    )
-    # Without etcd no API server is healthy, and a restart would not help.
-    alive = "/livez?exclude=etcd"
-    template = _template(
-        desired,
-        names,
-        "kube-apiserver",
-        arguments,
-        probes={
-            "startupProbe": _probe("HTTPS", API_SERVER_PORT, alive, failures=240),
-            "livenessProbe": _probe(
-                "HTTPS", API_SERVER_PORT, alive, period=10, failures=8, timeout=15
-            ),
-            "readinessProbe": _probe("HTTPS", API_SERVER_PORT, "/readyz", failures=3, timeout=15),
-        },
-        environment=[_from_field("POD_IP", "status.podIP")],
-        grace=termination_seconds(arguments),
-        # The program in upstream's image has this capability, and does not start without it.
-        capabilities=("NET_BIND_SERVICE",),
-    )
-    return _deployment(desired, names, "kube-apiserver", desired.replicas, template)
-
-
-def _controller_manager(desired: ControlPlane, names: Names) -> Unstructured:
-    arguments = controller_manager_arguments(
-        desired,
-        FILES,
-        address="0.0.0.0",  # noqa: S104 - of the pod
-        port=CONTROLLER_MANAGER_PORT,
-        elects_leader=True,
-    )
-    return _controller(
-        desired, names, "kube-controller-manager", arguments, CONTROLLER_MANAGER_PORT
-    )
-
-
-def _scheduler(desired: ControlPlane, names: Names) -> Unstructured:
-    arguments = scheduler_arguments(
-        desired,
-        FILES,
-        address="0.0.0.0",  # noqa: S104 - of the pod
-        port=SCHEDULER_PORT,
-        elects_leader=True,
-    )
-    return _controller(desired, names, "kube-scheduler", arguments, SCHEDULER_PORT)
-
-
-def _controller(
-    desired: ControlPlane, names: Names, component: Component, arguments: tuple[str, ...], port: int
-) -> Unstructured:
-    template = _template(
-        desired,
-        names,
-        component,
-        arguments,
-        probes={
-            "startupProbe": _probe("HTTPS", port, "/healthz", failures=240),
-            "livenessProbe": _probe("HTTPS", port, "/healthz", period=10, failures=8, timeout=15),
-            "readinessProbe": _probe("HTTPS", port, "/healthz", period=5, failures=3),
-        },
-    )
-    # A second one takes over at once if the first one's node is lost; there are no more to lead.
-    replicas = min(desired.replicas, 2)
-    return _deployment(desired, names, component, replicas, template)
-
-
-def _deployment(
-    desired: ControlPlane, names: Names, component: Component, replicas: int, template: Unstructured
-) -> Unstructured:
-    if desired.rollout_after is not None:
-        annotations = template["metadata"]["annotations"]
-        annotations["controlplane.cluster.x-k8s.io/capelin-rollout-after"] = (
-            desired.rollout_after.isoformat()
-        )
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": names.of_component(component), "namespace": names.namespace},
-        "spec": {
-            "replicas": replicas,
-            "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": names.labels(component)},
-            # No server goes before its successor is ready.
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
-            },
-            "template": template,
-        },
-    }
-
-
-def _template(
-    desired: ControlPlane,
-    names: Names,
-    component: Component,
-    arguments: tuple[str, ...],
-    *,
-    probes: Mapping[str, Any],
-    environment: Sequence[Mapping[str, Any]] = (),
-    mounts: Sequence[Mapping[str, Any]] = (),
-    grace: int = 30,
-    capabilities: tuple[str, ...] = (),
-) -> Unstructured:
-    settings = desired.settings[component]
-    variables = {**GO_ENVIRONMENT[component], **_ENVIRONMENT[component], **settings.environment}
-    if settings.memory_bytes is not None:
-        # The garbage collector works harder before the kernel ends the program.
-        variables.setdefault("GOMEMLIMIT", str(settings.memory_bytes * 9 // 10))
-    allowed = {"drop": ["ALL"]} | ({"add": list(capabilities)} if capabilities else {})
-    container: dict[str, Any] = {
-        "name": component,
-        "image": image_of(component, desired),
-        "imagePullPolicy": "IfNotPresent",
-        "command": [component],
-        "args": list(arguments),
-        "env": [
-            *environment,
-            *({"name": name, "value": value} for name, value in sorted(variables.items())),
-        ],
-        "resources": _resources(desired, component),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": allowed,
-            "readOnlyRootFilesystem": True,
-        },
-        # Why it ended, where no message was written.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            {"name": "pki", "mountPath": str(PKI_FOLDER), "readOnly": True},
-            *mounts,
-        ],
-        **probes,
-    }
-    pki = {
-        "secretName": names.pki,
-        "defaultMode": 0o440,
-        "items": [{"key": file, "path": file} for file in files_of(component, desired)],
-    }
-    secrets = desired.pods.images.pull_secrets
-    return {
-        "metadata": {
-            "labels": {
-                **names.all_labels(desired.cluster, component),
-                **({} if component == "etcd" else {VERSION_LABEL: _label(desired.version)}),
-            },
-            "annotations": {OWNER_ANNOTATION: names.control_plane},
-        },
-        "spec": {
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "containers": [container],
-            **({"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}),
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _USER,
-                "runAsGroup": _USER,
-                "fsGroup": _USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "terminationGracePeriodSeconds": grace,
-            "topologySpreadConstraints": [
-                {
-                    "topologyKey": key,
-                    "maxSkew": 1,
-                    "whenUnsatisfiable": "ScheduleAnyway",
-                    "labelSelector": {"matchLabels": names.labels(component)},
-                }
-                for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
-            ],
-            "volumes": [{"name": "pki", "secret": pki}],
-        },
-    }
-
-
-def _resources(desired: ControlPlane, component: Component) -> dict[str, Any]:
-    settings = desired.settings[component]
-    limits: dict[str, str] = {}
-    requests = dict(_REQUESTS[component])
-    if settings.memory_bytes is not None:
-        limits["memory"] = requests["memory"] = str(settings.memory_bytes)
-    if settings.cpus is not None:
-        limits["cpu"] = requests["cpu"] = f"{int(settings.cpus * 1000)}m"
-    return {"requests": requests} | ({"limits": limits} if limits else {})
-
-
-def _probe(
-    scheme: str, port: int, path: str, *, period: int = 1, failures: int, timeout: int = 5
-) -> Mapping[str, Any]:
-    return {
-        "httpGet": {"path": path, "port": port, "scheme": scheme},
-        "periodSeconds": period,
-        "timeoutSeconds": timeout,
-        "failureThreshold": failures,
-    }
-
-
-def _from_field(name: str, path: str) -> Mapping[str, Any]:
-    return _env_from(name, {"fieldRef": {"fieldPath": path}})
-
-
-def _env_from(name: str, source: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"name": name, "valueFrom": source}
-
-
-def _label(version: str) -> str:
-    """A version as the value of a label, which has no plus sign."""
-    return version.replace("+", "_")
