@@ -37,13 +37,6 @@ rules:
 """
 
 
-WIDER_THAN_NEEDED: Final = {
-    ("infrastructure.cluster.x-k8s.io", "capelinclusters", "patch"),
-    ("infrastructure.cluster.x-k8s.io", "capelinmachinetemplates", "patch"),
-}
-"""What is still granted with the kind of a reconciler, and was not seen to be used."""
-
-
 def is_exempt(use: Use) -> bool:
     """What is allowed for a reason that this test cannot bring about."""
     group, resource, verb = use
@@ -55,7 +48,6 @@ def is_exempt(use: Use) -> bool:
         # The backend `Pods` needs a cluster with nodes.
         or group in {"apps", "policy", "networking.k8s.io", "storage.k8s.io"}
         or (group == "" and (resource != "secrets" or verb == "delete"))
-        or use in WIDER_THAN_NEEDED
         # A pool deletes a machine itself only while core has made no Machine of it.
         or (resource, verb) == ("capelinmachines", "delete")
     )

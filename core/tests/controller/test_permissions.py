@@ -80,6 +80,19 @@ def test_two_reconcilers_of_the_same_kinds_need_no_more_than_one() -> None:
     assert rbac([Reefs(), Reefs()]) == rbac([Reefs()])
 
 
+def test_a_kind_of_which_only_the_status_is_written_cannot_be_patched() -> None:
+    reefs = type("Watched", (Reefs,), {"watches": (For(Reef, status_only=True),)})
+    allowed = {
+        (resource, verb)
+        for rule in rbac([reefs])
+        if rule["apiGroups"] == ["example.io"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert ("reefs", "patch") not in allowed
+    assert {("reefs", "get"), ("reefs/status", "patch")} <= allowed
+
+
 def test_leader_election_may_touch_one_lease() -> None:
     assert lease_rules("capelin-reef") == snapshot(
         [

@@ -262,6 +262,11 @@ def test_a_wrong_kind_is_refused_when_the_class_is_made() -> None:
         class Twice(Boxes):  # pyright: ignore[reportUnusedClass]
             watches = (For(Shelf),)
 
+    with pytest.raises(TypeError, match="Held has a finalizer, so it cannot be status_only"):
+
+        class Held(Boxes):  # pyright: ignore[reportUnusedClass]
+            watches = (For(Box, status_only=True),)
+
 
 # The order
 

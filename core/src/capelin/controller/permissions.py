@@ -51,10 +51,11 @@ def _implied(watch: Watch) -> Iterable[Permission]:
     group, plural = resource.group, resource.plural
     yield Permission(group, (plural,), _LOOK)
     match watch:
-        case For():
+        case For(status_only=status_only):
             # Metadata and finalizers; the status; and being the owner of something with
             # blockOwnerDeletion where OwnerReferencesPermissionEnforcement is on.
-            yield Permission(group, (plural,), ("patch",))
+            if not status_only:
+                yield Permission(group, (plural,), ("patch",))
             yield Permission(group, (f"{plural}/status",), ("patch",))
             yield Permission(group, (f"{plural}/finalizers",), ("update",))
         case Owns(deletes=deletes):

@@ -24,10 +24,15 @@ Labels = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class For(Generic[KindT]):
-    """The kind that a reconciler is for: each object of it is a key."""
+    """The kind that a reconciler is for: each object of it is a key.
+
+    The reconciler may read and patch it and its status; with `status_only` it may patch nothing but
+    the status, and so cannot add a finalizer.
+    """
 
     kind: type[KindT]
     labels: Labels = field(default_factory=dict[str, str | None])
+    status_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,6 +341,8 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
             usual: object = ProviderReconciler[Any].reconcile_delete
             removes = cls.reconcile_delete is not usual
             cls.finalizer = f"{resource.group}/{resource.kind.lower()}" if removes else None
+        if cls.finalizer is not None and any(w.status_only for w in own if isinstance(w, For)):
+            raise TypeError(f"{cls.__name__} has a finalizer, so it cannot be status_only")
 
 
 def kinds_of(

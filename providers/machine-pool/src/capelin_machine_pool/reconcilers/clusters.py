@@ -3,7 +3,7 @@
 from typing import Any
 
 from capelin.api.capi import Cluster
-from capelin.controller import Done, Result
+from capelin.controller import Done, For, Result
 from capelin.provider import Blocked, InfraClusterContext, InfraClusterReconciler
 
 from capelin_machine_pool.api import CapelinCluster
@@ -12,6 +12,8 @@ from capelin_machine_pool.plan import cluster_waits_for
 
 class ClusterReconciler(InfraClusterReconciler[CapelinCluster]):
     """Reconciles CapelinClusters."""
+
+    watches = (For(CapelinCluster, status_only=True),)
 
     def waiting_for(
         self, obj: CapelinCluster, cluster: Cluster | None, owner: Any

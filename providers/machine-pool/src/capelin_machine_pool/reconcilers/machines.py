@@ -211,7 +211,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
     """Writes the capacity of machines that do not exist yet, for the cluster autoscaler."""
 
-    watches = (For(CapelinMachineTemplate),)
+    watches = (For(CapelinMachineTemplate, status_only=True),)
 
     async def reconcile(self, ctx: Context, template: CapelinMachineTemplate) -> Result:
         status = MachineTemplateStatus(capacity=template.spec.template.spec.simulated.capacity)
