@@ -204,9 +204,12 @@ def test_a_new_provider_is_found_by_its_entry_point(provider: Path) -> None:
 
 RELEASE = """
 import asyncio
+import sys
+from importlib import import_module
 from pathlib import Path
 from capelin_infra.release.repository import write_installation
-from my_cloud.release import installation
+
+installation = import_module(sys.argv[1]).installation
 
 asyncio.run(
     write_installation(
@@ -220,17 +223,44 @@ asyncio.run(
 """
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.needs_programs("helm")
-def test_a_new_provider_has_a_release(provider: Path) -> None:
-    done = run(provider, "my_cloud.release")
-    assert done.returncode == 0, done.stderr
+def write_release(project: Path, module: str) -> None:
+    """Write what is installed from a release; the images need a lock file and the network."""
     subprocess.run(
-        [sys.executable, "-c", RELEASE],
-        cwd=provider,
+        [sys.executable, "-c", RELEASE, module],
+        cwd=project,
         env={**os.environ, "PYTHONPATH": "src"},
         check=True,
     )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.needs_programs("helm")
+def test_a_new_extension_has_a_release(folder: Path) -> None:
+    write_release(folder, "storage_guard.release")
+    release = folder / "dist/clusterctl/runtime-extension-storage-guard/v0.1.0"
+    assert {file.name for file in release.iterdir()} == {
+        "metadata.yaml",
+        "runtime-extension-components.yaml",
+    }
+    text = (release / "runtime-extension-components.yaml").read_text()
+    objects = {obj["kind"]: obj for obj in render_template(text, {})}
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example/us/storage-guard:v0.1.0"
+    said = run(folder, "storage_guard", "--help").stdout
+    flags = {argument.partition("=")[0] for argument in container["args"]}
+    assert {flag for flag in flags if flag not in said} == set()
+    config = ExtensionConfig.read(objects["ExtensionConfig"])
+    assert endpoint_of(config.spec.client_config).host in objects["Certificate"]["spec"]["dnsNames"]
+    assert (folder / "dist/storage-guard-0.1.0.tgz").exists()
+    settings = Project(folder).release
+    assert settings.installation == "storage_guard.release:installation"
+    assert [image.name for image in settings.images] == ["storage-guard"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.needs_programs("helm")
+def test_a_new_provider_has_a_release(provider: Path) -> None:
+    write_release(provider, "my_cloud.release")
     release = provider / "dist/clusterctl/infrastructure-my-cloud/v0.1.0"
     assert {file.name for file in release.iterdir()} == {
         "cluster-template.yaml",
@@ -249,6 +279,8 @@ def test_a_new_provider_has_a_release(provider: Path) -> None:
     cluster = render_template((release / "cluster-template.yaml").read_text(), given)
     assert {obj["metadata"]["namespace"] for obj in cluster} == {"sea"}
     assert (provider / "dist/my-cloud-0.1.0.tgz").exists()
+    crds = {file.name.partition(".")[0] for file in (provider / "dist/crds").iterdir()}
+    assert {"mycloudclusters", "mycloudmachines"} < crds
     settings = Project(provider).release
     assert settings.installation == "my_cloud.release:installation"
     assert [image.name for image in settings.images] == ["my-cloud"]
