@@ -244,6 +244,14 @@ def test_permissions_are_those_that_the_reconcilers_declare() -> None:
         assert read_yaml(CHARTS[name].files["files/rules.yaml"]) == provider.rules
 
 
+def test_no_object_is_stored_in_a_version_that_has_to_be_migrated() -> None:
+    """Decision 151 says what a second version of a kind needs first."""
+    crds = [crd for provider in PROVIDERS.values() for crd in provider.crds]
+    assert crds
+    for crd in crds:
+        assert [version["storage"] for version in crd["spec"]["versions"]] == [True]
+
+
 @pytest.mark.parametrize("text", ["a$", "^$", "$a", "${A}", "$${A}", "$$", "$$$", "$${", "{$}"])
 def test_substituting_variables_gives_escaped_text_back(text: str) -> None:
     (value,) = render_template(f"- '{escape(text)}'", {})[0] if text else [""]

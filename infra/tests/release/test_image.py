@@ -161,7 +161,7 @@ def test_charts_and_component_files_go_into_the_bundle(tmp_path: Path) -> None:
         archive.add(chart, "fish/Chart.yaml")
     store = Store(tmp_path / "store")
 
-    named = names(installation_entries(store, out, "v1.0.0", 0))
+    named = names(installation_entries(store, out, 0))
     assert list(named) == ["charts/fish:1.0.0", "components/infrastructure-fish:v1.0.0"]
     manifest = store.read_json(named["components/infrastructure-fish:v1.0.0"].digest)
     titles = [x["annotations"]["org.opencontainers.image.title"] for x in manifest["layers"]]

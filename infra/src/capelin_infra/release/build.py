@@ -72,7 +72,7 @@ def build_release(
         report(f"{len(wheels)} Python packages")
         images = _build_images(release, wheels, report)
         more = add_files(release)
-        installed = installation_entries(store, out, release.tag, commit.time)
+        installed = installation_entries(store, out, commit.time)
         report(f"{len(installed)} charts and component files")
         bundle = out / f"capelin-{release.tag}-bundle.tar"
         store.write_archive(bundle, [*images, *installed, *more], commit.time)

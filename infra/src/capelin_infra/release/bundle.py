@@ -58,12 +58,12 @@ def add_components(
     return artifact.named(f"components/{name}:{tag}")
 
 
-def installation_entries(store: Store, out: Path, tag: str, created: int) -> list[Descriptor]:
+def installation_entries(store: Store, out: Path, created: int) -> list[Descriptor]:
     """The charts and component files that a release has written into its folder."""
     charts = [add_chart(store, package, created) for package in sorted(out.glob("*.tgz"))]
     components = [
-        add_components(store, folder.name, tag, [*(folder / tag).glob("*.yaml")], created)
-        for folder in sorted((out / "clusterctl").glob("*"))
+        add_components(store, folder.parent.name, folder.name, [*folder.glob("*.yaml")], created)
+        for folder in sorted((out / "clusterctl").glob("*/*"))
     ]
     return [*charts, *components]
 

@@ -3,6 +3,7 @@
 Only the templates in `library/` and the values' models are written by hand.
 """
 
+import json
 import shutil
 import sys
 from importlib.metadata import version as version_of
@@ -12,6 +13,8 @@ from typing import Annotated, Any
 
 from capelin.api import Model
 from capelin.provider import Provider
+from capelin.runtime import openapi_document
+from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin_control_plane.provider import provider as control_plane
 from capelin_lifecycle.provider import provider as lifecycle
 from capelin_machine_pool.provider import provider as machine_pool
@@ -134,7 +137,14 @@ def our_installation(*, version: str, registry: str) -> Installation:
         (provider, [charts[name], charts["capelin-crds"]])
         for name, provider in our_providers().items()
     ]
-    return Installation([*charts.values()], providers)
+    document = openapi_document(CLUSTER_API, title="Cluster API - Runtime SDK", version=version)
+    openapi = json.dumps(document, indent=2) + "\n"
+    return Installation(
+        [*charts.values()],
+        providers,
+        files={"runtime-sdk-openapi.json": openapi.encode()},
+        with_cluster_api=True,
+    )
 
 
 def write_tree(folder: Path) -> None:

@@ -2,17 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
 from capelin.embedded.binaries import Binaries
 from capelin.provider import Provider
+from capelin.yaml import read_yaml
 
 from capelin_infra.release.build import Release
-from capelin_infra.release.charts import Chart, provider_chart
+from capelin_infra.release.charts import Chart, dump_yaml, provider_chart
 from capelin_infra.release.components import FILES, render_components
 from capelin_infra.release.oci import Descriptor
+from capelin_infra.release.upstream import (
+    cert_manager_chart,
+    cert_manager_manifests,
+    cluster_api_files,
+)
 from capelin_infra.release.values import ExtensionValues, Image, ManagerValues
 
 
@@ -25,6 +31,10 @@ class Installation:
     providers: Sequence[tuple[Provider, Sequence[Chart]]]
     """Providers with the charts that their component files are rendered from: that of the pods, and
     that of the kinds if it is another."""
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """More assets of the release, by name."""
+    with_cluster_api: bool = False
+    """Whether Cluster API and cert-manager go with it, for places without a network."""
 
 
 def provider_installation(
@@ -52,12 +62,33 @@ def add_installation(release: Release) -> list[Descriptor]:
     describe: Callable[..., Installation] = getattr(import_module(module), name)
     version = release.version.semantic
     installation = describe(version=version, registry=release.settings.registry)
-    sources = release.tree / "clusterctl"
-    writing = write_installation(
-        release.out, installation, version=version, sources=sources, modified=release.commit.time
-    )
-    asyncio.run(writing)
+    asyncio.run(_write_all(release, installation, version))
     return []
+
+
+async def _write_all(release: Release, installation: Installation, version: str) -> None:
+    sources, modified = release.tree / "clusterctl", release.commit.time
+    await write_installation(
+        release.out, installation, version=version, sources=sources, modified=modified
+    )
+    if installation.with_cluster_api:
+        await write_upstream(release.out, modified=modified)
+
+
+async def write_upstream(out: Path, *, modified: int) -> list[Path]:
+    """Write Cluster API and cert-manager beside our own; returns what was written."""
+    binaries = Binaries()
+    chart = await cert_manager_chart(binaries)
+    version = read_yaml(chart.files["Chart.yaml"])["version"]
+    archives = {f"{chart.name}-{version}.tgz": chart.archive(modified)}
+    written = await asyncio.to_thread(lambda: [*_written(out, archives)])
+    manifests = await cert_manager_manifests(binaries, written[0])
+    files = {
+        **await cluster_api_files(binaries),
+        # clusterctl takes cert-manager for a provider without a type.
+        f"clusterctl/{chart.name}/{version}/cert-manager.yaml": manifests.encode(),
+    }
+    return [*written, *await asyncio.to_thread(lambda: [*_written(out, files)])]
 
 
 async def write_installation(
@@ -76,7 +107,13 @@ async def write_installation(
         f"{chart.name}-{version}.tgz": chart.archive(modified) for chart in installation.charts
     }
     assets = await repository_files(installation.providers, version=version, sources=sources)
-    return await asyncio.to_thread(lambda: [*_written(out, archives), *_written(out, assets)])
+    kinds = {
+        f"crds/{crd['metadata']['name']}.yaml": dump_yaml(crd).encode()
+        for provider, _ in installation.providers
+        for crd in provider.crds
+    }
+    files = {**archives, **assets, **kinds, **installation.files}
+    return await asyncio.to_thread(lambda: [*_written(out, files)])
 
 
 async def repository_files(

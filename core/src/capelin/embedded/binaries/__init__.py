@@ -3,6 +3,7 @@
 from capelin.embedded.binaries.binaries import Binaries, Binary
 from capelin.embedded.binaries.cache import Cache, Entry
 from capelin.embedded.binaries.catalog import (
+    CERT_MANAGER,
     CLUSTER_API,
     COMPONENTS,
     DEFAULT_KUBERNETES,
@@ -31,6 +32,7 @@ from capelin.embedded.binaries.progress import (
 )
 
 __all__ = [
+    "CERT_MANAGER",
     "CLUSTER_API",
     "COMPONENTS",
     "DEFAULT_KUBERNETES",
