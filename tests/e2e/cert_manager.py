@@ -1,42 +1,31 @@
-"""The real cert-manager, as clusterctl installs it: its chart, from the sources of its module."""
+"""The real cert-manager, as clusterctl installs it, in an image of our own."""
 
-import asyncio
 from pathlib import Path
 from typing import Any, Final
 
-from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries import CERT_MANAGER
 from capelin.yaml import read_all_yaml
 from capelin_infra.release.charts import dump_yaml
-from capelin_infra.release.components import helm
+from capelin_infra.release.upstream import CERT_MANAGER_NAMESPACE
 
 PROGRAM: Final = "CAPELIN_E2E_CERT_MANAGER"
 """The variable with a program that is cert-manager's controller, webhook and CA injector."""
 IMAGE: Final = "localhost/cert-manager:e2e"
-VERSION: Final = "v1.21.2"
-NAMESPACE: Final = "cert-manager"
+VERSION: Final = CERT_MANAGER.default_version
 
-_ELECTION: Final = f"--leader-election-namespace={NAMESPACE}"
+_ELECTION: Final = f"--leader-election-namespace={CERT_MANAGER_NAMESPACE}"
 _ARGUMENTS: Final = {
-    "controller": [_ELECTION, f"--cluster-resource-namespace={NAMESPACE}"],
+    "controller": [_ELECTION, f"--cluster-resource-namespace={CERT_MANAGER_NAMESPACE}"],
     "cainjector": [_ELECTION],
 }
 
 
-async def manifests(to: Path) -> Path:
-    """Write what clusterctl is to install, with one image for all three Deployments."""
-    binaries = Binaries()
-    source = await binaries.module_dir("cert-manager")
-    text = await helm(
-        binaries,
-        *("template", "cert-manager", str(source / "deploy" / "charts" / "cert-manager")),
-        *(f"--namespace={NAMESPACE}", "--no-hooks", "--kube-version=v1.34.0"),
-        *("--set=crds.enabled=true", f"--set=global.leaderElection.namespace={NAMESPACE}"),
-    )
-    objects = [_own(obj) for obj in read_all_yaml(text) if obj]
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    text = "---\n".join(dump_yaml(obj) for obj in [namespace, *objects])
-    await asyncio.to_thread(to.write_text, text)
-    return to
+def use_own_image(repositories: Path) -> Path:
+    """Have all three Deployments use the image; returns the file that clusterctl is to install."""
+    file = repositories / "cert-manager" / VERSION / "cert-manager.yaml"
+    objects = [_own(obj) for obj in read_all_yaml(file.read_text()) if obj]
+    file.write_text("---\n".join(map(dump_yaml, objects)))
+    return file
 
 
 def _own(obj: Any) -> Any:

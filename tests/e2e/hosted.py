@@ -155,6 +155,7 @@ async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Callable[[]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        hosted.kind.on_node("sh", "-c", "pkill curl || true")
 
 
 def _curl(server: str, folder: Path, protocol: str) -> tuple[str, ...]:

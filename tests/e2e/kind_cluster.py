@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
 """The program."""
@@ -59,6 +60,10 @@ class KindCluster:
         """Load images from an archive as `docker save` writes it."""
         _run(KIND, "load", "image-archive", "--name", self.name, str(archive))
 
+    def tag_image(self, name: str, other: str) -> None:
+        """Give an image of the node another name."""
+        self.on_node("ctr", "--namespace=k8s.io", "images", "tag", name, other)
+
     def on_node(self, *command: str, seconds: float = 60) -> str:
         """The output of a command on its node."""
         return _run("docker", "exec", self.node, *command, seconds=seconds)
@@ -79,7 +84,19 @@ def kind_cluster(name: str, folder: Path) -> Generator[KindCluster]:
         _run(KIND, *create, "--kubeconfig", str(kubeconfig), seconds=_CREATE_SECONDS)
         yield KindCluster(name, kubeconfig)
     finally:
-        _run(KIND, "delete", "cluster", "--name", name, "--kubeconfig", str(kubeconfig))
+        delete(name)
+
+
+def delete(name: str) -> None:
+    """Delete a cluster, if it is there; nobody's kubeconfig is touched."""
+    with TemporaryDirectory() as folder:
+        none = str(Path(folder, "kubeconfig"))
+        _run(KIND, "delete", "cluster", "--name", name, "--kubeconfig", none)
+
+
+def names() -> list[str]:
+    """The clusters that there are."""
+    return _run(KIND, "get", "clusters").split()
 
 
 def _run(*command: str, seconds: float = 120) -> str:

@@ -1,15 +1,19 @@
-"""Our charts, and our component files, on a cluster with nodes: pods under restricted security."""
+"""Our charts, and our component files, on a cluster with nodes: pods under restricted security.
+
+Both are installed in an older version and upgraded, while clients use a cluster all the time.
+"""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from pathlib import Path
+from time import monotonic
 from uuid import uuid4
 
 import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
-from capelin.api.core import Namespace
+from capelin.api.core import Namespace, Pod
 from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
@@ -19,9 +23,15 @@ from capelin_infra.release.components import helm
 from capelin_infra.release.our_charts import our_charts
 from capelin_infra.waiting import wait_until_ready
 
-from tests.integration.repositories import CLUSTER_API, Repository
+from tests.integration.repositories import (
+    CLUSTER_API,
+    REGISTRY,
+    Repository,
+    older_charts,
+)
 
 from . import cert_manager
+from .hosted import Hosted, under_load
 from .kind_cluster import KindCluster, kind_cluster
 from .manager_image import manager_image
 
@@ -29,15 +39,18 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl"
 
 IMAGES = "CAPELIN_E2E_IMAGES"
 """The variable with the folder `images` of a release, of this commit or one close to it."""
-VERSION = "0.1.0"
+OLDER, VERSION = "0.1.0-alpha.1", "0.1.0"
 KUBERNETES = os.environ.get("CAPELIN_E2E_KUBERNETES", "v1.34.4")
 """A version whose images the nodes have or can pull."""
-PROVIDERS = ("capelin-control-plane", "capelin-machine-pool")
+CHARTS = ("capelin-control-plane", "capelin-machine-pool")
+LABELS = ("control-plane-capelin", "infrastructure-capelin")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 MANAGERS = {
     "cluster-api-controller": "localhost/cluster-api-controller:e2e",
     "kubeadm-bootstrap-controller": "localhost/kubeadm-bootstrap-controller:e2e",
 }
+NAME = "demo"
+"""The workload cluster and its namespace."""
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +64,15 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Ki
         cert_manager.IMAGE: Path(os.environ[cert_manager.PROGRAM]),
     }
     with kind_cluster(f"charts-{uuid4().hex[:6]}", folder) as made:
-        archives = [
-            *(archive_of(name) for name in PROVIDERS),
-            *(
-                manager_image(program, reference, folder / f"{number}.tar")
-                for number, (reference, program) in enumerate(programs.items())
-            ),
-        ]
-        for archive in archives:
+        for reference, program in programs.items():
+            archive = manager_image(program, reference, folder / "manager.tar")
             await asyncio.to_thread(made.load_archive, archive)
+        for name in CHARTS:
+            archive = archive_of(name)
+            await asyncio.to_thread(made.load_archive, archive)
+            tag = archive.name.removeprefix(f"{name}-").removesuffix("-linux-amd64.tar")
+            for version in (OLDER, VERSION):
+                made.tag_image(f"ghcr.io/capelin/{name}:{tag}", f"{REGISTRY}/{name}:v{version}")
         yield made
 
 
@@ -68,103 +81,185 @@ def archive_of(name: str) -> Path:
     return archive
 
 
-def tag_of(name: str) -> str:
-    """As in `v0.1.0`, from the archive's name."""
-    return archive_of(name).name.removeprefix(f"{name}-").removesuffix("-linux-amd64.tar")
-
-
 @pytest.fixture(scope="module")
 async def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    """clusterctl's, with cert-manager, and the images that were loaded."""
+    """clusterctl's, with two versions of ours and cert-manager."""
     repository = Repository(tmp_path_factory.mktemp("repository"))
-    repository.variables["CAPELIN_BACKEND"] = "Pods"
+    repository.variables |= {"CAPELIN_BACKEND": "Pods", "CAPELIN_EXPOSURE": "NodePort"}
     await repository.add_capelin(VERSION)
+    await repository.add_older_capelin(OLDER)
     await repository.add_cluster_api()
-    labels = ("control-plane-capelin", "infrastructure-capelin")
-    repository.write_config(
-        {
-            "cluster-api": CLUSTER_API,
-            "bootstrap-kubeadm": CLUSTER_API,
-            **dict.fromkeys(labels, f"v{VERSION}"),
-        }
-    )
-    file = await cert_manager.manifests(repository.folder / "cert-manager.yaml")
-    images = {
-        "cluster-api": {"repository": "localhost", "tag": "e2e"},
-        "bootstrap-kubeadm": {"repository": "localhost", "tag": "e2e"},
-        **{
-            label: {"repository": "ghcr.io/capelin", "tag": tag_of(name)}
-            for label, name in zip(labels, PROVIDERS, strict=True)
-        },
-    }
+    versions = {"cluster-api": CLUSTER_API, "bootstrap-kubeadm": CLUSTER_API}
+    repository.write_config({**versions, **dict.fromkeys(LABELS, f"v{VERSION}")})
+    repositories = repository.folder / "dist" / "clusterctl"
+    file = await asyncio.to_thread(cert_manager.use_own_image, repositories)
+    local = {"repository": "localhost", "tag": "e2e"}
     more = {
-        "images": images,
+        "images": dict.fromkeys(versions, local),
         "cert-manager": {"url": str(file), "version": cert_manager.VERSION, "timeout": "15m"},
     }
     repository.config.write_text(repository.config.read_text() + dump_yaml(more))
     return repository
 
 
-async def deployment(client: Client, namespace: str, name: str) -> Unstructured:
-    return await client.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
+class Steps:
+    """What the test has done so far, and how long each step took."""
+
+    def __init__(self, record: Callable[[str, object], None]) -> None:
+        self._record = record
+        self._last = monotonic()
+
+    def done(self, what: str) -> None:
+        now = monotonic()
+        self._record(f"seconds: {what}", round(now - self._last, 1))
+        self._last = now
 
 
-async def is_available(client: Client, name: str) -> bool:
-    cluster = await client.get(Cluster, name, name)
+async def test_charts_then_clusterctl(
+    cluster: KindCluster,
+    repository: Repository,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    waiting = ("--wait-providers", "--wait-provider-timeout=600")
+    steps = Steps(record_property)
+
+    async def clusterctl(*arguments: str) -> str:
+        return await repository.clusterctl(*arguments, kubeconfig=cluster.kubeconfig)
+
+    async def helm_in(*arguments: str) -> None:
+        where = ("--namespace=capelin-system", f"--kubeconfig={cluster.kubeconfig}")
+        await helm(Binaries(), *arguments, *where)
+
+    async with Client(Config.from_kubeconfig(cluster.kubeconfig)) as client:
+        await clusterctl(
+            *("init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=-", *waiting)
+        )
+        steps.done("cert-manager and Cluster API by clusterctl init")
+
+        # By Helm: the older version, a cluster, the newer version.
+        metadata = {"name": "capelin-system", "labels": RESTRICTED}
+        await client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        older = older_charts(OLDER)["capelin"].write(tmp_path / OLDER)
+        await helm_in("install", "capelin", str(older), "--wait", "--timeout=10m")
+        in_one = [("capelin-system", name) for name in CHARTS]
+        await all_run(client, in_one, OLDER)
+        assert not await has_columns(client)
+        steps.done("charts installed")
+        await create_cluster(client, await clusterctl(*generated()))
+        await is_ready(client)
+        steps.done("a cluster Available")
+
+        async def upgrade() -> None:
+            newer = our_charts(VERSION, REGISTRY)["capelin"].write(tmp_path / VERSION)
+            await helm_in("upgrade", "capelin", str(newer), "--wait", "--timeout=10m")
+            await all_run(client, in_one, VERSION)
+
+        await while_clients_call(cluster, client, tmp_path, upgrade)
+        assert await has_columns(client)
+        steps.done("charts upgraded")
+        await scale(client, 3)
+        steps.done("scaled by the upgraded providers")
+
+        # By clusterctl, in the place of Helm, for the same cluster.
+        await helm_in("uninstall", "capelin", "--wait")
+        assert await is_available(client)
+        ours = [f"--control-plane=capelin:v{OLDER}", f"--infrastructure=capelin:v{OLDER}"]
+        await clusterctl("init", *ours, *waiting)
+        apart = [(f"{label}-system", label) for label in LABELS]
+        await all_run(client, apart, OLDER)
+        await is_ready(client)
+        steps.done("charts uninstalled, providers installed by clusterctl")
+
+        async def upgrade_by_clusterctl() -> None:
+            await clusterctl(
+                *("upgrade", "apply", f"--control-plane=capelin:v{VERSION}"),
+                *(f"--infrastructure=capelin:v{VERSION}", *waiting),
+            )
+            await all_run(client, apart, VERSION)
+
+        await while_clients_call(cluster, client, tmp_path, upgrade_by_clusterctl)
+        assert await has_columns(client)
+        steps.done("upgraded by clusterctl")
+        await scale(client, 2)
+        await client.delete(Cluster, NAME, NAME)
+        await until(lambda: is_gone(client), within=300)
+        steps.done("the cluster scaled and deleted")
+
+
+async def while_clients_call(
+    cluster: KindCluster, client: Client, folder: Path, act: Callable[[], Awaitable[None]]
+) -> None:
+    """Do something while clients call the workload cluster, which stays as it is."""
+    pods = await control_plane_pods(client)
+    async with under_load(Hosted(cluster, client, NAME, NAME), folder) as failed:
+        await act()
+        await is_ready(client)
+        assert failed() == []
+    assert await control_plane_pods(client) == pods
+
+
+async def control_plane_pods(client: Client) -> set[str]:
+    labels = {"app.kubernetes.io/managed-by": "capelin-control-plane"}
+    return {f"{pod.name} {pod.uid}" for pod in (await client.list(Pod, NAME, labels=labels)).items}
+
+
+def generated() -> Iterable[str]:
+    """The arguments that make the cluster's manifests."""
+    return (
+        *("generate", "cluster", NAME, "--infrastructure=capelin", f"--target-namespace={NAME}"),
+        f"--kubernetes-version={KUBERNETES}",
+        *("--control-plane-machine-count=1", "--worker-machine-count=2"),
+    )
+
+
+async def create_cluster(client: Client, text: str) -> None:
+    await client.apply(Namespace.of(NAME))
+    manifests = [obj for obj in read_all_yaml(text) if obj]
+    for manifest in sorted(manifests, key=lambda obj: obj["kind"] == "Cluster"):
+        await client.apply(manifest)
+
+
+async def all_run(client: Client, deployments: Iterable[tuple[str, str]], version: str) -> None:
+    """Every Deployment has its pods, of one version, in a namespace that restricts them."""
+    for namespace, name in deployments:
+        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+        deployment: Unstructured = await client.request("GET", path)
+        status = deployment["status"]
+        assert status["readyReplicas"] == status["updatedReplicas"] == status["replicas"] == 1
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert container["image"].endswith(f":v{version}")
+        labels = (await client.get(Namespace, namespace)).metadata.labels
+        assert RESTRICTED.items() <= labels.items()
+
+
+async def has_columns(client: Client) -> bool:
+    """Whether the kind of pools has what the older version does not have."""
+    name = "capelinmachinepools.infrastructure.cluster.x-k8s.io"
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+    crd: Unstructured = await client.request("GET", path)
+    return "additionalPrinterColumns" in crd["spec"]["versions"][0]
+
+
+async def scale(client: Client, workers: int) -> None:
+    pools = [{"class": "default-worker", "name": "workers", "replicas": workers}]
+    topology = {"workers": {"machinePools": pools}}
+    await client.patch(Cluster, NAME, NAME, {"spec": {"topology": topology}})
+    await is_ready(client)
+
+
+async def is_ready(client: Client) -> None:
+    progress: list[str] = []
+    await wait_until_ready(client, NAME, NAME, 400, progress.append)
+
+
+async def is_available(client: Client) -> bool:
+    cluster = await client.get(Cluster, NAME, NAME)
     return any(
         (condition.type, condition.status) == ("Available", "True")
         for condition in cluster.status.conditions
     )
 
 
-async def test_charts_then_clusterctl(
-    cluster: KindCluster, repository: Repository, tmp_path: Path
-) -> None:
-    waiting = ("--wait-providers", "--wait-provider-timeout=1200")
-    await repository.clusterctl(
-        *("init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=-", *waiting),
-        kubeconfig=cluster.kubeconfig,
-    )
-    async with Client(Config.from_kubeconfig(cluster.kubeconfig)) as client:
-        metadata = {"name": "capelin-system", "labels": RESTRICTED}
-        await client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-        folder = our_charts(VERSION)["capelin"].write(tmp_path)
-        tags = [f"--set={name}.image.tag={tag_of(name)}" for name in PROVIDERS]
-        flags = ("--namespace=capelin-system", f"--kubeconfig={cluster.kubeconfig}")
-        await helm(
-            Binaries(), "install", "capelin", str(folder), *flags, *tags, "--wait", "--timeout=20m"
-        )
-        for name in PROVIDERS:
-            found = await deployment(client, "capelin-system", name)
-            assert found["status"]["readyReplicas"] == 1
-
-        await client.apply(Namespace.of("demo"))
-        text = await repository.clusterctl(
-            *("generate", "cluster", "demo", "--infrastructure=capelin", "--target-namespace=demo"),
-            f"--kubernetes-version={KUBERNETES}",
-            *("--control-plane-machine-count=1", "--worker-machine-count=2"),
-            kubeconfig=cluster.kubeconfig,
-        )
-        manifests = [obj for obj in read_all_yaml(text) if obj]
-        for manifest in sorted(manifests, key=lambda obj: obj["kind"] == "Cluster"):
-            await client.apply(manifest)
-        progress: list[str] = []
-        await wait_until_ready(client, "demo", "demo", 1200, progress.append)
-
-        # The cluster stays while its providers go and come back another way.
-        await helm(Binaries(), "uninstall", "capelin", *flags, "--wait")
-        assert await is_available(client, "demo")
-        await repository.clusterctl(
-            *("init", "--control-plane=capelin", "--infrastructure=capelin", *waiting),
-            kubeconfig=cluster.kubeconfig,
-        )
-        for label in ("control-plane-capelin", "infrastructure-capelin"):
-            found = await deployment(client, f"{label}-system", label)
-            assert found["status"]["readyReplicas"] == 1
-        await wait_until_ready(client, "demo", "demo", 600, progress.append)
-        await client.delete(Cluster, "demo", "demo")
-
-        async def gone() -> bool:
-            return await client.find(Cluster, "demo", "demo") is None
-
-        await until(gone, within=600)
+async def is_gone(client: Client) -> bool:
+    return await client.find(Cluster, NAME, NAME) is None

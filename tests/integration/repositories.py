@@ -8,13 +8,17 @@ from pathlib import Path
 
 from capelin.api import Unstructured
 from capelin.embedded.binaries import Binaries
+from capelin.embedded.management import render_template
 from capelin.yaml import read_all_yaml
-from capelin_infra.release.charts import dump_yaml
-from capelin_infra.release.our_charts import our_installation
-from capelin_infra.release.repository import write_installation
+from capelin_infra.release.charts import Chart, dump_yaml
+from capelin_infra.release.components import escape
+from capelin_infra.release.our_charts import our_charts, our_installation
+from capelin_infra.release.repository import write_installation, write_upstream
 
 ROOT = Path(__file__).parents[2]
 CLUSTER_API = "v1.14.0"
+REGISTRY = "registry.example/capelin"
+POOLS = "capelinmachinepools.infrastructure.cluster.x-k8s.io"
 SHARED_VARIABLES = {
     "CAPELIN_BACKEND": "Processes",
     "CLUSTER_TOPOLOGY": "true",
@@ -53,11 +57,28 @@ class Repository:
         """Have our providers in a version as `0.1.0`."""
         await write_installation(
             self.folder / "dist",
-            our_installation(version=version, registry="registry.example/capelin"),
+            our_installation(version=version, registry=REGISTRY),
             version=version,
             sources=ROOT / "clusterctl",
             modified=0,
         )
+
+    async def add_older_capelin(self, version: str) -> None:
+        """Make an earlier release up: a role that is gone since, a kind without its columns."""
+        await self.add_capelin(version)
+        label = "infrastructure-capelin"
+        file = self.file(label, version)
+        role: Unstructured = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {
+                "name": f"{label}-system-old",
+                "labels": {"cluster.x-k8s.io/provider": label},
+            },
+            "rules": [],
+        }
+        objects = [*map(_older, render_template(file.read_text(), {})), role]
+        file.write_text(escape("---\n".join(dump_yaml(obj) for obj in objects)))
 
     def file(self, label: str, version: str) -> Path:
         """A component file of ours."""
@@ -66,18 +87,8 @@ class Repository:
         return file
 
     async def add_cluster_api(self) -> None:
-        """Have Cluster API's core and kubeadm bootstrap provider, from the module's sources."""
-        binaries = Binaries()
-        source = await binaries.module_dir("cluster-api", CLUSTER_API)
-        for label, name, path in (
-            ("cluster-api", "core", "core/config/default"),
-            ("bootstrap-kubeadm", "bootstrap", "bootstrap/kubeadm/config/default"),
-        ):
-            text = await run([await binaries.path("kubectl"), "kustomize", source / path])
-            into = self.folder / "dist" / "clusterctl" / label / CLUSTER_API
-            into.mkdir(parents=True, exist_ok=True)
-            (into / f"{name}-components.yaml").write_text(text)
-            (into / "metadata.yaml").write_text((source / "metadata.yaml").read_text())
+        """Have Cluster API's core and kubeadm bootstrap provider, and cert-manager."""
+        await write_upstream(self.folder / "dist", modified=0)
 
     def write_config(self, versions: Mapping[str, str]) -> None:
         """Write the configuration, with the newest version of each provider."""
@@ -102,6 +113,33 @@ class Repository:
             for label, version in versions.items()
         ]
         self.config.write_text(dump_yaml({"providers": providers}))
+
+
+def older_charts(version: str) -> dict[str, Chart]:
+    """Our charts of an earlier release that is made up, with the same difference."""
+    charts = our_charts(version, REGISTRY)
+    kinds = charts["capelin-crds"]
+    file = "templates/infrastructure-capelin-kinds.yaml"
+    texts = kinds.files[file].split("---\n")
+    older = Chart(
+        kinds.name,
+        {**kinds.files, file: "---\n".join(map(_older_template, texts))},
+        kinds.dependencies,
+    )
+    everything = charts["capelin"]
+    parts = [older if part.name == kinds.name else part for part in everything.dependencies]
+    return {**charts, "capelin": Chart("capelin", everything.files, parts)}
+
+
+def _older(obj: Unstructured) -> Unstructured:
+    if obj["metadata"]["name"] == POOLS:
+        del obj["spec"]["versions"][0]["additionalPrinterColumns"]
+    return obj
+
+
+def _older_template(text: str) -> str:
+    """The same of a chart's template, which is no YAML. The columns are the last part of it."""
+    return text.partition("      additionalPrinterColumns:")[0] if f": {POOLS}\n" in text else text
 
 
 async def run(command: list[object], environment: Mapping[str, str] | None = None) -> str:

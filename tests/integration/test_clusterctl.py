@@ -16,12 +16,10 @@ from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.release.charts import dump_yaml
-from capelin_infra.release.components import escape
 from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.provider import provider as machine_pool
 
-from .repositories import CLUSTER_API, CommandError, Repository, cert_manager_crds
+from .repositories import CLUSTER_API, POOLS, CommandError, Repository, cert_manager_crds
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -154,32 +152,10 @@ async def kind_of(client: Client, name: str) -> Unstructured:
     return await client.request("GET", path)
 
 
-POOLS = "capelinmachinepools.infrastructure.cluster.x-k8s.io"
-
-
-def add_old_role(repository: Repository, version: str) -> None:
-    """Make an earlier release up, with a role that is gone since, and a kind without a field."""
-    file = repository.file("infrastructure-capelin", version)
-    objects = render_template(file.read_text(), {})
-    for obj in objects:
-        if obj["metadata"]["name"] == POOLS:
-            del obj["spec"]["versions"][0]["additionalPrinterColumns"]
-    name = "infrastructure-capelin-system-old"
-    labels = {"cluster.x-k8s.io/provider": "infrastructure-capelin"}
-    role: Unstructured = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": name, "labels": labels},
-        "rules": [],
-    }
-    file.write_text(escape("---\n".join(dump_yaml(obj) for obj in [*objects, role])))
-
-
 async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Repository) -> None:
     client, kubeconfig = bare
     old = "0.1.0-alpha.1"
-    await repository.add_capelin(old)
-    add_old_role(repository, old)
+    await repository.add_older_capelin(old)
     flags = ("--core=cluster-api", "--bootstrap=kubeadm")
     await repository.clusterctl(
         *(
