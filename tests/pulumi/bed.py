@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from capelin.embedded.binaries import Binaries
@@ -88,13 +89,21 @@ class Bed:
 
     async def run(self, project: Path, *arguments: str, fails: bool = False) -> Run:
         """Run a command of the CLI to its end."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        process = await self.start(project, *arguments)
-        output, _ = await process.communicate()
-        text = output.decode(errors="replace")
-        assert (process.returncode != 0) is fails, text
-        return Run(process.returncode or 0, text, loop.time() - began)
+        began = monotonic()
+        return await _ended(await self.start(project, *arguments), began, fails=fails)
+
+    async def shell(self, script: str, folder: Path) -> Run:
+        """Run a script of the shell."""
+        began = monotonic()
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", script),
+            cwd=folder,
+            env=self.variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        return await _ended(process, began)
 
     async def outputs(self, project: Path) -> dict[str, Any]:
         """The outputs of the stack, secrets in plain text."""
@@ -105,6 +114,13 @@ class Bed:
         """The resources in the state."""
         exported = json.loads((await self.run(project, "stack", "export")).output)
         return exported["deployment"].get("resources", [])
+
+
+async def _ended(process: asyncio.subprocess.Process, began: float, *, fails: bool = False) -> Run:
+    output, _ = await process.communicate()
+    text = output.decode(errors="replace")
+    assert (process.returncode != 0) is fails, text
+    return Run(process.returncode or 0, text, monotonic() - began)
 
 
 def script(path: Path, line: str) -> None:

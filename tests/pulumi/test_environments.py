@@ -1,9 +1,12 @@
-"""The program `dev` on a real engine: up, again, drift, interrupted, destroyed."""
+"""The program `dev` on a real engine: up, again, drift, interrupted, destroyed; and an import."""
 
-from collections.abc import AsyncGenerator, Callable
+import re
+from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from capelin.client import Config
 from capelin.embedded.binaries import NotObtainableError
 from capelin.embedded.management import (
     all_environments,
@@ -13,11 +16,14 @@ from capelin.embedded.management import (
 )
 from capelin.testing.waiting import until
 
+from tests.e2e import kind_cluster
+
 from .bed import ROOT, Bed, copied_project, interrupted
 
 pytestmark = pytest.mark.timeout(1800)
 
 DEV = ROOT / "infra" / "dev"
+Record = Callable[[str, object], None]
 
 
 @pytest.fixture
@@ -31,8 +37,18 @@ async def bed(tmp_path: Path) -> AsyncGenerator[Bed]:
         await remove_environment(environment)
 
 
+@pytest.fixture
+def kind_name() -> Generator[str]:
+    """A name for a kind cluster, of which nothing is left."""
+    if why := kind_cluster.missing():
+        pytest.skip(why)
+    name = f"pulumi-{uuid4().hex[:6]}"
+    yield name
+    kind_cluster.delete(name)
+
+
 async def test_a_process_environment_from_nothing_to_nothing(
-    bed: Bed, tmp_path: Path, record_property: Callable[[str, object], None]
+    bed: Bed, tmp_path: Path, record_property: Record
 ) -> None:
     project = copied_project(DEV, tmp_path / "project")
     await bed.run(project, "stack", "init", "dev")
@@ -75,5 +91,104 @@ async def test_a_process_environment_from_nothing_to_nothing(
 
     down = await bed.run(project, "destroy", "--yes", "--skip-preview")
     record_property("seconds of destroy", round(down.seconds, 1))
+    await nothing_is_left(bed, project)
+
+    fresh = await bed.run(project, "up", "--yes", "--skip-preview")
+    record_property("seconds of an up from nothing", round(fresh.seconds, 1))
+    await bed.run(project, "destroy", "--yes", "--skip-preview")
+    await nothing_is_left(bed, project)
+
+
+async def nothing_is_left(bed: Bed, project: Path) -> None:
     assert all_environments(bed.variables) == []
     assert await bed.resources(project) == []
+
+
+async def test_a_kind_cluster_that_was_deleted_by_hand_is_restored(
+    bed: Bed, tmp_path: Path, kind_name: str, record_property: Record
+) -> None:
+    project = copied_project(DEV, tmp_path / "project")
+    await bed.run(project, "stack", "init", "dev")
+    settings = {
+        "target": "kind",
+        "name": kind_name,
+        "nodeImage": kind_cluster.IMAGE,
+        "kubernetesVersion": "v1.34.4",
+        "workers": "2",
+    }
+    for name, value in settings.items():
+        await bed.run(project, "config", "set", name, value)
+    up = await bed.run(project, "up", "--yes", "--skip-preview")
+    record_property("seconds of an up from nothing", round(up.seconds, 1))
+    assert (await bed.outputs(project))["endpoint"]
+    again = await bed.run(project, "up", "--yes", "--skip-preview", "--expect-no-changes")
+    record_property("seconds of an up that changes nothing", round(again.seconds, 1))
+
+    kind_cluster.delete(kind_name)
+    refresh = ("refresh", "--preview-only", "--expect-no-changes")
+    drift = await bed.run(project, *refresh, fails=True)
+    record_property("seconds of a refresh", round(drift.seconds, 1))
+    assert "management-kind" in drift.output
+    restored = await bed.run(project, "up", "--yes", "--skip-preview", "--refresh")
+    record_property("seconds of an up that restores", round(restored.seconds, 1))
+    assert (await bed.outputs(project))["endpoint"]
+    await bed.run(project, *refresh)
+
+    down = await bed.run(project, "destroy", "--yes", "--skip-preview")
+    record_property("seconds of destroy", round(down.seconds, 1))
+    await nothing_is_left(bed, project)
+    assert kind_name not in kind_cluster.names()
+
+
+ADOPTING = """
+from capelin_infra.resources import KindCluster
+
+KindCluster("adopted", name="{name}", image="{image}")
+"""
+
+
+async def test_a_kind_cluster_is_imported(
+    bed: Bed, tmp_path: Path, kind_name: str, record_property: Record
+) -> None:
+    project = tmp_path / "adopting"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text("name: adopting\nruntime: python\n")
+    program = ADOPTING.format(name=kind_name, image=kind_cluster.IMAGE)
+    (project / "__main__.py").write_text(program)
+    await bed.run(project, "stack", "init", "dev")
+    with kind_cluster.kind_cluster(kind_name, tmp_path):
+        arguments = ("--yes", "--generate-code=false", "--protect=false")
+        adopted = ("capelin:index:KindCluster", "adopted", kind_name)
+        imported = await bed.run(project, "import", *arguments, *adopted)
+        record_property("seconds of an import", round(imported.seconds, 1))
+        await bed.run(project, "up", "--yes", "--skip-preview", "--expect-no-changes")
+        await bed.run(project, "destroy", "--yes", "--skip-preview")
+        assert kind_name not in kind_cluster.names()
+
+
+GUIDE = ROOT / "docs" / "how-to" / "pulumi.md"
+
+
+async def test_every_command_of_the_guide_works(
+    bed: Bed, tmp_path: Path, record_property: Record
+) -> None:
+    """All that comes before the chapter about kind, in one shell, with the files that it shows."""
+    text = GUIDE.read_text().partition("\n## ")[0]
+    script = [
+        # The packages are there already.
+        'pip() { test "$*" = "install capelin[pulumi]"; }',
+        "set -eux",
+    ]
+    files = iter(("Pulumi.yaml", "__main__.py"))
+    for language, content in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+        if language == "sh":
+            script.append(content)
+        else:
+            script.append(f"cat > {next(files)} <<'END'\n{content}END\n")
+    assert next(files, None) is None
+    run = await bed.shell("\n".join(script), tmp_path)
+    record_property("seconds of the guide", round(run.seconds, 1))
+    folder = tmp_path / "lab"
+    for name in ("management.yaml", "workload.yaml"):
+        Config.from_kubeconfig((folder / name).read_bytes())
+    await nothing_is_left(bed, folder)

@@ -1,7 +1,6 @@
 """What the programs and components register: resources, order, parents, secrets."""
 
 from pathlib import Path
-from typing import Any
 
 import pulumi
 import pytest
@@ -11,13 +10,8 @@ from capelin_infra.components.management_cluster import ManagementCluster, Manag
 from capelin_infra.programs import DevConfig, dev
 from capelin_infra.programs.settings import project_config, settings
 
+from .graph import OUTPUTS, PAGE, diagram, with_picture
 from .recorded import Registered, registered
-
-OUTPUTS: dict[str, dict[str, Any]] = {
-    "capelin:index:Environment": {"kubeconfig": "admin", "version": "v1.33.13", "running": True},
-    "capelin:index:KindCluster": {"kubeconfig": "kind-admin", "running": True},
-    "capelin:index:WorkloadCluster": {"workloadKubeconfig": "workload", "endpoint": "h:1"},
-}
 
 
 def before(resources: dict[str, Registered], name: str) -> set[str]:
@@ -121,3 +115,19 @@ def test_the_project_file_has_the_settings_of_the_program() -> None:
 
 def _keep(resource: pulumi.Resource) -> None:
     del resource
+
+
+def test_the_picture_in_the_guide_is_fresh() -> None:
+    """`python -m infra.tests.pulumi.graph` draws it anew."""
+    assert with_picture(PAGE.read_text()) == PAGE.read_text()
+
+
+def test_a_picture_leaves_out_what_is_waited_for_by_way_of_something_else() -> None:
+    def made(name: str, *dependencies: str) -> Registered:
+        return Registered(name, "a:index:Made", "", frozenset(dependencies), {}, frozenset())
+
+    resources = {each.name: each for each in (made("a"), made("b", "a"), made("c", "a", "b"))}
+    assert [line.strip() for line in diagram(resources).splitlines() if "-->" in line] == [
+        "a --> b",
+        "b --> c",
+    ]
