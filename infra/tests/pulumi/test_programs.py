@@ -5,9 +5,12 @@ from pathlib import Path
 import pulumi
 import pytest
 import yaml
+from capelin.errors import MissingError
 from capelin_infra.components.cluster_class import ClusterClass, ClusterClassArgs
 from capelin_infra.components.management_cluster import ManagementCluster, ManagementClusterArgs
-from capelin_infra.programs import DevConfig, dev
+from capelin_infra.components.objects import WAIT_FOR
+from capelin_infra.components.repository import ComponentRepository
+from capelin_infra.programs import DevConfig, E2EConfig, dev, e2e
 from capelin_infra.programs.settings import project_config, settings
 
 from .graph import OUTPUTS, PAGE, diagram, with_picture
@@ -131,3 +134,60 @@ def test_a_picture_leaves_out_what_is_waited_for_by_way_of_something_else() -> N
         "a --> b",
         "b --> c",
     ]
+
+
+def a_repository(folder: Path) -> Path:
+    """A release's folder with one object of each stage, for each provider."""
+    kinds = ("ValidatingWebhookConfiguration", "Deployment", "Service", "CustomResourceDefinition")
+    labels = ("cert-manager", "cluster-api", "bootstrap-kubeadm", *OURS, EXTENSION)
+    for label in labels:
+        there = [*kinds, *(["ExtensionConfig"] if label == EXTENSION else [])]
+        objects = [
+            {"apiVersion": "v1", "kind": kind, "metadata": {"name": label}} for kind in there
+        ]
+        name = "cert-manager" if label == "cert-manager" else "some-components"
+        for version, written in (("v0.9.0", objects[:0]), ("v0.10.0", objects)):
+            file = folder / label / version / f"{name}.yaml"
+            file.parent.mkdir(parents=True)
+            file.write_text(yaml.safe_dump_all(written))
+    return folder
+
+
+OURS = ("control-plane-capelin", "infrastructure-capelin")
+EXTENSION = "runtime-extension-lifecycle"
+
+
+def test_each_part_of_a_release_comes_after_those_that_it_needs(tmp_path: Path) -> None:
+    config = E2EConfig(repository=str(a_repository(tmp_path)), images="a.tar,b.tar")
+    resources = registered(lambda: e2e(config), OUTPUTS)
+    assert resources["kind"].inputs["images"] == ["a.tar", "b.tar"]
+
+    def deployment(label: str, component: str | None = None) -> str:
+        return f"{component or label}-deployment-{label}"
+
+    cert_manager = deployment("cert-manager", "cert-manager-objects")
+    core = deployment("cluster-api", "cluster-api-objects")
+    assert cert_manager in before(resources, "cert-manager-webhook")
+    assert "cert-manager-webhook" in before(resources, core)
+    assert core in before(resources, "cluster-api-webhooks")
+    for label in (*OURS, EXTENSION):
+        assert "cluster-api-webhooks" in before(resources, deployment(label))
+        assert deployment(label) in before(resources, "capelin-clusterclass-capelin")
+        crd, service = f"{label}-customresourcedefinition-{label}", f"{label}-service-{label}"
+        assert crd in before(resources, service)
+        assert service in before(resources, deployment(label))
+        assert deployment(label) in before(
+            resources, f"{label}-validatingwebhookconfiguration-{label}"
+        )
+    registration = resources[f"{EXTENSION}-extensionconfig-{EXTENSION}"]
+    assert registration.inputs["metadata"]["annotations"][WAIT_FOR] == "condition=Discovered"
+    assert deployment(EXTENSION) in registration.dependencies
+    assert "capelin-clusterclass-capelin" in before(resources, "demo")
+    assert resources["demo"].inputs["variables"] == {"backend": "Pods", "exposure": "NodePort"}
+
+
+def test_a_release_that_lacks_a_provider_is_refused_with_what_it_has(tmp_path: Path) -> None:
+    repository = ComponentRepository(a_repository(tmp_path))
+    with pytest.raises(MissingError, match=r"has no cluster-api v1.0.0\.") as refused:
+        repository.manifests("cluster-api", version="v1.0.0")
+    assert "v0.10.0, v0.9.0" in refused.value.reason

@@ -18,6 +18,8 @@ class ClusterClassArgs:
     """The ClusterClass and its templates. Default: the one of Capelin's own providers."""
     namespace: str = "default"
     """Where Clusters of the class are made."""
+    deleted_with: pulumi.Resource | None = None
+    """What takes all of it with it when it is deleted."""
 
 
 class ClusterClass(pulumi.ComponentResource):
@@ -41,11 +43,19 @@ class ClusterClass(pulumi.ComponentResource):
             msg = f"the manifests have {len(classes)} ClusterClasses; one is needed"
             raise ValueError(msg)
         templates = [
-            kubernetes_object(resource_name, manifest, parent=self)
+            kubernetes_object(
+                resource_name, manifest, parent=self, deleted_with=args.deleted_with
+            )
             for manifest in ours
             if manifest["kind"] != "ClusterClass"
         ]
-        resource = kubernetes_object(resource_name, classes[0], parent=self, depends_on=templates)
+        resource = kubernetes_object(
+            resource_name,
+            classes[0],
+            parent=self,
+            depends_on=templates,
+            deleted_with=args.deleted_with,
+        )
         self.namespace = args.namespace
         name: str = classes[0]["metadata"]["name"]
         self.name = resource.id.apply(lambda _: name)

@@ -1,11 +1,14 @@
 """Manifests as resources of pulumi-kubernetes."""
 
+import json
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
 import pulumi
 from capelin.api import Unstructured
+
+from capelin_infra.resources import AdmissionCheck
 
 PROPAGATION: Final = "pulumi.com/deletionPropagationPolicy"
 WAIT_FOR: Final = "pulumi.com/waitFor"
@@ -41,6 +44,7 @@ def kubernetes_object(
     *,
     parent: pulumi.Resource,
     depends_on: Iterable[pulumi.Resource] = (),
+    deleted_with: pulumi.Resource | None = None,
 ) -> KubernetesObject:
     """An object named after its kind and its own name, which nothing keeps from being deleted."""
     metadata: dict[str, Any] = dict(manifest["metadata"])
@@ -51,7 +55,26 @@ def kubernetes_object(
     return KubernetesObject(
         f"{prefix}-{manifest['kind']}-{metadata['name']}".lower(),
         {**manifest, "metadata": metadata},
-        pulumi.ResourceOptions(parent=parent, depends_on=[*depends_on]),
+        pulumi.ResourceOptions(
+            parent=parent, depends_on=[*depends_on], deleted_with=deleted_with
+        ),
+    )
+
+
+def admission_check(
+    resource_name: str,
+    kubeconfig: pulumi.Input[str],
+    manifest: Unstructured,
+    *,
+    parent: pulumi.Resource,
+    depends_on: Iterable[pulumi.Resource],
+) -> AdmissionCheck:
+    """What is there when the API server would accept an object."""
+    return AdmissionCheck(
+        resource_name,
+        kubeconfig=kubeconfig,
+        manifest=json.dumps(manifest, sort_keys=True),
+        opts=pulumi.ResourceOptions(parent=parent, depends_on=[*depends_on]),
     )
 
 

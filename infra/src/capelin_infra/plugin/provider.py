@@ -11,6 +11,7 @@ from pulumi.provider.experimental.property_value import PropertyValue
 from pydantic import ValidationError
 from pydantic.alias_generators import to_snake
 
+from capelin_infra.plugin.admission_check import AdmissionCheckHandler
 from capelin_infra.plugin.environment import EnvironmentHandler
 from capelin_infra.plugin.kind_cluster import KindClusterHandler
 from capelin_infra.plugin.resource import (
@@ -31,6 +32,7 @@ HANDLERS: Final[Sequence[Handler]] = (
     KindClusterHandler(),
     EnvironmentHandler(),
     WorkloadClusterHandler(),
+    AdmissionCheckHandler(),
 )
 
 

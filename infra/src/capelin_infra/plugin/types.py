@@ -143,6 +143,8 @@ class WorkloadClusterInputs(Model):
     """Number of control plane replicas."""
     workers: Annotated[int, Field(ge=0)] = 3
     """Number of workers."""
+    variables: dict[str, str] = {}
+    """Variables of the ClusterClass; values are YAML, and `a.b` is a field of an object."""
 
 
 class WorkloadClusterState(WorkloadClusterInputs):
@@ -156,6 +158,22 @@ class WorkloadClusterState(WorkloadClusterInputs):
     """Host and port of the workload cluster's API server."""
     available: bool
     """Whether all of it was as desired when it was last looked at."""
+
+
+class AdmissionCheckInputs(Model):
+    """Waits until the API server accepts an object in a dry run: the webhooks of its kind answer."""
+
+    kubeconfig: Annotated[str, Secret()]
+    """Content of a kubeconfig of the cluster."""
+    manifest: str
+    """The object, as JSON. It is never stored in the cluster."""
+
+
+class AdmissionCheckState(AdmissionCheckInputs):
+    """A check that has passed."""
+
+    accepted: bool
+    """Whether the object was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +195,8 @@ WORKLOAD_CLUSTER: Final = ResourceType(
     "WorkloadCluster", WorkloadClusterInputs, WorkloadClusterState
 )
 KIND_CLUSTER: Final = ResourceType("KindCluster", KindClusterInputs, KindClusterState)
-RESOURCE_TYPES: Final = (KIND_CLUSTER, ENVIRONMENT, WORKLOAD_CLUSTER)
+ADMISSION_CHECK: Final = ResourceType("AdmissionCheck", AdmissionCheckInputs, AdmissionCheckState)
+RESOURCE_TYPES: Final = (KIND_CLUSTER, ENVIRONMENT, WORKLOAD_CLUSTER, ADMISSION_CHECK)
 
 
 def marked(model: type[Model], marker: type[Any]) -> set[str]:

@@ -33,7 +33,12 @@ from capelin_infra.plugin.types import (
     WorkloadClusterState,
 )
 from capelin_infra.readiness import deletion_progress, not_ready_reason, observe_cluster
-from capelin_infra.topology import ClusterOptions, check_cluster_name, new_cluster
+from capelin_infra.topology import (
+    ClusterOptions,
+    check_cluster_name,
+    new_cluster,
+    parse_variables,
+)
 from capelin_infra.versions import check_upgrade
 from capelin_infra.waiting import wait_for, wait_until_ready
 
@@ -55,6 +60,10 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
             check_cluster_name(inputs.name)
         except InvalidInputError as error:
             failures["name"] = f"{error.message} {error.reason}"
+        try:
+            _variables(inputs)
+        except InvalidInputError as error:
+            failures["variables"] = f"{error.message} {error.reason}"
         try:
             Config.from_kubeconfig(inputs.kubeconfig.encode())
         except ConfigError as error:
@@ -157,6 +166,7 @@ async def _applied(
         version=inputs.kubernetes_version,
         control_plane_replicas=inputs.control_plane_replicas,
         workers=inputs.workers,
+        variables=_variables(inputs),
     )
     manifest = new_cluster(
         inputs.name, inputs.namespace, inputs.kubernetes_version, options, cluster_class
@@ -194,6 +204,10 @@ async def _state(
         endpoint=f"{endpoint.host}:{endpoint.port}" if endpoint.host else "",
         available=available,
     )
+
+
+def _variables(inputs: WorkloadClusterInputs) -> dict[str, Any]:
+    return parse_variables(f"{name}={value}" for name, value in inputs.variables.items())
 
 
 def _observed(state: WorkloadClusterState, cluster: Cluster) -> WorkloadClusterInputs:
