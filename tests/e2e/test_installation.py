@@ -85,7 +85,7 @@ def archive_of(name: str) -> Path:
 async def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     """clusterctl's, with two versions of ours and cert-manager."""
     repository = Repository(tmp_path_factory.mktemp("repository"))
-    repository.variables |= {"CAPELIN_BACKEND": "Pods", "CAPELIN_EXPOSURE": "NodePort"}
+    repository.variables.update({"CAPELIN_BACKEND": "Pods", "CAPELIN_EXPOSURE": "NodePort"})
     await repository.add_capelin(VERSION)
     await repository.add_older_capelin(OLDER)
     await repository.add_cluster_api()
@@ -116,8 +116,8 @@ class Steps:
 
 
 async def test_charts_then_clusterctl(
-    cluster: KindCluster,
     repository: Repository,
+    cluster: KindCluster,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
