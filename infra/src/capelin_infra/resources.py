@@ -190,6 +190,7 @@ class WorkloadCluster(BaseResource):
         "kubernetes_version": "kubernetesVersion",
         "control_plane_replicas": "controlPlaneReplicas",
         "workers": "workers",
+        "variables": "variables",
         "uid": "uid",
         "workload_kubeconfig": "workloadKubeconfig",
         "endpoint": "endpoint",
@@ -210,6 +211,8 @@ class WorkloadCluster(BaseResource):
     """Number of control plane replicas."""
     workers: pulumi.Output[int]
     """Number of workers."""
+    variables: pulumi.Output[Mapping[str, str]]
+    """Variables of the ClusterClass; values are YAML, and `a.b` is a field of an object."""
     uid: pulumi.Output[str]
     """Which Cluster it is: another one of that name is none of ours."""
     workload_kubeconfig: pulumi.Output[str]
@@ -231,6 +234,7 @@ class WorkloadCluster(BaseResource):
         cluster_class: pulumi.Input[str] | None = None,
         control_plane_replicas: pulumi.Input[int] | None = None,
         workers: pulumi.Input[int] | None = None,
+        variables: pulumi.Input[Mapping[str, str]] | None = None,
     ) -> None:
         inputs = {
             "kubeconfig": kubeconfig,
@@ -240,5 +244,34 @@ class WorkloadCluster(BaseResource):
             "kubernetes_version": kubernetes_version,
             "control_plane_replicas": control_plane_replicas,
             "workers": workers,
+            "variables": variables,
+        }
+        super().__init__(resource_name, inputs, opts)
+
+
+class AdmissionCheck(_Resource):
+    """Waits until the API server accepts an object in a dry run, so that its webhooks answer."""
+
+    _token = "capelin:index:AdmissionCheck"  # noqa: S105 - the type's
+    _names = {"kubeconfig": "kubeconfig", "manifest": "manifest", "accepted": "accepted"}
+
+    kubeconfig: pulumi.Output[str]
+    """Content of a kubeconfig of the cluster."""
+    manifest: pulumi.Output[str]
+    """The object, as JSON. It is never stored in the cluster."""
+    accepted: pulumi.Output[bool]
+    """Whether the object was accepted."""
+
+    def __init__(
+        self,
+        resource_name: str,
+        *,
+        opts: pulumi.ResourceOptions | None = None,
+        kubeconfig: pulumi.Input[str],
+        manifest: pulumi.Input[str],
+    ) -> None:
+        inputs = {
+            "kubeconfig": kubeconfig,
+            "manifest": manifest,
         }
         super().__init__(resource_name, inputs, opts)

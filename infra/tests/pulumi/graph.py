@@ -10,6 +10,7 @@ from capelin_infra.programs import DevConfig, dev
 from .recorded import Registered, registered
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "how-to" / "pulumi.md"
+_STACK: Final = "pulumi:pulumi:Stack"
 _PICTURE: Final = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 OUTPUTS: Final[dict[str, dict[str, Any]]] = {
     "capelin:index:Environment": {"kubeconfig": "admin", "version": "v1.33.13", "running": True},
@@ -25,6 +26,7 @@ def picture() -> str:
 
 def diagram(resources: Mapping[str, Registered]) -> str:
     """A Mermaid flowchart. What is waited for by way of something else is left out."""
+    resources = {name: each for name, each in resources.items() if each.type != _STACK}
     parents = {each.parent for each in resources.values()}
     lines = ["flowchart LR"]
     for name, resource in resources.items():
@@ -57,9 +59,7 @@ def _node(resource: Registered) -> str:
 
 
 def _is_component(resource: Registered | None) -> bool:
-    return resource is not None and (
-        resource.type.startswith("capelin:components:") or resource.type == "pulumi:pulumi:Stack"
-    )
+    return resource is not None and resource.type.startswith("capelin:components:")
 
 
 def _before(resources: Mapping[str, Registered], name: str) -> set[str]:

@@ -28,6 +28,8 @@ class CertManagerArgs:
     """cert-manager's objects. None where the cluster has it already."""
     deleted_with: pulumi.Resource | None = None
     """What takes all of it with it when it is deleted."""
+    after: Sequence[pulumi.Resource] = ()
+    """What has to be there first."""
 
 
 class CertManager(pulumi.ComponentResource):
@@ -45,7 +47,7 @@ class CertManager(pulumi.ComponentResource):
         super().__init__("capelin:components:CertManager", resource_name, None, opts)
         installed = Manifests(
             f"{resource_name}-objects",
-            ManifestsArgs(args.manifests, args.deleted_with),
+            ManifestsArgs(args.manifests, args.deleted_with, args.after),
             pulumi.ResourceOptions(parent=self),
         )
         # Its pods are ready before the CA of its webhook is known to the API server.

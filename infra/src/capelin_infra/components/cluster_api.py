@@ -34,6 +34,8 @@ class ClusterApiArgs:
     """The objects of core and of bootstrap providers. Their certificates need cert-manager."""
     deleted_with: pulumi.Resource | None = None
     """What takes all of it with it when it is deleted."""
+    after: Sequence[pulumi.Resource] = ()
+    """What has to be there first."""
 
 
 class ClusterApi(pulumi.ComponentResource):
@@ -51,7 +53,7 @@ class ClusterApi(pulumi.ComponentResource):
         super().__init__("capelin:components:ClusterApi", resource_name, None, opts)
         installed = Manifests(
             f"{resource_name}-objects",
-            ManifestsArgs(args.manifests, args.deleted_with),
+            ManifestsArgs(args.manifests, args.deleted_with, args.after),
             pulumi.ResourceOptions(parent=self),
         )
         self.ready = admission_check(

@@ -20,6 +20,8 @@ class ClusterClassArgs:
     """Where Clusters of the class are made."""
     deleted_with: pulumi.Resource | None = None
     """What takes all of it with it when it is deleted."""
+    after: Sequence[pulumi.Resource] = ()
+    """What has to be there first."""
 
 
 class ClusterClass(pulumi.ComponentResource):
@@ -44,7 +46,11 @@ class ClusterClass(pulumi.ComponentResource):
             raise ValueError(msg)
         templates = [
             kubernetes_object(
-                resource_name, manifest, parent=self, deleted_with=args.deleted_with
+                resource_name,
+                manifest,
+                parent=self,
+                depends_on=args.after,
+                deleted_with=args.deleted_with,
             )
             for manifest in ours
             if manifest["kind"] != "ClusterClass"

@@ -29,6 +29,8 @@ class ManifestsArgs:
     """The objects."""
     deleted_with: pulumi.Resource | None = None
     """What takes all of them with it when it is deleted, such as a kind cluster."""
+    after: Sequence[pulumi.Resource] = ()
+    """What has to be there first. Pulumi's `depends_on` of a component is not for its children."""
 
 
 class Manifests(pulumi.ComponentResource):
@@ -48,7 +50,7 @@ class Manifests(pulumi.ComponentResource):
         super().__init__(component_type, resource_name, None, opts)
         stages: list[list[KubernetesObject]] = []
         for number in range(max(_STAGES.values()) + 1):
-            before = stages[-1] if stages else []
+            before = stages[-1] if stages else args.after
             made = [
                 kubernetes_object(
                     resource_name,

@@ -55,9 +55,7 @@ def kubernetes_object(
     return KubernetesObject(
         f"{prefix}-{manifest['kind']}-{metadata['name']}".lower(),
         {**manifest, "metadata": metadata},
-        pulumi.ResourceOptions(
-            parent=parent, depends_on=[*depends_on], deleted_with=deleted_with
-        ),
+        pulumi.ResourceOptions(parent=parent, depends_on=[*depends_on], deleted_with=deleted_with),
     )
 
 

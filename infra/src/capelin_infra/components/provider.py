@@ -19,7 +19,7 @@ class Provider(Manifests):
 
 
 class RuntimeExtension(Manifests):
-    """A certificate, a service, available pods; then an ExtensionConfig that core has discovered."""
+    """A certificate, a service, available pods; then an ExtensionConfig that is discovered."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class RuntimeExtension(Manifests):
         ]
         super().__init__(
             resource_name,
-            ManifestsArgs(manifests, args.deleted_with),
+            ManifestsArgs(manifests, args.deleted_with, args.after),
             opts,
             component_type="capelin:components:RuntimeExtension",
         )

@@ -161,7 +161,7 @@ class WorkloadClusterState(WorkloadClusterInputs):
 
 
 class AdmissionCheckInputs(Model):
-    """Waits until the API server accepts an object in a dry run: the webhooks of its kind answer."""
+    """Waits until the API server accepts an object in a dry run, so that its webhooks answer."""
 
     kubeconfig: Annotated[str, Secret()]
     """Content of a kubeconfig of the cluster."""

@@ -61,12 +61,10 @@ def e2e(config: E2EConfig) -> None:
         cluster_identifier=config.name,
     )
 
-    def options(*before: pulumi.Resource) -> pulumi.ResourceOptions:
-        return pulumi.ResourceOptions(providers=[api_server], depends_on=[*before])
-
+    options = pulumi.ResourceOptions(providers=[api_server])
     manifests = repository.manifests("cert-manager") if config.cert_manager else []
     cert_manager = CertManager(
-        "cert-manager", CertManagerArgs(kubeconfig, manifests, kind), options()
+        "cert-manager", CertManagerArgs(kubeconfig, manifests, kind), options
     )
     core = ClusterApi(
         "cluster-api",
@@ -77,19 +75,20 @@ def e2e(config: E2EConfig) -> None:
                 *repository.manifests("bootstrap-kubeadm", _FEATURES),
             ],
             kind,
+            [cert_manager.ready],
         ),
-        options(cert_manager.ready),
+        options,
     )
     providers = [
-        Provider(label, ManifestsArgs(repository.manifests(label), kind), options(core.ready))
+        Provider(label, ManifestsArgs(repository.manifests(label), kind, [core.ready]), options)
         for label in ("control-plane-capelin", "infrastructure-capelin")
     ]
     if config.lifecycle:
         label = "runtime-extension-lifecycle"
-        arguments = ManifestsArgs(repository.manifests(label), kind)
-        providers.append(RuntimeExtension(label, arguments, options(core.ready)))
+        arguments = ManifestsArgs(repository.manifests(label), kind, [core.ready])
+        providers.append(RuntimeExtension(label, arguments, options))
     cluster_class = ClusterClass(
-        "capelin", ClusterClassArgs(deleted_with=kind), options(*providers)
+        "capelin", ClusterClassArgs(deleted_with=kind, after=providers), options
     )
     cluster = WorkloadCluster(
         "demo",
