@@ -249,7 +249,7 @@ class WorkloadCluster(BaseResource):
         super().__init__(resource_name, inputs, opts)
 
 
-class AdmissionCheck(_Resource):
+class AdmissionCheck(BaseResource):
     """Waits until the API server accepts an object in a dry run, so that its webhooks answer."""
 
     _token = "capelin:index:AdmissionCheck"  # noqa: S105 - the type's
