@@ -1,7 +1,7 @@
 """The resource `AdmissionCheck`: waits until webhooks answer."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from capelin.client import Client, ClientError, Config, ConfigError
 
@@ -76,4 +76,4 @@ def _manifest(inputs: AdmissionCheckInputs) -> dict[str, Any]:
         manifest = json.loads(inputs.manifest)
     except ValueError:
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+    return cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}

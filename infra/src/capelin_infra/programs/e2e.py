@@ -79,7 +79,7 @@ def e2e(config: E2EConfig) -> None:
         ),
         options,
     )
-    providers = [
+    providers: list[pulumi.Resource] = [
         Provider(label, ManifestsArgs(repository.manifests(label), kind, [core.ready]), options)
         for label in ("control-plane-capelin", "infrastructure-capelin")
     ]
