@@ -1,19 +1,12 @@
 """The program `dev` on a real engine: up, again, drift, interrupted, destroyed; and an import."""
 
 import re
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from capelin.client import Config
-from capelin.embedded.binaries import NotObtainableError
-from capelin.embedded.management import (
-    all_environments,
-    current_status,
-    remove_environment,
-    supervisor_process,
-)
+from capelin.embedded.management import all_environments, current_status, supervisor_process
 from capelin.testing.waiting import until
 
 from tests.e2e import kind_cluster
@@ -24,27 +17,6 @@ pytestmark = pytest.mark.timeout(1800)
 
 DEV = ROOT / "infra" / "dev"
 Record = Callable[[str, object], None]
-
-
-@pytest.fixture
-async def bed(tmp_path: Path) -> AsyncGenerator[Bed]:
-    try:
-        bed = await Bed.made(tmp_path)
-    except NotObtainableError as error:
-        pytest.skip(f"the Pulumi CLI cannot be had: {error}")
-    yield bed
-    for environment in all_environments(bed.variables):
-        await remove_environment(environment)
-
-
-@pytest.fixture
-def kind_name() -> Generator[str]:
-    """A name for a kind cluster, of which nothing is left."""
-    if why := kind_cluster.missing():
-        pytest.skip(why)
-    name = f"pulumi-{uuid4().hex[:6]}"
-    yield name
-    kind_cluster.delete(name)
 
 
 async def test_a_process_environment_from_nothing_to_nothing(

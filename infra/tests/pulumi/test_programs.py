@@ -5,6 +5,7 @@ from pathlib import Path
 import pulumi
 import pytest
 import yaml
+from capelin.api import Model
 from capelin.errors import MissingError
 from capelin_infra.components.cluster_class import ClusterClass, ClusterClassArgs
 from capelin_infra.components.management_cluster import ManagementCluster, ManagementClusterArgs
@@ -109,11 +110,10 @@ def test_settings_are_read_from_text() -> None:
     assert (config.workers, config.kubernetes_version) == (5, "v1.33.13")
 
 
-def test_the_project_file_has_the_settings_of_the_program() -> None:
-    file = Path(__file__).parents[2] / "dev" / "Pulumi.yaml"
-    assert yaml.safe_load(file.read_text())["config"] == project_config(DevConfig), (
-        "write it anew: python -m capelin_infra.programs.settings"
-    )
+@pytest.mark.parametrize(("folder", "config"), [("dev", DevConfig), ("e2e", E2EConfig)])
+def test_a_project_file_has_the_settings_of_its_program(folder: str, config: type[Model]) -> None:
+    file = Path(__file__).parents[2] / folder / "Pulumi.yaml"
+    assert yaml.safe_load(file.read_text())["config"] == project_config(config)
 
 
 def _keep(resource: pulumi.Resource) -> None:

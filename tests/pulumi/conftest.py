@@ -1,0 +1,34 @@
+"""An engine for each test, and the name of a kind cluster of which nothing is left."""
+
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from capelin.embedded.binaries import NotObtainableError
+from capelin.embedded.management import all_environments, remove_environment
+
+from tests.e2e import kind_cluster
+
+from .bed import Bed
+
+
+@pytest.fixture
+async def bed(tmp_path: Path) -> AsyncGenerator[Bed]:
+    try:
+        bed = await Bed.made(tmp_path)
+    except NotObtainableError as error:
+        pytest.skip(f"the Pulumi CLI cannot be had: {error}")
+    yield bed
+    for environment in all_environments(bed.variables):
+        await remove_environment(environment)
+
+
+@pytest.fixture
+def kind_name() -> Generator[str]:
+    """A name for a kind cluster, of which nothing is left."""
+    if why := kind_cluster.missing():
+        pytest.skip(why)
+    name = f"pulumi-{uuid4().hex[:6]}"
+    yield name
+    kind_cluster.delete(name)
