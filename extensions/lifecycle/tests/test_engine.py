@@ -273,6 +273,30 @@ async def test_an_endless_job_fails_when_its_time_is_over(life: Life) -> None:
     assert answer.retry_after_seconds == 30
 
 
+async def test_a_service_that_hangs_does_not_keep_other_policies_waiting(life: Life) -> None:
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hanging.append(writer)
+
+    hanging: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    http = {"http": {"url": url, "timeoutSeconds": 30}}
+    hook = "BeforeClusterDelete"
+    await life.policy("slow", hook, action=http)
+    await life.policy("freeze")
+    clusters = [await life.cluster(f"slow-{number}") for number in range(40)]
+    await asyncio.gather(*(life.ask(cluster, hook) for cluster in clusters))
+    await until(lambda: len(hanging) == 3)
+    cluster = await life.cluster()
+    # All turns together would hang for half a minute.
+    await until(
+        lambda: life.upgrade(cluster), lambda seen: "approval by" in seen.message, within=20
+    )
+    server.close()
+    for writer in hanging:
+        writer.close()
+
+
 async def test_a_policy_says_what_it_lacks(life: Life) -> None:
     await life.policy("cpi", action={"apply": {"sources": [{"configMap": "cpi"}]}})
 

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 
 _RESTART_SECONDS: Final = 5.0
+_CONCURRENCY: Final = 30
+"""Several policies whose steps take long leave turns to the others."""
 _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
 
 
@@ -190,7 +192,10 @@ class Engine:
 
     def _manager_options(self) -> Options:
         return Options(
-            leader_elect=self._options.leader_elect, metrics_address=None, health_address=None
+            leader_elect=self._options.leader_elect,
+            concurrency=_CONCURRENCY,
+            metrics_address=None,
+            health_address=None,
         )
 
     def _reconcilers(self, config: Config) -> list[Reconciler[Any]]:

@@ -4,7 +4,9 @@ A gate has the failure policy `Fail` and answers for policies that block; a noti
 answers for the others. Discovery reports those that policies need.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -231,13 +233,15 @@ async def _start(
     for policy, key in missing:
         await engine.create(new_result(policy, key.name, occurrence))
     views: dict[ObjectKey, ResultView] = {}
-    for policy, key in missing:
-        if policy.spec.order == first and (view := await engine.reserve(policy, cluster)):
-            views[key] = view
-    quick = [key for policy, key in missing if policy.spec.action.name in _QUICK_ACTIONS]
-    if len(quick) == len(missing):
-        undecided = [key for key in quick if key not in views]
-        await engine.store.until_done(undecided, _QUICK_SECONDS)
+    quick = all(policy.spec.action.name in _QUICK_ACTIONS for policy, _ in missing)
+    # What takes longer is left to the reconciler.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_QUICK_SECONDS):
+            for policy, key in missing:
+                if policy.spec.order == first and (view := await engine.reserve(policy, cluster)):
+                    views[key] = view
+            if quick:
+                await engine.store.until_done(key for _, key in missing if key not in views)
     return views
 
 

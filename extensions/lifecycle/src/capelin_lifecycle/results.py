@@ -1,6 +1,7 @@
 """Moves results: starts their actions, observes them, and cleans up after them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -58,6 +59,10 @@ _CLEANUP_LIMIT: Final = timedelta(minutes=10)
 """After so long, what an unreachable workload cluster still has is left to it."""
 _CLEANUP_RETRY: Final = 10.0
 _STEP_SECONDS: Final = 60
+_SLOW: Final = frozenset({"apply", "backup", "http", "job"})
+_MOST_SLOW_STEPS: Final = 3
+"""How many steps of one policy run at once, where a step may take long: others need turns too."""
+_CROWDED_SECONDS: Final = 3.0
 _LONGEST: Final = 1024
 _WORKLOAD = ClientOptions(timeout=10.0, connect_timeout=5.0)
 
@@ -119,6 +124,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         self._namespace = namespace
         self._clock = clock
         self._workloads: WorkloadClients | None = None
+        self._slow_steps: Counter[str] = Counter()
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
@@ -167,13 +173,29 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return await self._without_policy(ctx, result)
         await ctx.add_finalizer(result, FINALIZER)
         run = self._run(ctx, result, policy, cluster, cluster_json or {})
-        outcome = await self._outcome(run)
-        if outcome is None:
-            return Done()
-        await self._save(ctx, result, policy, cluster, outcome)
-        if outcome.phase in ("Waiting", "Running"):
-            return After(float(outcome.retry_seconds))
+        async with self._turn(policy) as is_free:
+            if not is_free:
+                return After(_CROWDED_SECONDS)
+            outcome = await self._outcome(run)
+        if outcome is not None:
+            await self._save(ctx, result, policy, cluster, outcome)
+            if outcome.phase in ("Waiting", "Running"):
+                return After(float(outcome.retry_seconds))
         return Done()
+
+    @asynccontextmanager
+    async def _turn(self, policy: KnownPolicy) -> AsyncGenerator[bool]:
+        """Whether a step of a policy may run now."""
+        if policy.spec.action.name not in _SLOW:
+            yield True
+        elif self._slow_steps[policy.uid] >= _MOST_SLOW_STEPS:
+            yield False
+        else:
+            self._slow_steps[policy.uid] += 1
+            try:
+                yield True
+            finally:
+                self._slow_steps[policy.uid] -= 1
 
     async def _without_policy(self, ctx: Context, result: LifecycleResult) -> Result:
         """The store may be late, or not know any policy: ask the API server."""

@@ -131,16 +131,11 @@ class Store:
         """The results of a Cluster."""
         return [self._results[key] for key in self._of_cluster.get(uid, ())]
 
-    async def until_done(self, keys: Iterable[ObjectKey], seconds: float) -> None:
-        """Wait until these results are done, but no longer than that."""
-        try:
-            async with asyncio.timeout(seconds):
-                for key in keys:
-                    while not _is_done(self._results.get(key)):
-                        event = self._settled.setdefault(key, asyncio.Event())
-                        await event.wait()
-        except TimeoutError:
-            return
+    async def until_done(self, keys: Iterable[ObjectKey]) -> None:
+        """Wait until these results are done."""
+        for key in keys:
+            while not _is_done(self._results.get(key)):
+                await self._settled.setdefault(key, asyncio.Event()).wait()
 
     # Following
 
