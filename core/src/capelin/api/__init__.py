@@ -4,6 +4,7 @@
 """
 
 from capelin.api.crds import SchemaError, crd
+from capelin.api.docstrings import described_fields
 from capelin.api.fields import (
     AnyObject,
     AnyValue,
@@ -28,7 +29,7 @@ from capelin.api.fields import (
     set_list,
 )
 from capelin.api.meta import Condition, Conditions, MicroTime, ObjectMeta, OwnerReference, Time
-from capelin.api.model import Model, wire_name
+from capelin.api.model import DescribedModel, Model, wire_name
 from capelin.api.objects import (
     CONTRACTS,
     BaseObject,
@@ -58,6 +59,7 @@ __all__ = [
     "DNSLabel",
     "DNSSubdomain",
     "Definition",
+    "DescribedModel",
     "Duration",
     "EmbeddedObject",
     "Host",
@@ -88,6 +90,7 @@ __all__ = [
     "amount",
     "atomic",
     "crd",
+    "described_fields",
     "format_duration",
     "immutable",
     "immutable_templates",

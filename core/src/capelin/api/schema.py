@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, WithJsonSchema
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
+from capelin.api.docstrings import described_fields
 from capelin.api.fields import FreeForm, format_duration
 from capelin.api.model import Model
 from capelin.api.objects import BaseObject
@@ -126,7 +127,7 @@ class Structure(SchemaWalker):
             schema = {"description": inspect.cleandoc(model.__doc__), **schema}
         rules = list(model.rules)
         required: list[str] = []
-        for name, info in model.model_fields.items():
+        for name, info in described_fields(model).items():
             if name in passing_over:
                 continue
             wire = info.serialization_alias or name

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from capelin.api import BareType, Schema, SchemaWalker
+from capelin.api import BareType, Schema, SchemaWalker, described_fields
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import Go, Required
 
@@ -105,7 +105,7 @@ class Components(SchemaWalker):
         return {"$ref": _REFERENCE + name}
 
     def _object(self, model: type[BaseModel]) -> Schema:
-        fields = model.model_fields.values()
+        fields = described_fields(model).values()
         schema: Schema = {
             "type": "object",
             "description": (model.__doc__ or "").strip(),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from capelin.api import Model, Port
+from capelin.api import DescribedModel, Model, Port
 from pydantic import Field
 
 PACKAGE: Final = "capelin"
@@ -19,7 +19,7 @@ class Replaces:
     """Marks an input that cannot be changed: another value makes another resource."""
 
 
-class EnvironmentInputs(Model):
+class EnvironmentInputs(DescribedModel):
     """A management cluster of processes on this machine, with Cluster API and Capelin in it.
 
     What `capelin up --management-only` makes: `capelin status`, `logs` and `down` work on it.
@@ -56,7 +56,7 @@ class EnvironmentState(EnvironmentInputs):
     """Whether everything ran when it was last looked at."""
 
 
-class KindMount(Model):
+class KindMount(DescribedModel):
     """A folder of this machine in a node."""
 
     host_path: str
@@ -67,7 +67,7 @@ class KindMount(Model):
     """Whether the node may not write to it."""
 
 
-class KindPort(Model):
+class KindPort(DescribedModel):
     """A port of a node that this machine listens on."""
 
     container_port: Port
@@ -80,7 +80,7 @@ class KindPort(Model):
     """Protocol of the port."""
 
 
-class KindNode(Model):
+class KindNode(DescribedModel):
     """A node of a kind cluster."""
 
     role: Literal["control-plane", "worker"] = "control-plane"
@@ -93,7 +93,7 @@ class KindNode(Model):
     """Labels of the Node object."""
 
 
-class KindClusterInputs(Model):
+class KindClusterInputs(DescribedModel):
     """A Kubernetes cluster in containers of this machine, made by kind."""
 
     name: Annotated[str, Replaces()]
@@ -126,7 +126,7 @@ class KindClusterState(KindClusterInputs):
     """Whether all nodes ran when they were last looked at."""
 
 
-class WorkloadClusterInputs(Model):
+class WorkloadClusterInputs(DescribedModel):
     """A Cluster of Cluster API, made from a ClusterClass. It is created when it is Available."""
 
     kubeconfig: Annotated[str, Secret()]

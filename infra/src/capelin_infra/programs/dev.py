@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import pulumi
-from capelin.api import Model
+from capelin.api import DescribedModel
 from capelin.embedded.binaries import DEFAULT_KUBERNETES
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from capelin_infra.components.management_cluster import (
 from capelin_infra.resources import WorkloadCluster
 
 
-class DevConfig(Model):
+class DevConfig(DescribedModel):
     """Settings of the program `dev`."""
 
     target: Target = "process"

@@ -11,7 +11,7 @@ from os.path import relpath
 from pathlib import Path
 from typing import Annotated, Any
 
-from capelin.api import Model
+from capelin.api import DescribedModel
 from capelin.provider import Provider
 from capelin.runtime import openapi_document
 from capelin.runtime.v1alpha1 import CLUSTER_API
@@ -38,7 +38,7 @@ from capelin_infra.release.values import (
 REGISTRY = "ghcr.io/capelin"
 
 
-class Components(Model):
+class Components(DescribedModel):
     """What is installed."""
 
     crds: bool = True
@@ -51,7 +51,7 @@ class Components(Model):
     """Lifecycle extension. Cluster API needs its feature RuntimeSDK for it."""
 
 
-class UmbrellaValues(Model):
+class UmbrellaValues(DescribedModel):
     """The values of the chart of everything. Those of a chart in it go under the chart's name."""
 
     components: Components = Components()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Le, Len
-from capelin.api import Model, Unstructured
+from capelin.api import DescribedModel, Model, Unstructured, described_fields
 from pydantic import Field
 
 AnyObject = dict[str, Any]
@@ -17,7 +17,7 @@ Labels = dict[str, str]
 _WIDTH = 96
 
 
-class Image(Model):
+class Image(DescribedModel):
     """Container image."""
 
     repository: str
@@ -30,7 +30,7 @@ class Image(Model):
     """When a node pulls it."""
 
 
-class ServiceMonitor(Model):
+class ServiceMonitor(DescribedModel):
     """ServiceMonitor of the Prometheus operator."""
 
     enabled: bool = False
@@ -41,7 +41,7 @@ class ServiceMonitor(Model):
     """Labels that your Prometheus selects by."""
 
 
-class Dashboard(Model):
+class Dashboard(DescribedModel):
     """Grafana dashboard, as a ConfigMap that Grafana's sidecar finds by its labels."""
 
     enabled: bool = False
@@ -50,7 +50,7 @@ class Dashboard(Model):
     """Labels that your sidecar selects by."""
 
 
-class Metrics(Model):
+class Metrics(DescribedModel):
     """Metrics."""
 
     enabled: bool = True
@@ -59,7 +59,7 @@ class Metrics(Model):
     dashboard: Dashboard = Dashboard()
 
 
-class PodDisruptionBudget(Model):
+class PodDisruptionBudget(DescribedModel):
     """PodDisruptionBudget."""
 
     enabled: bool = False
@@ -68,7 +68,7 @@ class PodDisruptionBudget(Model):
     """How many pods may be away at a time."""
 
 
-class NetworkPolicy(Model):
+class NetworkPolicy(DescribedModel):
     """NetworkPolicy. It lets calls in to the ports that are served, and to no others."""
 
     enabled: bool = False
@@ -80,7 +80,7 @@ class NetworkPolicy(Model):
     the management cluster and of workload clusters."""
 
 
-class PodValues(Model):
+class PodValues(DescribedModel):
     """What every chart with pods takes."""
 
     fullname_override: Annotated[str, Len(0, 53)] = ""
@@ -118,7 +118,7 @@ class PodValues(Model):
     network_policy: NetworkPolicy = NetworkPolicy()
 
 
-class Watch(Model):
+class Watch(DescribedModel):
     """What the controllers look at."""
 
     namespace: str = ""
@@ -128,7 +128,7 @@ class Watch(Model):
     """Only objects that have this value in their label `cluster.x-k8s.io/watch-filter`."""
 
 
-class ManagerLog(Model):
+class ManagerLog(DescribedModel):
     """Log."""
 
     format: Literal["text", "json"] = "text"
@@ -148,21 +148,21 @@ class ManagerValues(PodValues):
     log: ManagerLog = ManagerLog()
 
 
-class ExtensionLog(Model):
+class ExtensionLog(DescribedModel):
     """Log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged."""
 
 
-class CertManager(Model):
+class CertManager(DescribedModel):
     """cert-manager."""
 
     enabled: bool = True
     """Whether it makes the serving certificate. Without it, create `certificateSecret`."""
 
 
-class ExtensionConfigValues(Model):
+class ExtensionConfigValues(DescribedModel):
     """ExtensionConfig, by which Cluster API finds the extension."""
 
     enabled: bool = True
@@ -186,7 +186,7 @@ class ExtensionValues(PodValues):
     log: ExtensionLog = ExtensionLog()
 
 
-class KindsValues(Model):
+class KindsValues(DescribedModel):
     """The values of a chart of kinds."""
 
     keep: bool = True
@@ -218,7 +218,7 @@ def values_file(values: Model) -> str:
 
 def _lines(values: Model, depth: int) -> Iterator[str]:
     indent = "  " * depth
-    for name, info in type(values).model_fields.items():
+    for name, info in described_fields(type(values)).items():
         value = getattr(values, name)
         text = info.description or (type(value).__doc__ if isinstance(value, Model) else "") or ""
         if not depth:
@@ -243,7 +243,7 @@ def values_table(values: Model) -> str:
 
 
 def _rows(values: Model, prefix: str) -> Iterator[tuple[str, Any, str]]:
-    for name, info in type(values).model_fields.items():
+    for name, info in described_fields(type(values)).items():
         value = getattr(values, name)
         if isinstance(value, Model):
             yield from _rows(value, f"{prefix}{info.alias}.")

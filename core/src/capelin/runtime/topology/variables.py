@@ -9,7 +9,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
-from capelin.api import BareType, Rule, Schema, SchemaWalker, Unstructured
+from capelin.api import (
+    BareType,
+    Rule,
+    Schema,
+    SchemaWalker,
+    Unstructured,
+    described_fields,
+)
 from capelin.runtime.messages import explain
 from capelin.runtime.results import Failure
 from capelin.runtime.topology.patches import is_object
@@ -114,7 +121,7 @@ def variable_schemas(model: type[BaseModel]) -> list[Unstructured]:
             "required": field.is_required(),
             "schema": {"openAPIV3Schema": schemas.field(field, _wire(name, field))},
         }
-        for name, field in model.model_fields.items()
+        for name, field in described_fields(model).items()
     ]
     if schemas.problems:
         raise VariableSchemaError(
@@ -153,7 +160,7 @@ class _Schemas(SchemaWalker):
         if model in self._open:
             return self._problem(path, f"is a {model.__name__} within itself, without end")
         self._open.append(model)
-        fields = model.model_fields.items()
+        fields = described_fields(model).items()
         schema: Schema = {
             "type": "object",
             "properties": {
