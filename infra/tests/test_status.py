@@ -4,13 +4,14 @@ import asyncio
 import io
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.embedded.management import Environment, Settings
-from capelin.embedded.processes import Command, ProcessSpec, Supervisor
+from capelin.embedded.management import Environment, ProcessStatus, Settings, Status
+from capelin.embedded.processes import Command, Phase, ProcessSpec, Supervisor
 from capelin.testing.waiting import until
-from capelin_infra.status import show
+from capelin_infra.status import EnvironmentOverview, rendered, show
 from rich.console import Console
 
 from .command import capelin
@@ -70,3 +71,35 @@ async def test_processes_without_a_supervisor_are_not_called_stopped(tmp_path: P
         await supervisor.stop()
     assert "Environment lab  unsupervised" in ended.stdout
     assert "1 processes run, and nothing restarts them" in ended.stdout
+
+
+def test_processes_that_run_are_counted_while_somebody_watches(tmp_path: Path) -> None:
+    def process(name: str, phase: Phase, restarts: int = 0) -> ProcessStatus:
+        end = "exited with code 1" if restarts else ""
+        return ProcessStatus(name=name, phase=phase, log="", restarts=restarts, last_end=end)
+
+    status = Status(
+        supervisor_pid=1,
+        since=datetime(2030, 1, 1, tzinfo=UTC),
+        stages=[],
+        processes=[
+            process("etcd", Phase.RUNNING),
+            process("kube-apiserver", Phase.RUNNING),
+            process("cluster-api", Phase.RUNNING, restarts=2),
+            process("kwok", Phase.STARTING),
+        ],
+    )
+    overview = EnvironmentOverview(Environment(tmp_path / "lab"), status, "process", "v1.36.2", ())
+
+    def screen(*, folded: bool) -> str:
+        console = Console(file=io.StringIO(), width=100)
+        with console.capture() as shown:
+            console.print(rendered([overview], folded=folded))
+        return shown.get()
+
+    assert "2 processes run" in screen(folded=True)
+    assert "etcd" not in screen(folded=True)
+    assert "restarted 2 times: exited with code 1" in screen(folded=True)
+    assert "kwok" in screen(folded=True)
+    assert "etcd" in screen(folded=False)
+    assert "2 processes run" not in screen(folded=False)

@@ -1,5 +1,6 @@
 """The demo workload cluster: the ClusterClass of our own providers, and one Cluster of it."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -72,16 +73,21 @@ async def apply_cluster_class(client: Client, namespace: str = _NAMESPACE) -> li
 
     One that a user changed stays as it is. Returns what was left alone.
     """
-    kept: list[str] = []
-    for manifest in demo_manifests():
-        manifest["metadata"].setdefault("namespace", namespace)
-        resource = await client.resource_of(manifest)
-        live = await client.find(resource, manifest["metadata"]["name"], namespace)
-        if live is not None and changed_by_others(live):
-            kept.append(f"{manifest['kind']} {manifest['metadata']['name']}")
-        else:
-            await client.apply(manifest)
-    return kept
+    kept = await asyncio.gather(
+        *(_apply_unless_changed(client, manifest, namespace) for manifest in demo_manifests())
+    )
+    return [name for name in kept if name]
+
+
+async def _apply_unless_changed(client: Client, manifest: Unstructured, namespace: str) -> str:
+    """Apply a manifest; returns the object's name where somebody else has changed it."""
+    manifest["metadata"].setdefault("namespace", namespace)
+    resource = await client.resource_of(manifest)
+    live = await client.find(resource, manifest["metadata"]["name"], namespace)
+    if live is not None and changed_by_others(live):
+        return f"{manifest['kind']} {manifest['metadata']['name']}"
+    await client.apply(manifest)
+    return ""
 
 
 def changed_by_others(obj: Unstructured) -> bool:

@@ -17,6 +17,7 @@ from capelin.client import Client, ClientError, NotServed
 from capelin.contract import served_resource
 from capelin.embedded.management import (
     Environment,
+    ProcessStatus,
     Status,
     all_environments,
     current_status,
@@ -111,7 +112,7 @@ async def show(
     with Live(console=console, auto_refresh=False) as live:
         while True:
             overviews = await observe_environments(name, whole=output == "wide")
-            live.update(rendered(overviews), refresh=True)
+            live.update(rendered(overviews, folded=True), refresh=True)
             await asyncio.sleep(_LOOK_SECONDS)
 
 
@@ -125,11 +126,12 @@ async def observe_environments(
     )
 
 
-def rendered(overviews: Sequence[EnvironmentOverview]) -> RenderableType:
-    """What people see."""
+def rendered(overviews: Sequence[EnvironmentOverview], *, folded: bool = False) -> RenderableType:
+    """What people see; `folded` counts the processes that run instead of listing them."""
     if not overviews:
         return Text(as_invoked("There is no environment. Start one with capelin up."))
-    return Group(*(part for overview in overviews for part in (_rendered(overview), Text(""))))
+    parts = (_rendered(overview, folded=folded) for overview in overviews)
+    return Group(*(line for part in parts for line in (part, Text(""))))
 
 
 async def _observe(environment: Environment, *, whole: bool) -> EnvironmentOverview:
@@ -202,7 +204,7 @@ async def _referenced(
     return None if found is None else ClusterObject.read(found)
 
 
-def _rendered(overview: EnvironmentOverview) -> RenderableType:
+def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
     title = Text.assemble(
         ("Environment ", ""),
         (overview.environment.name, "bold"),
@@ -217,7 +219,7 @@ def _rendered(overview: EnvironmentOverview) -> RenderableType:
             text += f"their supervisor does not run. Start it with capelin up -e {name}."
             return Group(title, Text(as_invoked(text), "yellow"))
         return Group(title, Text(as_invoked(f"  Go on with capelin start -e {name}."), "dim"))
-    parts: list[RenderableType] = [title, _processes(overview.status)]
+    parts: list[RenderableType] = [title, _processes(overview.status.processes, folded=folded)]
     if overview.trouble:
         parts.append(Text(f"  {overview.trouble}", "red"))
     # Where the screen is too small for all of it, what is cut is least worth seeing.
@@ -225,18 +227,32 @@ def _rendered(overview: EnvironmentOverview) -> RenderableType:
     return Group(*parts)
 
 
-def _processes(status: Status) -> Table:
+def _processes(processes: Sequence[ProcessStatus], *, folded: bool) -> Table:
     table = Table.grid(padding=(0, 2))
-    for process in status.processes:
+    quiet = [
+        process for process in processes if process.phase == "Running" and not process.restarts
+    ]
+    if folded and quiet:
+        table.add_row(Text(f"  {_MARKS['good']}", _STYLES["good"]), f"{len(quiet)} processes run")
+    for process in processes:
+        if folded and process in quiet:
+            continue
         state: State = "good" if process.phase == "Running" else "waiting"
         table.add_row(
             Text(f"  {_MARKS[state]}", _STYLES[state]),
             process.name,
             str(process.phase),
             Text(f"pid {process.pid}" if process.pid else "", "dim"),
-            Text(process.message, "dim"),
+            Text("; ".join(filter(None, (process.message, _restarts(process)))), "dim"),
         )
     return table
+
+
+def _restarts(process: ProcessStatus) -> str:
+    if not process.restarts:
+        return ""
+    times = "once" if process.restarts == 1 else f"{process.restarts} times"
+    return f"restarted {times}: {process.last_end}"
 
 
 def _tree(node: Node) -> Tree:

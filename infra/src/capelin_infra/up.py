@@ -11,7 +11,8 @@ from typing import Final
 from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Progress, ProgressEvent
 from capelin.embedded.management import (
     Environment,
-    Settings,
+    FetchPrograms,
+    FetchProviderPrograms,
     Status,
     Step,
     UpRequest,
@@ -140,10 +141,11 @@ class _ChecklistView(UpView):
         self._lines: dict[str, Line] = {}
 
     @contextmanager
-    def fetching(self, settings: Settings) -> Generator[Binaries]:
-        with self._checklist.step("programs") as line:
+    def fetching(self, step: FetchPrograms | FetchProviderPrograms) -> Generator[Binaries]:
+        title = "programs" if isinstance(step, FetchPrograms) else "programs of providers"
+        with self._checklist.step(title) as line:
             yield Binaries(progress=show_progress_on(self._checklist, line))
-            line.detail = f"Kubernetes {settings.kubernetes_version}"
+            line.detail = f"Kubernetes {step.settings.kubernetes_version}"
 
     def progressed(self, status: Status) -> None:
         for stage in status.stages:

@@ -10,7 +10,7 @@ from capelin.errors import WaitTimeoutError
 
 from capelin_infra.readiness import not_ready_reason, observe_cluster
 
-_POLL_SECONDS: Final = 0.5
+_POLL_SECONDS: Final = 0.25
 
 Show = Callable[[str], None]
 """Shows what is waited for."""

@@ -44,6 +44,8 @@ _FLUSH = 5.0
 # cache of everything, is what keeps the manager small and each reconcile up to date.
 _QPS = 500
 _OPTIONAL_EVERY = 5.0
+# Seconds between looks for kinds that are not installed yet: an installation takes a second or two.
+_FIRST_LOOK, _LAST_LOOK = 0.1, 1.0
 
 
 class Manager:
@@ -270,13 +272,14 @@ class Manager:
 
     async def _until_served(self, client: Client, resources: Sequence[Resource]) -> None:
         """Wait for what is watched to be installed: a provider may start before its CRDs."""
-        logged = ""
+        logged, pause = "", _FIRST_LOOK
         while missing := await self._missing(client, resources):
             self._state = lambda missing=missing: missing
             if missing != logged:
                 log.info("%s", missing)
                 logged = missing
-            await asyncio.sleep(1)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_LOOK)
 
     async def _missing(self, client: Client, resources: Sequence[Resource]) -> str | None:
         for resource in resources:

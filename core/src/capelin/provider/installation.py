@@ -1,8 +1,8 @@
 """What the Python package of a provider or extension tells the tools that install it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from capelin.api import BaseObject, Unstructured, crd, immutable_templates
 from capelin.contract import ProviderType, provider_label
@@ -88,6 +88,10 @@ class Provider:
 
         label = provider_label(type_, name)
         all_kinds = kinds_of(reconcilers, kinds)
+
+        def crds() -> list[Unstructured]:
+            return [crd(kind, provider=label) for kind in all_kinds]
+
         frozen = machine_templates(reconcilers, all_kinds)
         policies = immutable_templates(f"{label}-templates", *frozen) if frozen else []
         return cls(
@@ -96,8 +100,9 @@ class Provider:
             version=version,
             module=module,
             manager=manager,
-            crds=[crd(kind, provider=label) for kind in all_kinds],
-            rules=rbac(reconcilers),
+            # Most commands ask a provider for its name and its programs only.
+            crds=_Lazy(crds),
+            rules=_Lazy(lambda: rbac(reconcilers)),
             arguments=arguments,
             programs=programs,
             objects=[*policies, *objects],
@@ -150,3 +155,26 @@ class Provider:
                 "subjects": [account],
             },
         ]
+
+
+class _Lazy(Sequence[Unstructured]):
+    """A sequence that is made when it is first looked into."""
+
+    def __init__(self, make: Callable[[], Sequence[Unstructured]]) -> None:
+        self._make = make
+        self._items: Sequence[Unstructured] | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> Unstructured: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Unstructured]: ...
+    def __getitem__(self, index: int | slice) -> Unstructured | Sequence[Unstructured]:
+        return self._made()[index]
+
+    def __len__(self) -> int:
+        return len(self._made())
+
+    def _made(self) -> Sequence[Unstructured]:
+        if self._items is None:
+            self._items = self._make()
+        return self._items

@@ -12,6 +12,7 @@ from capelin.embedded.management.environment import Environment, ExistingServer,
 from capelin.embedded.management.plan import (
     CheckVacant,
     FetchPrograms,
+    FetchProviderPrograms,
     Observed,
     StartSupervisor,
     UpRequest,
@@ -49,6 +50,7 @@ def test_the_plan_from_nothing_takes_a_version_that_can_be_upgraded() -> None:
     assert plan_up(UpRequest(providers=("dev",)), Observed("demo")) == (
         FetchPrograms(settings),
         StartSupervisor(settings),
+        FetchProviderPrograms(settings),
         WaitUntilUp(),
     )
 
@@ -58,6 +60,7 @@ def test_an_environment_that_is_there_goes_through_the_same_steps() -> None:
     assert plan_up(UpRequest(), Observed("demo", before)) == (
         FetchPrograms(before),
         StartSupervisor(before),
+        FetchProviderPrograms(before),
         WaitUntilUp(),
     )
 
@@ -69,6 +72,7 @@ def test_an_existing_api_server_is_checked_before_anything_is_started() -> None:
         FetchPrograms,
         CheckVacant,
         StartSupervisor,
+        FetchProviderPrograms,
         WaitUntilUp,
     ]
     assert steps[1] == CheckVacant(

@@ -56,10 +56,10 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
         "kube-apiserver@v1.33.13",
         "kube-controller-manager@v1.33.13",
         "etcd",
-        "kwok",
-        "kube-scheduler@v1.33.13",
         "kubectl@v1.33.13",
         "cluster-api-controller",
+        "kwok",
+        "kube-scheduler@v1.33.13",
     ]
     assert "kube-apiserver@v1.33.13" not in required_programs("v1.33.13", [], target="existing")
     assert workload_programs("v1.35.4") == ["kube-scheduler@v1.35.4"]

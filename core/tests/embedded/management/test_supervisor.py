@@ -28,3 +28,11 @@ async def test_the_failure_is_logged_with_its_trace(caplog: pytest.LogCaptureFix
     await restart_on_failure(run, pause=0)
     assert "supervision failed" in caplog.text
     assert "no space left on device" in caplog.text
+
+
+async def test_what_cannot_begin_is_not_tried_for_ever() -> None:
+    async def run() -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        await restart_on_failure(run, has_begun=lambda: False, pause=0)

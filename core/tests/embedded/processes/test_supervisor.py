@@ -151,6 +151,23 @@ async def test_a_killed_process_is_started_again(folder: Path) -> None:
         await supervisor.ready()
 
 
+async def test_how_often_a_process_ended_by_itself_is_known(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        await replaced(supervisor, pid_of(supervisor, "a"))
+        await replaced(supervisor, pid_of(supervisor, "a"))
+        states = supervisor.states
+        assert (states["a"].restarts, states["b"].restarts) == (2, 0)
+        assert states["a"].last_end == "was killed by SIGKILL"
+        assert "a has ended and is started again: was killed by SIGKILL" in caplog.text
+        supervisor.declare(declared("a", arguments=("/bin/sleep", "2000")), declared("b"))
+        await supervisor.ready()
+        assert supervisor.states["a"].restarts == 2, "what is replaced did not end by itself"
+
+
 async def test_nothing_is_left_of_what_was_killed(folder: Path) -> None:
     limited = Command(SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=1))
     async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:

@@ -17,7 +17,8 @@ from capelin.embedded.binaries import (
 )
 from capelin.embedded.management import (
     Environment,
-    Settings,
+    FetchPrograms,
+    FetchProviderPrograms,
     Status,
     UpRequest,
     UpView,
@@ -194,11 +195,11 @@ class _View(UpView):
         self._show = show
 
     @contextmanager
-    def fetching(self, settings: Settings) -> Generator[Binaries]:
+    def fetching(self, step: FetchPrograms | FetchProviderPrograms) -> Generator[Binaries]:
         def show(event: ProgressEvent) -> None:
             self._show(f"programs: {str(event).splitlines()[0]}")
 
-        self._show(f"programs of Kubernetes {settings.kubernetes_version}")
+        self._show(f"programs of Kubernetes {step.settings.kubernetes_version}")
         yield Binaries(progress=show)
 
     def progressed(self, status: Status) -> None:

@@ -9,7 +9,14 @@ from capelin.embedded.management.environment import (
     existing_server_of,
 )
 from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
-from capelin.embedded.management.plan import Step, UpRequest, WaitUntilUp, plan_up
+from capelin.embedded.management.plan import (
+    FetchPrograms,
+    FetchProviderPrograms,
+    Step,
+    UpRequest,
+    WaitUntilUp,
+    plan_up,
+)
 from capelin.embedded.management.providers import (
     CORE,
     optional_providers,
@@ -18,6 +25,7 @@ from capelin.embedded.management.providers import (
     workload_programs,
 )
 from capelin.embedded.management.status import (
+    ProcessStatus,
     Status,
     current_status,
     read_status,
@@ -33,6 +41,9 @@ __all__ = [
     "WEBHOOKS",
     "Environment",
     "ExistingServer",
+    "FetchPrograms",
+    "FetchProviderPrograms",
+    "ProcessStatus",
     "Settings",
     "Status",
     "Step",

@@ -188,7 +188,7 @@ def inventory_entry(
 def apply_order(manifest: Unstructured) -> int:
     """When to send a manifest: what others need first, and what may stop others last."""
     order = ("CustomResourceDefinition", "Namespace", "ServiceAccount")
-    if manifest["kind"] in _WEBHOOK_KINDS:
+    if is_webhook(manifest):
         return len(order) + 1
     return order.index(manifest["kind"]) if manifest["kind"] in order else len(order)
 
@@ -250,8 +250,8 @@ async def apply_manifests(client: Client, manifests: Iterable[Unstructured]) -> 
     ordered = sorted(manifests, key=apply_order)
     for _, group in groupby(ordered, key=apply_order):
         slots = asyncio.Semaphore(_AT_A_TIME)
-        await _all(_apply(client, manifest, slots) for manifest in group)
-    await _established(client, [manifest for manifest in ordered if _is_definition(manifest)])
+        await do_all(_apply(client, manifest, slots) for manifest in group)
+    await _established(client, filter(is_definition, ordered))
 
 
 async def find_live(client: Client, manifests: Iterable[Unstructured]) -> list[Unstructured]:
@@ -273,7 +273,7 @@ async def _live(
             return None
 
 
-async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def do_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Do all of it at once; the first thing that goes wrong is raised, and the rest not done."""
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -315,5 +315,11 @@ async def _served(client: Client, group_version: str) -> set[str]:
         return set()
 
 
-def _is_definition(manifest: Unstructured) -> bool:
+def is_definition(manifest: Unstructured) -> bool:
+    """Whether it is a CustomResourceDefinition."""
     return manifest["kind"] == "CustomResourceDefinition"
+
+
+def is_webhook(manifest: Unstructured) -> bool:
+    """Whether it has the API server call somebody about what others write."""
+    return manifest["kind"] in _WEBHOOK_KINDS

@@ -45,7 +45,17 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class FetchPrograms:
-    """Have every program of the environment in the cache."""
+    """Have the programs of the API server and of Cluster API in the cache."""
+
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProviderPrograms:
+    """Have what installed providers run in the cache.
+
+    The API server starts meanwhile: a provider's package has to be loaded to know its programs.
+    """
 
     settings: Settings
 
@@ -72,7 +82,7 @@ class WaitUntilUp:
     """Follow the supervisor until everything runs."""
 
 
-Step = FetchPrograms | CheckVacant | StartSupervisor | WaitUntilUp
+Step = FetchPrograms | CheckVacant | StartSupervisor | FetchProviderPrograms | WaitUntilUp
 
 
 def choose_target(request: UpRequest, name: str, settings: Settings | None) -> Target:
@@ -122,6 +132,7 @@ def plan_up(request: UpRequest, observed: Observed) -> tuple[Step, ...]:
         FetchPrograms(settings),
         *((CheckVacant(attachment, settings),) if attachment else ()),
         StartSupervisor(settings, attachment.config if attachment else None),
+        FetchProviderPrograms(settings),
         WaitUntilUp(),
     )
 

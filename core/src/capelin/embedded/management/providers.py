@@ -201,25 +201,39 @@ def _described(point: EntryPoint) -> Provider:
 CLUSTER_API_VERSION: Final = CLUSTER_API.versions[-1]
 
 
+def own_programs(
+    kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
+) -> list[str]:
+    """The programs of an environment's API server and of Cluster API, for `Binaries`."""
+    server = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD) if target == "process" else ()
+    return [
+        *_in_version(server, kubernetes_version),
+        f"kubectl@{kubernetes_version}",
+        *(provider.program for provider in upstream_providers(requested)),
+    ]
+
+
+def provider_programs(kubernetes_version: str, requested: Iterable[str]) -> list[str]:
+    """The programs that the providers of installed packages run, for `Binaries`."""
+    programs = (name for provider in chosen_providers(requested) for name in provider.programs)
+    return _in_version(programs, kubernetes_version)
+
+
 def required_programs(
     kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
 ) -> list[str]:
-    """The programs that an environment needs, as the binaries are asked for."""
+    """All the programs that an environment needs, for `Binaries`."""
     requested = [*requested]
-    needed = [
-        *((KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, ETCD) if target == "process" else ()),
-        *(program for provider in chosen_providers(requested) for program in provider.programs),
-    ]
-    ours = [
+    own = own_programs(kubernetes_version, requested, target=target)
+    return [*dict.fromkeys([*own, *provider_programs(kubernetes_version, requested)])]
+
+
+def _in_version(programs: Iterable[str], kubernetes_version: str) -> list[str]:
+    return [
         f"{name}@{kubernetes_version}"
         if parse_component(name).component.project is KUBERNETES
         else name
-        for name in dict.fromkeys(needed)
-    ]
-    return [
-        *ours,
-        f"kubectl@{kubernetes_version}",
-        *(provider.program for provider in upstream_providers(requested)),
+        for name in dict.fromkeys(programs)
     ]
 
 

@@ -55,6 +55,10 @@ class ProcessStatus(Model):
     phase: Phase
     pid: int | None = None
     message: str = ""
+    restarts: int = 0
+    """How often it ended by itself since its supervisor began, and was started again."""
+    last_end: str = ""
+    """How it ended the last time."""
     log: str
 
 
@@ -77,7 +81,13 @@ def process_statuses(states: Mapping[str, ProcessState]) -> list[ProcessStatus]:
     """The states of a supervisor, for the file."""
     return [
         ProcessStatus(
-            name=name, phase=state.phase, pid=state.pid, message=state.reason, log=str(state.log)
+            name=name,
+            phase=state.phase,
+            pid=state.pid,
+            message=state.reason,
+            restarts=state.restarts,
+            last_end=state.last_end,
+            log=str(state.log),
         )
         for name, state in states.items()
     ]
@@ -105,8 +115,8 @@ class StatusFile:
         self._written = b""
 
     def stage_running(self, name: StageName, now: datetime) -> None:
-        """A stage begins."""
-        self._began[name] = now
+        """A stage begins, or goes on."""
+        self._began.setdefault(name, now)
         self._stage(name).state = "Running"
         self.write()
 

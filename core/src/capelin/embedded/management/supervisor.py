@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -44,8 +45,11 @@ from capelin.embedded.management.manifests import (
     INVENTORY_CRD,
     WebhookEndpoint,
     apply_manifests,
+    do_all,
     environment_label_of,
     find_live,
+    is_definition,
+    is_webhook,
     localize,
     with_environment_label,
 )
@@ -212,20 +216,24 @@ async def supervise(environment: Environment) -> None:
     Raises:
         UserError: if it cannot begin.
     """
-    first: Supervision | None = await _prepare(environment)
+    has_begun = False
 
     async def run() -> None:
-        nonlocal first
-        supervision, first = first, None
-        await (supervision or await _prepare(environment)).run()
+        nonlocal has_begun
+        async with _prepared(environment) as supervision:
+            has_begun = True
+            await supervision.run()
 
-    await restart_on_failure(run)
+    await restart_on_failure(run, has_begun=lambda: has_begun)
 
 
 async def restart_on_failure(
-    run: Callable[[], Awaitable[None]], *, pause: float = _RESTART_SECONDS
+    run: Callable[[], Awaitable[None]],
+    *,
+    has_begun: Callable[[], bool] = lambda: True,
+    pause: float = _RESTART_SECONDS,
 ) -> None:
-    """Run again whatever ends with an error.
+    """Run again whatever ends with an error after it had begun.
 
     A disk that was full for a moment must not leave an environment with nobody to restart it.
     """
@@ -234,15 +242,18 @@ async def restart_on_failure(
             await run()
         except MissingError:
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, somebody has to go on
+        except Exception:
+            if not has_begun():
+                raise
             _log.exception("supervision failed; it starts again in %s s", pause)
             await asyncio.sleep(pause)
         else:
             return
 
 
-async def _prepare(environment: Environment) -> "Supervision":
-    """Look at the environment's folder, and at what still runs."""
+@asynccontextmanager
+async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
+    """Look at the environment's folder and at what still runs; start the API server meanwhile."""
     settings = environment.settings()
     if settings is None:
         raise MissingError(
@@ -251,9 +262,33 @@ async def _prepare(environment: Environment) -> "Supervision":
             hint=f"Start it with capelin up -e {environment.name}.",
         )
     environment.make_folders()
-    binaries = Binaries()
-    base = await management_server(environment, settings, binaries)
-    components = await resolve_components(settings.providers, settings.kubernetes_version, binaries)
+    base = await management_server(environment, settings, Binaries())
+    status = StatusFile(
+        environment.status_file,
+        pid=os.getpid(),
+        now=datetime.now(UTC),
+        stages=STAGES if base.processes else [stage for stage in STAGES if stage != "api-server"],
+    )
+    async with Supervisor(environment.processes) as supervisor:
+        if base.processes:
+            status.stage_running("api-server", datetime.now(UTC))
+        if not supervisor.states:
+            # It takes longest to start. Where something runs already, what is not declared would
+            # be stopped.
+            supervisor.declare(*base.processes)
+        # Reading the providers' packages takes a while, in which the API server starts.
+        await asyncio.to_thread(installed_providers)
+        managers = await _managers(environment, settings, base)
+        yield Supervision(environment, base, managers, supervisor, status)
+
+
+async def _managers(
+    environment: Environment, settings: Settings, base: ManagementServer
+) -> list[ComponentProcess]:
+    """What is to run beside the API server, each with its ports and its certificate."""
+    components = await resolve_components(
+        settings.providers, settings.kubernetes_version, Binaries()
+    )
     ports = _ports(components, settings, environment)
     environment.write_settings(settings.model_copy(update={"ports": ports}))
     ca = ensure_ca(environment.credentials, datetime.now(UTC))
@@ -263,26 +298,25 @@ async def _prepare(environment: Environment) -> "Supervision":
     ]
     for manager in managers:
         manager.ensure_certificate()
-    return Supervision(environment, base, managers)
+    return managers
 
 
 class Supervision:
     """The parts of an environment, and how far they have come."""
 
     def __init__(
-        self, environment: Environment, base: ManagementServer, managers: Sequence[ComponentProcess]
+        self,
+        environment: Environment,
+        base: ManagementServer,
+        managers: Sequence[ComponentProcess],
+        supervisor: Supervisor,
+        status: StatusFile,
     ) -> None:
         self._environment = environment
         self._base = base
         self._managers = managers
-        self._status = StatusFile(
-            environment.status_file,
-            pid=os.getpid(),
-            now=datetime.now(UTC),
-            stages=STAGES
-            if base.processes
-            else [stage for stage in STAGES if stage != "api-server"],
-        )
+        self._supervisor = supervisor
+        self._status = status
         self._answers = asyncio.Event()
         self._installed = asyncio.Event()
         self._running = asyncio.Event()
@@ -290,28 +324,31 @@ class Supervision:
     async def run(self) -> None:
         """Bring everything up and keep it so."""
         config = Config.from_kubeconfig(self._environment.kubeconfig)
+        # Managers are started when they find in the API server what they need. Those that an
+        # earlier supervisor left run on meanwhile.
+        self._declare(manager for manager in self._managers if self._runs(manager))
         async with (
-            Supervisor(self._environment.processes) as supervisor,
             Client(config, manager=FIELD_MANAGER) as client,
             asyncio.TaskGroup() as tasks,
         ):
-            # Managers are started when they find in the API server what they need. Those that an
-            # earlier supervisor left run on meanwhile.
-            left = [manager.declared() for manager in self._managers if self._runs(manager)]
-            supervisor.declare(*self._base.processes, *left)
-            tasks.create_task(self._watch(supervisor))
-            tasks.create_task(self._bring_up(supervisor, client))
+            tasks.create_task(self._watch())
+            tasks.create_task(self._bring_up(client))
             tasks.create_task(self._renew(client))
+
+    def _declare(self, managers: Iterable[ComponentProcess]) -> None:
+        self._supervisor.declare(
+            *self._base.processes, *(manager.declared() for manager in managers)
+        )
 
     def _runs(self, manager: ComponentProcess) -> bool:
         declared = manager.declared()
         process = Process.adopt(self._environment.processes, declared.name)
         return process is not None and process.hash == declared.command.hash
 
-    async def _watch(self, supervisor: Supervisor) -> None:
+    async def _watch(self) -> None:
         base = {process.name for process in self._base.processes}
         everything = base | {manager.component.label for manager in self._managers}
-        async for states in supervisor.changes():
+        async for states in self._supervisor.changes():
             self._status.processes_changed(states)
             running = {name for name, state in states.items() if state.phase is Phase.RUNNING}
             if base <= running:
@@ -319,14 +356,11 @@ class Supervision:
             if running == everything:
                 self._running.set()
 
-    async def _bring_up(self, supervisor: Supervisor, client: Client) -> None:
+    async def _bring_up(self, client: Client) -> None:
         if self._base.processes:
             await self._step("api-server", self._answers.wait)
         await self._step("installation", partial(self._install, client))
         self._installed.set()
-        supervisor.declare(
-            *self._base.processes, *(manager.declared() for manager in self._managers)
-        )
         await self._step("controllers", self._running.wait)
         await self._step("extensions", partial(self._install_late, client))
 
@@ -346,21 +380,38 @@ class Supervision:
                 return
 
     async def _install(self, client: Client) -> None:
+        """Send what the managers need, and start each of them as soon as it has that."""
         manifests = [
             manifest
             for manager in self._managers
             for manifest in manager.manifests(manager.component.manifests)
         ]
-        await self._send(client, [INVENTORY_CRD, *manifests])
-        await self._send(client, [manager.component.inventory for manager in self._managers])
+        kinds = [INVENTORY_CRD, *filter(is_definition, manifests)]
+        webhooks = [*filter(is_webhook, manifests)]
+        rights = [
+            manifest
+            for manifest in manifests
+            if not (is_definition(manifest) or is_webhook(manifest))
+        ]
+        await do_all([self._send(client, kinds), self._give_rights(client, rights)])
+        self._declare(self._managers)
+        inventory = [manager.component.inventory for manager in self._managers]
+        policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
+        await self._send(client, [*webhooks, *inventory, *policies])
+
+    async def _give_rights(self, client: Client, rights: Sequence[Unstructured]) -> None:
+        await self._send(client, rights)
         await self._keep_accounts(client)
+        # These take a second to load, and wait for their kinds themselves.
+        self._declare(
+            manager
+            for manager in self._managers
+            if manager.component.dialect == "python" or self._runs(manager)
+        )
 
     async def _install_late(self, client: Client) -> None:
         late = (manager.manifests(manager.component.late) for manager in self._managers)
-        policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
-        await self._send(
-            client, [*policies, *(manifest for manifests in late for manifest in manifests)]
-        )
+        await self._send(client, [manifest for manifests in late for manifest in manifests])
 
     async def _send(self, client: Client, manifests: Sequence[Unstructured]) -> None:
         await apply_manifests(client, await self._base.to_install(client, manifests))

@@ -15,6 +15,7 @@ from capelin.embedded.management.environment import Environment, Settings
 from capelin.embedded.management.plan import (
     CheckVacant,
     FetchPrograms,
+    FetchProviderPrograms,
     Observed,
     StartSupervisor,
     Step,
@@ -24,7 +25,8 @@ from capelin.embedded.management.plan import (
     plan_up,
 )
 from capelin.embedded.management.providers import (
-    required_programs,
+    own_programs,
+    provider_programs,
     resolve_components,
     upstream_providers,
 )
@@ -35,9 +37,11 @@ from capelin.embedded.processes import Command, Process, ProcessSpec, Supervisor
 class UpView:
     """Watches the steps; this one shows nothing."""
 
-    def fetching(self, settings: Settings) -> AbstractContextManager[Binaries]:
+    def fetching(
+        self, step: FetchPrograms | FetchProviderPrograms
+    ) -> AbstractContextManager[Binaries]:
         """What fetches the programs, and shows how far it is, for as long as the block lasts."""
-        del settings
+        del step
         return nullcontext(Binaries())
 
     def progressed(self, status: Status) -> None:
@@ -96,11 +100,16 @@ async def carry_out(
     for step in steps:
         match step:
             case FetchPrograms(settings):
-                with view.fetching(settings) as binaries:
+                with view.fetching(step) as binaries:
                     await binaries.fetch(
-                        required_programs(
+                        own_programs(
                             settings.kubernetes_version, settings.providers, target=settings.target
                         )
+                    )
+            case FetchProviderPrograms(settings):
+                with view.fetching(step) as binaries:
+                    await binaries.fetch(
+                        provider_programs(settings.kubernetes_version, settings.providers)
                     )
             case CheckVacant(attachment, settings):
                 components = await resolve_components(

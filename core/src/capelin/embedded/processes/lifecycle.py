@@ -34,6 +34,9 @@ class Lifecycle:
     failures: int = 0
     retry_at: float = 0.0
     reason: str = ""
+    ends: int = 0
+    """How often it ended though nobody stopped it."""
+    last_end: str = ""
     _started_at: float = 0.0
     _ready_at: float | None = None
     _probing: asyncio.Task[None] | None = None
@@ -112,8 +115,10 @@ class Lifecycle:
                 # The next supervisor finds a record that cannot be removed, and that it is dead.
                 process.remove_record()
             self._ended()
-            self._failed(self._kill_reason or exited.reason)
+            self.ends, self.last_end = self.ends + 1, self._kill_reason or exited.reason
             self._kill_reason = ""
+            _LOGGER.warning("%s has ended and is started again: %s", process.name, self.last_end)
+            self._failed(self.last_end)
 
     async def _run_probes(self, process: Process, spec: ProcessSpec) -> None:
         while True:

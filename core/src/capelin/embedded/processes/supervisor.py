@@ -47,6 +47,10 @@ class ProcessState:
     pid: int | None
     reason: str
     log: Path
+    restarts: int = 0
+    """How often it ended by itself since this supervisor began."""
+    last_end: str = ""
+    """How it ended the last time."""
 
 
 class Supervisor:
@@ -145,6 +149,8 @@ class Supervisor:
                 pid=process.pid if process else None,
                 reason=lifecycle.reason if lifecycle else "",
                 log=log_path(self._folder, name),
+                restarts=lifecycle.ends if lifecycle else 0,
+                last_end=lifecycle.last_end if lifecycle else "",
             )
         return states
 
