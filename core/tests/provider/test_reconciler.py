@@ -110,6 +110,10 @@ class Events:
         return [f"{one.type} {one.reason}: {one.note}" for one in self.recorded]
 
 
+MADE = ["Normal Provisioned: it has been made", "Normal Ready: it is as it should be"]
+"""The events of a machine that is there."""
+
+
 class World:
     """A Cluster with a Machine and its box."""
 
@@ -360,6 +364,7 @@ async def test_a_provisioned_machine_has_its_id_its_status_and_a_finalizer(world
     version = again.metadata.resource_version
     _, again = await world.reconcile(Boxes(act))
     assert again.metadata.resource_version == version
+    assert world.events.lines == MADE
 
 
 async def test_a_provider_id_never_changes(world: World) -> None:
@@ -456,7 +461,7 @@ async def test_a_failure_becomes_a_condition_and_a_warning_and_is_raised(world: 
             await world.reconcile(Boxes(act))
     expected = "FileNotFoundError: no such box: /boxes/1"
     assert condition(await world.box(), "Ready") == ("Unknown", "ReconcileFailed", expected)
-    assert world.events.lines == [f"Warning ReconcileFailed: {expected}"]
+    assert world.events.lines == [*MADE, f"Warning ReconcileFailed: {expected}"]
     box = await world.box()
     assert box.status is not None
     assert box.status.ready

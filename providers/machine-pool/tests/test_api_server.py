@@ -87,6 +87,11 @@ async def test_a_pool_of_which_nothing_is_said_has_all_its_defaults(
         ),
         ({"rollingUpdate": {"maxSurge": "25"}}, "rollingUpdate.maxSurge"),
         ({"rollingUpdate": {"maxUnavailable": -1}}, "rollingUpdate.maxUnavailable"),
+        ({"rollingUpdate": {"maxSurge": 0}}, "no machine could ever be replaced"),
+        (
+            {"rollingUpdate": {"maxSurge": "0%", "maxUnavailable": "00%"}},
+            "no machine could ever be replaced",
+        ),
         ({"rollingUpdate": {"deletePolicy": "Slowest"}}, "Unsupported value"),
         ({"backend": "Hosts"}, "Unsupported value"),
         ({"providerIDList": [""]}, "at least 1"),

@@ -27,6 +27,7 @@ from capelin_machine_pool.plan import (
     needs_owner,
     next_changes,
     next_pool_step,
+    step_events,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -372,6 +373,21 @@ def test_a_pool_without_its_bootstrap_config_does_nothing() -> None:
     unknown = desired(3, None)
     assert is_settled(unknown, [])
     assert next_pool_step(unknown, ObservedPool([], {}), START) == PoolStep((), (), 15)
+
+
+def test_the_events_of_a_step_say_which_machines_go_and_why() -> None:
+    machines = [capelin_machine("v1") for _ in range(6)]
+    for number, machine in enumerate(machines):
+        machine.metadata.name = f"m{number}"
+        machine.metadata.labels[REVISION_LABEL] = "r0" if number < 5 else "r1"
+    observed = ObservedPool(machines, {})
+    step = PoolStep(("m0", "m1", "m2", "m3", "m5"), (None, None), 2)
+    assert step_events(desired(3), observed, step) == [
+        ("RollingOut", "deleting m0, m1, m2 and 1 more, which are outdated"),
+        ("ScalingDown", "deleting m5, which are too many"),
+        ("MachinesCreated", "created 2 of 3 machines"),
+    ]
+    assert step_events(desired(3), observed, PoolStep((), (), 2)) == []
 
 
 def test_new_machines_are_spread_over_the_failure_domains() -> None:

@@ -11,6 +11,7 @@ from capelin.provider.installation import ENTRY_POINTS, Provider
 
 if TYPE_CHECKING:
     from capelin.provider.blocked import Blocked
+    from capelin.provider.changes import Change
     from capelin.provider.context import (
         ControlPlaneContext,
         InfraClusterContext,
@@ -49,7 +50,15 @@ if TYPE_CHECKING:
     )
     from capelin.provider.reconciler import RECONCILE_FAILED, WAITING_FOR_OWNER, ProviderReconciler
 
-_MODULES = ("blocked", "fields", "context", "reconciler", "control_plane", "infrastructure")
+_MODULES = (
+    "blocked",
+    "changes",
+    "fields",
+    "context",
+    "reconciler",
+    "control_plane",
+    "infrastructure",
+)
 """Where the names are, those first that need little."""
 
 
@@ -71,6 +80,7 @@ __all__ = [
     "TEMPLATE",
     "WAITING_FOR_OWNER",
     "Blocked",
+    "Change",
     "ControlPlaneContext",
     "ControlPlaneInitialization",
     "ControlPlaneReconciler",

@@ -20,6 +20,7 @@ class ControlPlaneReconciler(ProviderReconciler[KindT], Generic[KindT]):
     context_type: ClassVar[type[ProviderContext[Any]]] = ControlPlaneContext
     status_base: ClassVar[type[Model]] = ControlPlaneStatus
     ready_condition: ClassVar[str] = AVAILABLE
+    milestone: ClassVar[str] = "Initialized"
     has_template: ClassVar[bool] = True
 
     @abstractmethod

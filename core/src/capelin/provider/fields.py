@@ -39,9 +39,18 @@ _READY = Column("Ready", '.status.conditions[?(@.type=="Ready")].status')
 _PROVIDER_ID = Column("ProviderID", ".spec.providerID")
 
 
-def definition(*columns: Column, contracts: tuple[str, ...] = CONTRACTS) -> Definition:
+def definition(
+    *columns: Column,
+    contracts: tuple[str, ...] = CONTRACTS,
+    short_names: tuple[str, ...] = (),
+) -> Definition:
     """The definition of a provider's kind: its contract, its category, its columns, its age."""
-    return Definition(contracts=contracts, columns=(*columns, _AGE), categories=("cluster-api",))
+    return Definition(
+        contracts=contracts,
+        columns=(*columns, _AGE),
+        short_names=short_names,
+        categories=("cluster-api",),
+    )
 
 
 INFRA_CLUSTER = definition(_CLUSTER, _READY)

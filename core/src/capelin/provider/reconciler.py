@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
-from capelin.api import BaseObject, Model, Object, Template
+from capelin.api import BaseObject, Condition, Model, Object, Template
 from capelin.api.capi import Cluster, Machine
 from capelin.client import Client, Conflict, NotFound, WorkloadClients
 from capelin.contract import DELETING, READY, ConditionSpec, cluster_of, named_by, owner_of, paused
@@ -28,6 +28,7 @@ from capelin.controller import (
     Watches,
 )
 from capelin.provider.blocked import Blocked, describe, root_cause
+from capelin.provider.changes import Change, changes
 from capelin.provider.context import ProviderContext, StatusDraft
 from capelin.provider.fields import template_of
 
@@ -101,6 +102,8 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
     ready_condition: ClassVar[str] = READY
     has_template: ClassVar[bool] = False
     """Whether its contract wants a kind `...Template`, which ClusterClasses refer to."""
+    milestone: ClassVar[str] = "Provisioned"
+    """The reason of the event that says that the object was made."""
     paused_retry_seconds: ClassVar[float | None] = None
     """When to look again at a paused object, if nothing watched tells that the pause is over."""
 
@@ -158,6 +161,10 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         """The status to begin with: what was read, and what is always so."""
         return obj.status or _status_type(type(obj))()
 
+    def is_reported(self, obj: KindT, change: Change) -> bool:  # noqa: ARG002
+        """Whether a change becomes an event: it is a write, for each of a thousand machines."""
+        return True
+
     async def on_paused(self, ctx: Any, obj: KindT, /) -> None:
         """Stop working on an object that is paused; by default there is nothing to stop."""
 
@@ -169,6 +176,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
             return Done()
         cluster = await self.find_cluster(ctx.client, obj)
         draft = StatusDraft(obj, self.base_status(obj))
+        was_made = self.is_initialized(obj.status)
         step = gate(obj, cluster, self.finalizer)
         if isinstance(step, Paused):
             return await self._pause(ctx, obj, cluster, step, draft)
@@ -192,7 +200,19 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
             await ctx.remove_finalizer(obj, cast("str", self.finalizer))
         else:
             await self._send(ctx, draft)
+        self._report(ctx, obj, draft, was_made=was_made)
         return result
+
+    def _report(self, ctx: Context, obj: KindT, draft: StatusDraft, *, was_made: bool) -> None:
+        status: Any = obj.status
+        made = [Change("Normal", self.milestone, "it has been made")]
+        after: list[Condition] = getattr(status, "conditions", [])
+        for change in (
+            *(made if self.is_initialized(status) and not was_made else ()),
+            *changes(draft.before, after, self.ready_condition),
+        ):
+            if self.is_reported(obj, change):
+                ctx.event(obj, change.type, change.reason, change.message)
 
     async def _take(
         self,

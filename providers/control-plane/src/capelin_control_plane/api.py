@@ -388,6 +388,7 @@ def _condition(type_: str) -> str:
             Column("Replicas", ".spec.replicas", "integer"),
             Column("Ready", ".status.readyReplicas", "integer"),
             Column("Up-to-date", ".status.upToDateReplicas", "integer"),
+            Column("Endpoint", ".spec.controlPlaneEndpoint.host"),
             Column("Paused", _condition("Paused"), priority=10),
             Column("Age", ".metadata.creationTimestamp", "date"),
             Column("Version", ".spec.version"),

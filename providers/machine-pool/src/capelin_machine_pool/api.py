@@ -1,5 +1,6 @@
 """API types of the infrastructure provider."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -60,8 +61,11 @@ class Taint(Model):
     """Taint of a Node."""
 
     key: Annotated[str, MinLen(1), MaxLen(253)]
+    """Key of the taint."""
     value: Annotated[str, MaxLen(63)] = ""
+    """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    """What happens to pods that do not tolerate it."""
 
 
 class Faults(Model):
@@ -101,6 +105,7 @@ class Simulated(Model):
     startup_jitter_seconds: Seconds = 1
     """Additional seconds, from none to this many. The machine's name decides how many."""
     faults: Faults = Faults()
+    """Faults that some of the machines get."""
 
 
 class MachineTemplateSpec(Model):
@@ -122,6 +127,17 @@ class RollingUpdate(Model):
     delete_policy: Literal["Oldest", "Newest", "Random"] = "Oldest"
     """Which of otherwise equal machines is deleted first."""
 
+    rules = (
+        rule(
+            # The API server evaluates the rule on the default before it fills it.
+            "!has(self.maxSurge) || !has(self.maxUnavailable)"
+            " || !string(self.maxSurge).matches('^0+%?$')"
+            " || !string(self.maxUnavailable).matches('^0+%?$')",
+            "maxSurge and maxUnavailable are both zero: no machine could ever be replaced",
+            field_path=".maxUnavailable",
+        ),
+    )
+
 
 class MachinePoolTemplateSpec(MachineTemplateSpec):
     """Settings shared by CapelinMachinePool and its template."""
@@ -138,9 +154,13 @@ class PoolInstance(Model):
     """Observed state of one machine of a pool."""
 
     instance_name: DNSSubdomain
+    """Name of its CapelinMachine."""
     provider_id: ProviderID | None = None
+    """What its Node is known by."""
     version: Annotated[str, MaxLen(256)] | None = None
+    """Kubernetes version of its Node."""
     ready: bool = False
+    """Whether it runs."""
 
 
 class MachinePoolStatus(InfraMachinePoolStatus):
@@ -166,7 +186,7 @@ class MachineTemplateStatus(Model):
     """Resources of one machine made from this template."""
 
 
-@kind(group=GROUP, version=VERSION, definition=INFRA_CLUSTER)
+@kind(group=GROUP, version=VERSION, definition=replace(INFRA_CLUSTER, short_names=("capelincl",)))
 class CapelinCluster(Object[ClusterSpec, InfraClusterStatus]):
     """Infrastructure of a cluster."""
 
@@ -182,6 +202,7 @@ class CapelinClusterTemplate(Template[ClusterTemplateSpec]):
     definition=definition(
         *(column for column in INFRA_CLUSTER.columns if column.name != "Age"),
         Column("Replicas", ".status.replicas", "integer"),
+        short_names=("capelinmp",),
     ),
 )
 class CapelinMachinePool(Object[MachinePoolSpec, MachinePoolStatus]):
@@ -193,7 +214,7 @@ class CapelinMachinePoolTemplate(Template[MachinePoolTemplateSpec]):
     """Template of CapelinMachinePools, for a ClusterClass."""
 
 
-@kind(group=GROUP, version=VERSION, definition=INFRA_MACHINE)
+@kind(group=GROUP, version=VERSION, definition=replace(INFRA_MACHINE, short_names=("capelinma",)))
 class CapelinMachine(Object[MachineSpec, InfraMachineStatus]):
     """A machine."""
 

@@ -46,6 +46,8 @@ _MAX_DELETIONS = 50
 core get in each other's way."""
 _DELETION_COUNTS_FOR = timedelta(minutes=1)
 """A Machine that takes longer waits for its pods and does not hold up the others."""
+_NAMED = 3
+"""Machines that an event names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,43 @@ def next_pool_step(desired: DesiredPool, observed: ObservedPool, now: datetime) 
     domains = _next_failure_domains(desired, machines, changes.create)
     # The Machines of a pool are not watched: look again to see whether their Nodes are ready.
     return PoolStep(changes.delete, domains, SOON)
+
+
+def step_events(
+    desired: DesiredPool, observed: ObservedPool, step: PoolStep
+) -> list[tuple[str, str]]:
+    """The reasons and messages of the events about a step."""
+    revision = desired.revision or ""
+    gone = [machine for machine in observed.machines if machine.name in step.delete]
+    groups = (
+        ("MachinesReplaced", "lost their Nodes", [one for one in gone if is_lost(one)]),
+        (
+            "RollingOut",
+            "are outdated",
+            [one for one in gone if not is_lost(one) and not has_revision(one, revision)],
+        ),
+        (
+            "ScalingDown",
+            "are too many",
+            [one for one in gone if not is_lost(one) and has_revision(one, revision)],
+        ),
+    )
+    events = [
+        (reason, f"deleting {_names(machines)}, which {why}")
+        for reason, why, machines in groups
+        if machines
+    ]
+    if step.create:
+        count = len(step.create)
+        events.append(("MachinesCreated", f"created {count} of {desired.limits.replicas} machines"))
+    return events
+
+
+def _names(machines: Sequence[CapelinMachine]) -> str:
+    """A few names, and how many more there are."""
+    names = sorted(machine.name for machine in machines)
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def next_changes(

@@ -3,10 +3,12 @@
 import pytest
 from capelin.api.capi import Cluster, Machine
 from capelin.client import Client
-from capelin.contract import find_condition
-from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool
+from capelin.contract import CLUSTER_NAME_LABEL, find_condition
+from capelin.controller import ObjectKey
+from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolSpec
+from capelin_machine_pool.reconcilers.pools import waiting_pools
 
-from .fake_core import NAME, NEW, OLD, World
+from .fake_core import NAME, NEW, OLD, World, context_for
 
 
 @pytest.fixture
@@ -29,6 +31,21 @@ async def test_a_machine_that_a_health_check_gave_up_is_replaced(world: World) -
     assert machine.metadata.deletion_timestamp is not None
     await world.settle(3, OLD)
     assert given_up not in world.cloud.instances
+
+
+async def test_a_pool_that_waits_for_its_control_plane_is_looked_at_when_that_answers(
+    world: World,
+) -> None:
+    ctx = context_for(world.client)
+    cluster = await world.client.get(Cluster, NAME, world.namespace)
+    assert await waiting_pools(ctx, cluster) == [], "it has its machines"
+    labels = {CLUSTER_NAME_LABEL: NAME}
+    new = CapelinMachinePool.of("new", world.namespace, spec=MachinePoolSpec())
+    new.metadata.labels.update(labels)
+    await world.client.create(new)
+    assert await waiting_pools(ctx, cluster) == [ObjectKey(world.namespace, "new")]
+    cluster.status.initialization.control_plane_initialized = False
+    assert await waiting_pools(ctx, cluster) == []
 
 
 async def test_an_instance_that_is_gone_is_replaced(world: World) -> None:

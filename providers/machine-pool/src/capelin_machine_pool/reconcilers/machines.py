@@ -27,7 +27,7 @@ from capelin.contract import (
     secret_name,
 )
 from capelin.controller import After, Context, Done, For, ObjectKey, Reconciler, Result, Watches
-from capelin.provider import Blocked, InfraMachineContext, InfraMachineReconciler
+from capelin.provider import Blocked, Change, InfraMachineContext, InfraMachineReconciler
 
 from capelin_machine_pool.api import CapelinMachine, CapelinMachineTemplate, MachineTemplateStatus
 from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
@@ -113,6 +113,10 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     ) -> Blocked | None:
         """The cluster's infrastructure, a version and, outside a pool, bootstrap data."""
         return machine_waits_for(obj, cluster, owner)
+
+    def is_reported(self, obj: CapelinMachine, change: Change) -> bool:
+        """What goes well in a pool is reported by the pool."""
+        return change.type == "Warning" or not is_in_pool(obj)
 
     async def reconcile_normal(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
         """Have the backend run the machine."""

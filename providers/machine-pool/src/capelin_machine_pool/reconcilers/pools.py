@@ -8,11 +8,32 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from capelin.api.capi import Machine, MachinePool
+from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.client import Client, Forbidden
-from capelin.contract import DELETING, ConditionSpec, named_by, reference_to, served_resource
-from capelin.controller import After, Context, Done, ObjectKey, Owns, Permission, Result
-from capelin.provider import Blocked, InfraMachinePoolContext, InfraMachinePoolReconciler
+from capelin.contract import (
+    CLUSTER_NAME_LABEL,
+    DELETING,
+    ConditionSpec,
+    named_by,
+    reference_to,
+    served_resource,
+)
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    ObjectKey,
+    Owns,
+    Permission,
+    Result,
+    Watches,
+)
+from capelin.provider import (
+    Blocked,
+    Change,
+    InfraMachinePoolContext,
+    InfraMachinePoolReconciler,
+)
 
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolStatus
 from capelin_machine_pool.desired import (
@@ -30,6 +51,7 @@ from capelin_machine_pool.plan import (
     machine_info,
     needs_owner,
     next_pool_step,
+    step_events,
 )
 from capelin_machine_pool.status import (
     BOOTSTRAP_CONFIG_FORBIDDEN,
@@ -45,11 +67,23 @@ _CONCURRENCY = 20
 """Requests in flight when machines are created or deleted."""
 
 
+async def waiting_pools(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
+    """The pools that have waited for a cluster's control plane. Others do not depend on it."""
+    if not cluster.status.initialization.control_plane_initialized:
+        return []
+    labels = {CLUSTER_NAME_LABEL: cluster.name}
+    return [
+        ObjectKey(pool.namespace or "", pool.name)
+        async for pool in ctx.client.iterate(CapelinMachinePool, cluster.namespace, labels=labels)
+        if not (pool.status and pool.status.initialization.provisioned)
+    ]
+
+
 class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     """Reconciles CapelinMachinePools."""
 
     finalizer = FINALIZER
-    watches = (Owns(CapelinMachine, deletes=True),)
+    watches = (Owns(CapelinMachine, deletes=True), Watches(Cluster, to=waiting_pools))
     permissions = (
         Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
         # Others have to be allowed by whoever installs their bootstrap provider.
@@ -64,6 +98,10 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         kind = CapelinMachine.resource.kind
         status = obj.status or MachinePoolStatus()
         return status.model_copy(update={"infrastructure_machine_kind": kind})
+
+    def is_reported(self, obj: CapelinMachinePool, change: Change) -> bool:  # noqa: ARG002
+        """A pool that is not ready has new machines, or machines that report what ails them."""
+        return change.type == "Normal"
 
     async def reconcile(self, ctx: Context, obj: CapelinMachinePool) -> Result:
         """Reconcile a pool, or wait: every change of each of its machines asks for it."""
@@ -90,6 +128,8 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         if step.delete or step.create:
             await ctx.send_status()
             await _apply(ctx.client, obj, desired, step)
+            for reason, message in step_events(desired, observed, step):
+                ctx.event(obj, "Normal", reason, message)
         return After(step.requeue_after)
 
     async def reconcile_delete(
