@@ -1,6 +1,9 @@
 """What the doctor thinks of machines."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from capelin_infra.doctor import MachineFacts, judge, this_machine
@@ -9,6 +12,7 @@ FIT = MachineFacts(
     system="linux",
     memory_bytes=8_000_000_000,
     free_bytes=50_000_000_000,
+    fullest=Path("/cache"),
     writable=True,
     loopback=True,
     open_files=65536,
@@ -57,3 +61,25 @@ def test_this_machine_can_be_looked_at() -> None:
     assert machine.memory_bytes > 0
     assert machine.free_bytes > 0
     assert machine.loopback
+
+
+def test_the_fullest_of_the_file_systems_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    free = {small: 20_000_000, large: 68_000_000_000}
+    for path in free:
+        path.mkdir()
+
+    def usage(path: Path) -> SimpleNamespace:
+        # The cache may have a folder of its own in there.
+        return SimpleNamespace(free=free[small if small in (path, *path.parents) else large])
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(large))
+    monkeypatch.setenv("XDG_STATE_HOME", str(small))
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    machine = this_machine()
+    assert machine.free_bytes == 20_000_000
+    assert any(
+        finding.verdict == "poor" and str(small) in finding.what for finding in judge(machine)
+    )

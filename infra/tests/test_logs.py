@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from capelin.embedded.management import Environment
 from capelin.errors import MissingError
-from capelin_infra.logs import LogQuery, Tail, by_time, print_logs
+from capelin_infra.logs import LogQuery, Tail, begin_of, by_time, print_logs
+
+from .command import capelin
 
 
 @pytest.fixture
@@ -81,3 +83,25 @@ def test_new_lines_are_printed_once_also_after_a_rotation(tmp_path: Path) -> Non
     assert list(tail.new()) == []
     path.write_text("a\n")
     assert list(tail.new()) == ["a"]
+
+
+def test_what_is_older_is_left_out() -> None:
+    now = datetime.now(UTC)
+    old, new = now - timedelta(minutes=10), now - timedelta(seconds=10)
+    log = [f"{old:%Y-%m-%dT%H:%M:%SZ} old", "its trace", f"{new:%Y-%m-%dT%H:%M:%SZ} new", "trace"]
+    assert by_time([log, ["no time"]], begin_of("1m30s").timestamp()) == log[2:]
+
+
+async def test_all_lines_since_a_moment(environment: Environment) -> None:
+    now = datetime.now(UTC)
+    lines = [f"{now:%Y-%m-%dT%H:%M:%SZ} {number}\n" for number in range(30)]
+    (environment.processes / "etcd.log").write_text("".join(lines))
+    out = io.StringIO()
+    await print_logs(LogQuery(environment.name, ("etcd",), lines=None, since=begin_of("1m")), out)
+    assert out.getvalue() == "".join(lines)
+
+
+def test_what_is_no_duration_is_refused(tmp_path: Path) -> None:
+    ended = capelin("logs", "--since", "yesterday", "-e", "lab", home=tmp_path)
+    assert ended.returncode == 2
+    assert "write it as 1h30m, 90s" in ended.stderr.replace("\n", " ")

@@ -12,6 +12,7 @@ from capelin_infra.topology import (
     ScaleOptions,
     new_cluster,
     parse_variables,
+    patch_text,
     scale_patch,
     upgrade_patch,
 )
@@ -125,3 +126,14 @@ def test_a_variable_that_the_class_does_not_have_is_refused_with_those_that_it_h
         InvalidInputError, match="Its variables: backend, etcdReplicas, exposure, machines"
     ):
         new_cluster("demo", "default", "v1.34.4", wrong, demo_class())
+
+
+def test_a_dry_run_prints_the_patch_and_nothing_of_the_object() -> None:
+    made = Cluster.read({"metadata": {"name": "demo", "namespace": "team", "uid": "1"}})
+    text = patch_text(made, upgrade_patch("v1.35.0"))
+    first, *rest = text.splitlines()
+    assert first == (
+        "# kubectl patch cluster demo -n team --type=json -p "
+        """'[{"op":"replace","path":"/spec/topology/version","value":"v1.35.0"}]'"""
+    )
+    assert rest == ["- op: replace", "  path: /spec/topology/version", "  value: v1.35.0"]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import yaml
-from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
 from capelin.client import AlreadyExists, Client
@@ -29,6 +28,7 @@ from capelin_infra.topology import (
     check_cluster_name,
     known_versions,
     new_cluster,
+    patch_text,
     scale_patch,
     topology_version,
     upgrade_patch,
@@ -75,7 +75,7 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         if run.dry_run:
             if cluster_class.uid:
                 await client.create(manifest, dry_run=True)
-            _print(manifest)
+            _print(yaml.safe_dump(manifest, sort_keys=False))
             return
         if known:
             await _fetch_programs(version)
@@ -97,7 +97,7 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
     async with client_of(find_environment(which.environment)) as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         if run.dry_run:
-            _print({"delete": f"Cluster {cluster.namespace}/{cluster.name}"})
+            _print(f"delete: Cluster {cluster.namespace}/{cluster.name}\n")
             return
         await client.delete(Cluster, which.name, which.namespace, uid=cluster.uid)
         progress = partial(deletion_progress, client, cluster)
@@ -166,14 +166,12 @@ async def _bring_class(environment: Environment, client: Client, namespace: str)
 async def _patch(
     client: Client, cluster: Cluster, operations: list[Operation], *, dry_run: bool
 ) -> None:
+    # In a dry run the API server says whether it would take the patch.
+    await client.patch(
+        Cluster, cluster.name, cluster.namespace, operations, type="json", dry_run=dry_run
+    )
     if dry_run:
-        patched = await client.patch(
-            Cluster.resource, cluster.name, cluster.namespace, operations, type="json", dry_run=True
-        )
-        patched["metadata"].pop("managedFields", None)
-        _print({key: value for key, value in patched.items() if key != "status"})
-    else:
-        await client.patch(Cluster, cluster.name, cluster.namespace, operations, type="json")
+        _print(patch_text(cluster, operations))
 
 
 async def _until_ready(client: Client, which: ClusterName, run: RunOptions, title: str) -> None:
@@ -204,5 +202,5 @@ async def _followed(
         line.detail = ""
 
 
-def _print(manifest: Unstructured) -> None:
-    print(yaml.safe_dump(manifest, sort_keys=False), end="")  # noqa: T201 - asked for
+def _print(text: str) -> None:
+    print(text, end="")  # noqa: T201 - asked for

@@ -45,6 +45,8 @@ class MachineFacts:
     system: str
     memory_bytes: int
     free_bytes: int
+    fullest: Path
+    """The folder, of programs or of environments, on whose file system so much is free."""
     writable: bool
     loopback: bool
     open_files: int
@@ -88,8 +90,8 @@ def judge(machine: MachineFacts) -> list[Finding]:
         ),
         _enough(
             machine.free_bytes >= 3 * _GIGABYTE,
-            f"{machine.free_bytes / _GIGABYTE:.1f} GB of disk are free",
-            "Programs and data take up to 3 GB: make room, or set XDG_CACHE_HOME elsewhere.",
+            f"{machine.free_bytes / _GIGABYTE:.1f} GB of disk are free for {machine.fullest}",
+            "Up to 3 GB are needed: make room, or set XDG_CACHE_HOME or XDG_STATE_HOME.",
         ),
         _enough(
             machine.open_files >= 4096,
@@ -122,14 +124,17 @@ def this_machine() -> MachineFacts:
         program for program in asked if f"{program.component.name}@{program.version}" not in entries
     ]
     folder = _existing(state_folder())
+    # Programs and environments may be on different file systems.
+    free = {
+        path: shutil.disk_usage(_existing(path)).free
+        for path in (Binaries().cache.root, state_folder())
+    }
+    fullest = min(free, key=lambda path: free[path])
     return MachineFacts(
         system=sys.platform,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        # Programs and environments may be on different file systems.
-        free_bytes=min(
-            shutil.disk_usage(_existing(path)).free
-            for path in (Binaries().cache.root, state_folder())
-        ),
+        free_bytes=free[fullest],
+        fullest=fullest,
         writable=os.access(folder, os.W_OK),
         loopback=_can_listen(),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 
+from capelin.api import parse_duration
 from capelin.embedded.management import Environment
 from capelin.errors import MissingError
 
@@ -30,8 +31,20 @@ class LogQuery:
     names: tuple[str, ...] = ()
     """A component of the environment; a cluster; or a cluster and one of its components."""
     namespace: str = "default"
-    lines: int = 20
+    lines: int | None = 20
+    """How many of the last lines of each; None is all of them."""
+    since: datetime | None = None
+    """Leave out what is older."""
     follow: bool = False
+
+
+def begin_of(since: str) -> datetime:
+    """The moment that is so long ago.
+
+    Raises:
+        ValueError: if it is no duration.
+    """
+    return datetime.now(UTC) - parse_duration(since)
 
 
 async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
@@ -43,7 +56,8 @@ async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
     stream = out or sys.stdout
     files = _files(find_environment(query.environment), query)
     tails = [Tail(path, name if len(files) > 1 else "") for name, path in files.items()]
-    for line in by_time(tail.last(query.lines) for tail in tails):
+    begin = query.since.timestamp() if query.since is not None else 0.0
+    for line in by_time((tail.last(query.lines) for tail in tails), begin):
         stream.write(f"{line}\n")
     while query.follow:
         for line in by_time(tail.new() for tail in tails):
@@ -52,8 +66,8 @@ async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def by_time(logs: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of several logs in the order of their times.
+def by_time(logs: Iterable[Iterable[str]], begin: float = 0.0) -> list[str]:
+    """The lines of several logs since a moment, in the order of their times.
 
     A line without a time, as in a trace, stays behind the one before it.
     """
@@ -64,7 +78,7 @@ def by_time(logs: Iterable[Iterable[str]]) -> list[str]:
             last = _time_of(line) or last
             timed.append((last, line))
     # Stable: lines of one log stay in their order.
-    return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
+    return [line for time, line in sorted(timed, key=lambda pair: pair[0]) if time >= begin]
 
 
 def _time_of(line: str) -> float | None:
@@ -94,7 +108,7 @@ class Tail:
         self._prefix = f"{name}: " if name else ""
         self._read = 0
 
-    def last(self, lines: int) -> Iterator[str]:
+    def last(self, lines: int | None) -> Iterator[str]:
         """The last lines that there are now."""
         with self._path.open(errors="replace") as file:
             tail = deque(file, maxlen=lines)

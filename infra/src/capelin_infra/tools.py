@@ -39,7 +39,11 @@ async def prepare_tool(
         kubeconfigs += sorted((found.folder / "kubeconfigs").glob("*.*"))
     version = settings.kubernetes_version or DEFAULT_KUBERNETES
     program = await Binaries().path(tool, version if tool == "kubectl" else None)
-    return program, {"KUBECONFIG": os.pathsep.join(map(str, kubeconfigs))}
+    variables = {"KUBECONFIG": os.pathsep.join(map(str, kubeconfigs))}
+    if tool == "clusterctl":
+        # It is the one that belongs to this Cluster API: a newer one is no reason to go online.
+        variables["CLUSTERCTL_DISABLE_VERSIONCHECK"] = "true"
+    return program, variables
 
 
 def run_tool(program: Path, arguments: Sequence[str], variables: dict[str, str]) -> None:

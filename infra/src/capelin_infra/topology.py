@@ -1,5 +1,6 @@
 """The topology of a Cluster: what to create and what to patch. Nothing is sent."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -162,6 +163,14 @@ def scale_patch(cluster: Cluster, options: ScaleOptions) -> list[Operation]:
         operations.append({"op": "test", "path": f"{path}/name", "value": name})
         operations.append({"op": "add", "path": f"{path}/replicas", "value": options.workers})
     return operations
+
+
+def patch_text(cluster: Cluster, operations: Sequence[Operation]) -> str:
+    """A JSON patch in YAML, with the command that would send it."""
+    namespace = f" -n {cluster.namespace}" if cluster.namespace else ""
+    patch = json.dumps([*operations], separators=(",", ":"))
+    command = f"kubectl patch cluster {cluster.name}{namespace} --type=json -p '{patch}'"
+    return f"# {command}\n{yaml.safe_dump([*operations], sort_keys=False)}"
 
 
 def known_versions(control_plane_kind: str | None) -> Sequence[str]:

@@ -227,14 +227,36 @@ def logs(
     environment: Environment = "",
     namespace: Namespace = "default",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option(min=0, help="How many of the last lines of each.")] = 20,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="How many of the last lines of each; else 20, or all with --since.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Leave out what is older, as 90s, 10m or 2h.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Print logs: of the environment, of one component, or of a cluster's control plane."""
-    from capelin_infra.logs import LogQuery, print_logs
+    from capelin_infra.logs import LogQuery, begin_of, print_logs
 
     if len(names or []) > 2:
         raise typer.BadParameter("name a cluster and a component at most")
-    run(print_logs(LogQuery(environment, tuple(names or ()), namespace, lines, follow)))
+    try:
+        begin = None if since is None else begin_of(since)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--since") from error
+    if lines is None and begin is None:
+        lines = 20
+    query = LogQuery(environment, tuple(names or ()), namespace, lines, begin, follow)
+    run(print_logs(query))
 
 
 def stop(*, environment: Environment = "") -> None:
