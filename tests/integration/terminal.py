@@ -67,6 +67,11 @@ class Screen:
         """The lines without colours."""
         return Text.from_ansi(self.ansi).plain
 
+    @property
+    def words(self) -> str:
+        """The text as if no line had been too long."""
+        return " ".join(self.text.split())
+
 
 @dataclass
 class Running:
@@ -78,8 +83,8 @@ class Running:
 
     async def shows(self, words: str) -> None:
         """Wait until the screen shows some words."""
-        await until(lambda: words in self.screen.text or self.ended.is_set())
-        assert words in self.screen.text, self.screen.text
+        await until(lambda: words in self.screen.words or self.ended.is_set())
+        assert words in self.screen.words, self.screen.text
 
     async def finish(self) -> str:
         """Wait until it ends well; what the screen shows then."""
@@ -94,7 +99,10 @@ class Terminal:
     """Where a person types commands, one after the other."""
 
     variables: Mapping[str, str]
-    pictures: Path
+    pictures: Path | None
+    """The folder for pictures, if somebody wants them."""
+    shown: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What pictures show instead of folders of the test."""
 
     async def start(self, *arguments: str) -> Running:
         """Begin a command; `capelin` is the one of these tests."""
@@ -120,9 +128,16 @@ class Terminal:
 
     def picture(self, name: str, command: str, screen: Screen) -> None:
         """Keep a picture of a screen, with the command above it."""
-        console = Console(record=True, file=io.StringIO(), width=WIDTH)
+        if self.pictures is None:
+            return
+        ansi = screen.ansi
+        for folder, shown in self.shown.items():
+            ansi = ansi.replace(folder, shown)
+        text = Text.from_ansi(ansi)
+        width = max(len(command) + 2, *map(len, text.plain.splitlines()))
+        console = Console(record=True, file=io.StringIO(), width=width + 1)
         console.print(Text(f"$ {command}", "bold"))
-        console.print(Text.from_ansi(screen.ansi))
+        console.print(text)
         self.pictures.mkdir(parents=True, exist_ok=True)
         console.save_svg(str(self.pictures / f"{name}.svg"), title=command)
 

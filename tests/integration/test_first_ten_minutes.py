@@ -19,13 +19,8 @@ from .homes import Home
 from .terminal import Terminal
 
 PICTURES = "CAPELIN_PICTURES"
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        PICTURES not in os.environ,
-        reason=f"{PICTURES} names no folder for the pictures of the tour",
-    ),
-]
+"""Names the folder that gets the pictures of the tour; without it there are none."""
+pytestmark = pytest.mark.timeout(900)
 
 NEW = TESTED_KUBERNETES[-1]
 EXTENSION = """
@@ -50,9 +45,10 @@ serve(ext)
 @pytest.fixture
 def terminal(home: Home, tmp_path: Path) -> Terminal:
     """A terminal of a user with a kubeconfig of their own."""
-    pictures = Path(os.environ[PICTURES])
+    pictures = Path(os.environ[PICTURES]) if PICTURES in os.environ else None
     variables = {**home.variables, "KUBECONFIG": str(tmp_path / "user" / "config")}
-    return Terminal(variables, pictures)
+    shown = {str(tmp_path / "user"): "~/.kube", str(home.folder): "~/.local/state"}
+    return Terminal(variables, pictures, shown)
 
 
 async def step(terminal: Terminal, name: str, *arguments: str) -> str:
@@ -98,10 +94,17 @@ async def test_the_first_ten_minutes(home: Home, terminal: Terminal, tmp_path: P
     )
     logs = await step(terminal, "04-logs", *demo, "logs", "deployment/web")
     assert "simulated by Capelin: nothing runs here" in logs
-    refused = await terminal.start(*demo, "exec", "deployment/web", "--", "true")
-    await refused.shows("simulated by Capelin: nothing runs here")
+    for refused in (
+        ("exec", "deployment/web", "--", "true"),
+        ("port-forward", "deployment/web", ":80"),
+    ):
+        running = await terminal.start(*demo, *refused)
+        await running.shows("simulated by Capelin: nothing runs here")
+    described = await step(terminal, "05-describe", "clusterctl", "describe", "cluster", "demo")
+    assert "CapelinControlPlane default/demo" in described
+    assert "New clusterctl version" not in described
 
-    for name, workers in (("05-scale-out", "2"), ("06-scale-in", "1")):
+    for name, workers in (("06-scale-out", "2"), ("07-scale-in", "1")):
         assert "✔ cluster demo scaled" in await step(
             terminal, name, "scale", "demo", "--workers", workers
         )
@@ -111,26 +114,29 @@ async def test_the_first_ten_minutes(home: Home, terminal: Terminal, tmp_path: P
     async with extension(tmp_path, certificates) as url:
         register = ("hooks", "register", url, "--name", "guard")
         assert "no-upgrades (BeforeClusterUpgrade)" in await step(
-            terminal, "07-register", *register
+            terminal, "08-register", *register
         )
         annotate = ("kubectl", "annotate", "cluster", "demo")
         await terminal.run(*annotate, "guard/no-upgrades=please")
         upgrade = await terminal.start("upgrade", "cluster", "demo")
         await upgrade.shows("forbids upgrades")
-        terminal.picture("08-blocked", "capelin upgrade cluster demo", upgrade.screen)
+        terminal.picture("09-blocked", "capelin upgrade cluster demo", upgrade.screen)
         await terminal.run(*annotate, "guard/no-upgrades-")
         assert f"upgraded to {NEW}" in await upgrade.finish()
-        terminal.picture("09-upgraded", "capelin upgrade cluster demo", upgrade.screen)
+        terminal.picture("10-upgraded", "capelin upgrade cluster demo", upgrade.screen)
         await terminal.run("hooks", "unregister", "guard")
     assert NEW in await terminal.run(*demo, "get", "nodes")
+    events = await terminal.run("kubectl", "get", "events")
+    for reason in ("Initialized", "MachinesCreated", "ScalingDown", "RollingOut", "RolledOut"):
+        assert reason in events
 
-    assert "✔ environment default stopped" in await step(terminal, "10-stop", "stop")
+    assert "✔ environment default stopped" in await step(terminal, "11-stop", "stop")
     left = [line for line in mentioning(home.folder, "environ") if "kubectl" not in line]
     assert left == []
     assert "stopped" in await terminal.run("status")
-    assert "✔ cluster demo" in await step(terminal, "11-start", "start")
-    await step(terminal, "12-status", "status", "--exit-code")
-    await step(terminal, "13-down", "down", "--yes")
+    assert "✔ cluster demo" in await step(terminal, "12-start", "start")
+    await step(terminal, "13-status", "status", "--exit-code")
+    await step(terminal, "14-down", "down", "--yes")
     user = yaml.safe_load((tmp_path / "user" / "config").read_text())
     assert user["contexts"] == []
     assert mentioning(home.folder, "environ") == []
