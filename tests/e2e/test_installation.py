@@ -207,7 +207,9 @@ async def control_plane_pods(client: Client) -> set[str]:
 def generated() -> Iterable[str]:
     """The arguments that make the cluster's manifests."""
     return (
-        *("generate", "cluster", NAME, "--infrastructure=capelin", f"--target-namespace={NAME}"),
+        *("generate", "cluster", NAME, f"--target-namespace={NAME}"),
+        # The charts are no part of its inventory, from which it would take the version.
+        f"--infrastructure=capelin:v{VERSION}",
         f"--kubernetes-version={KUBERNETES}",
         *("--control-plane-machine-count=1", "--worker-machine-count=2"),
     )
