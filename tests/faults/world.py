@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,8 @@ class ClusterUnderTest:
                 since = time.monotonic()
             elif time.monotonic() - since > allowed:
                 self.lies.append(
-                    f"{self.name}: Available for {allowed:g} s while no request was answered"
+                    f"{self.name}: Available for {allowed:g} s while no request was answered, at"
+                    f" {datetime.now(UTC):%H:%M:%S}"
                 )
                 since = None
 

@@ -45,7 +45,7 @@ _ROLLED_OUT: frozenset[Component] = frozenset(
 
 # The relay sends no new connections to an API server that is told to stop. Clients that have just
 # connected are served for this long. Those that keep their connections are then told to connect
-# anew, as long as watches of the API server itself take to end: about a quarter of a second.
+# anew, for as long as requests and watches of others take to end.
 _DELAY = "shutdown-delay-duration"
 _SHUTDOWN = {
     _DELAY: "2s",
