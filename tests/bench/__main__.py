@@ -19,14 +19,7 @@ from rich.table import Table
 
 from tests.bench.rows import Row
 
-BENCHMARKS = (
-    "environment",
-    "controller",
-    "control_plane",
-    "machine_pool",
-    "runtime_hooks",
-    "lifecycle",
-)
+BENCHMARKS = ("environment", "controller", "control_plane", "machine_pool", "runtime_hooks")
 
 
 def machine() -> dict[str, Any]:
