@@ -99,8 +99,7 @@ class Terminal:
     """Where a person types commands, one after the other."""
 
     variables: Mapping[str, str]
-    pictures: Path | None
-    """The folder for pictures, if somebody wants them."""
+    pictures: Path
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """What pictures show instead of folders of the test."""
 
@@ -128,8 +127,6 @@ class Terminal:
 
     def picture(self, name: str, command: str, screen: Screen) -> None:
         """Keep a picture of a screen, with the command above it."""
-        if self.pictures is None:
-            return
         ansi = screen.ansi
         for folder, shown in self.shown.items():
             ansi = ansi.replace(folder, shown)
