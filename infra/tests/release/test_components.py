@@ -241,7 +241,7 @@ async def test_variables_have_defaults_and_the_provider_s_prefix(name: str) -> N
 
 def test_permissions_are_those_that_the_reconcilers_declare() -> None:
     for name, provider in PROVIDERS.items():
-        assert read_yaml(CHARTS[name].files["files/rules.yaml"]) == provider.rules
+        assert read_yaml(CHARTS[name].files["files/rules.yaml"]) == list(provider.rules)
 
 
 def test_no_object_is_stored_in_a_version_that_has_to_be_migrated() -> None:

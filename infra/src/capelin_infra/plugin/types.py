@@ -160,7 +160,7 @@ class WorkloadClusterState(WorkloadClusterInputs):
     """Whether all of it was as desired when it was last looked at."""
 
 
-class AdmissionCheckInputs(Model):
+class AdmissionCheckInputs(DescribedModel):
     """Waits until the API server accepts an object in a dry run, so that its webhooks answer."""
 
     kubeconfig: Annotated[str, Secret()]

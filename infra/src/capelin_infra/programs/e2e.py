@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import pulumi
 import pulumi_kubernetes as kubernetes
-from capelin.api import Model
+from capelin.api import DescribedModel
 from pydantic import Field
 
 from capelin_infra.components.cert_manager import CertManager, CertManagerArgs
@@ -23,7 +23,7 @@ _FEATURES: Final = {
 }
 
 
-class E2EConfig(Model):
+class E2EConfig(DescribedModel):
     """Settings of the program `e2e`."""
 
     repository: str
