@@ -24,7 +24,8 @@ from capelin_lifecycle.extension import build
 from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
 from capelin_lifecycle.memory import CONFIG_MAP, KEY
 
-pytestmark = pytest.mark.usefixtures("provider_crds")
+# One by one: an engine works for the whole cluster, with its own clock.
+pytestmark = [pytest.mark.usefixtures("provider_crds"), pytest.mark.integration]
 
 SATURDAY = datetime(2026, 11, 28, 20, 30, tzinfo=UTC)
 APPROVAL = "approval.runtime.capelin.cluster.x-k8s.io"
@@ -259,8 +260,6 @@ async def test_a_suspended_policy_is_left_out(life: Life) -> None:
     assert discovered(life) == set()
 
 
-# It runs alone: engines of tests beside it look at its result with other clocks.
-@pytest.mark.integration
 async def test_an_endless_job_fails_when_its_time_is_over(life: Life) -> None:
     cluster = await life.cluster()
     pods = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
