@@ -106,12 +106,13 @@ def shared(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The site, in build/site/html: reference made from the code, every link and anchor checked."""
+    """The site, in build/site/html: reference made from the code, links and loads checked."""
     install(session, "--group=docs")
     session.run("python", "docs/site/assemble.py", "build/site/pages")
     # Strict mode would take an announcement of the theme's for a broken link.
     session.env["NO_MKDOCS_2_WARNING"] = "1"
     session.run("mkdocs", "build", "--quiet", "-f", "docs/site/mkdocs.yml")
+    session.run("python", "docs/site/external_loads.py", "build/site/html")
 
 
 @nox.session(default=False)

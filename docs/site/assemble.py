@@ -7,9 +7,10 @@ tree. Usage: python docs/site/assemble.py FOLDER
 import re
 import shutil
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
+from diagrams import draw
 from reference import pages
 
 ROOT: Final = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ PAGES: Final = (
     "charts/**/README.md",
     "clusterctl/README.md",
 )
+STYLES: Final = Path(__file__).with_name("site.css")
 _LINK: Final = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
@@ -44,8 +46,9 @@ def assemble(folder: Path) -> None:
     for pattern in PAGES:
         copied.update(path.relative_to(ROOT) for path in ROOT.glob(pattern))
     for page in sorted(copied):
-        text = (ROOT / page).read_text()
-        _write(folder / page, text)
+        text, pictures = draw(PurePosixPath(page), (ROOT / page).read_text())
+        for path, picture in {PurePosixPath(page): text, **pictures}.items():
+            _write(folder / path, picture)
         for link in links(text):
             target = (ROOT / page).parent / link
             if target.is_file() and target.suffix != ".md":
@@ -55,6 +58,7 @@ def assemble(folder: Path) -> None:
                 shutil.copyfile(target, copy)
     for made in pages():
         _write(folder / made.path, made.text)
+    shutil.copyfile(STYLES, folder / STYLES.name)
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,6 +20,9 @@ from rich.text import Text
 WIDTH, HEIGHT = 110, 50
 _CONTROL = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b\][^\x07]*\x07")
 
+_FONTS = re.compile(r"\s*@font-face \{[^}]*\}")
+"""Fonts that a browser would fetch from elsewhere; any other of fixed width will do."""
+
 
 @dataclass
 class Screen:
@@ -136,7 +139,8 @@ class Terminal:
         console.print(Text(f"$ {command}", "bold"))
         console.print(text)
         self.pictures.mkdir(parents=True, exist_ok=True)
-        console.save_svg(str(self.pictures / f"{name}.svg"), title=command)
+        picture = _FONTS.sub("", console.export_svg(title=command))
+        (self.pictures / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
 def _follow(descriptor: int, feed: Callable[[str], None], ended: asyncio.Event) -> None:

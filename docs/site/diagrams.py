@@ -1,0 +1,50 @@
+"""Mermaid blocks of the pages, drawn as pictures when the site is built.
+
+Else the theme would load Mermaid from the internet each time that a page is opened.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Final
+
+_BLOCK: Final = re.compile(r"^```mermaid\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+_HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_STYLE: Final = (
+    '%%{init: {"theme": "neutral", "look": "classic", "fontFamily": "arial, sans-serif"}}%%\n'
+)
+"""The width of the boxes is measured with this font, so it has to be the one that is shown."""
+
+
+def render(diagram: str) -> str:
+    """A diagram as SVG.
+
+    Raises:
+        ValueError: if it is not valid Mermaid.
+    """
+    command = [sys.executable, "-m", "mmdr", "-i", "-", "-o", "-"]
+    drawn = subprocess.run(
+        command, input=_STYLE + diagram, capture_output=True, text=True, check=False
+    )
+    if drawn.returncode != 0:
+        raise ValueError(f"A diagram cannot be drawn: {drawn.stderr.strip()}\n{diagram}")
+    return drawn.stdout
+
+
+def draw(
+    page: PurePosixPath, text: str, render: Callable[[str], str] = render
+) -> tuple[str, dict[PurePosixPath, str]]:
+    """A page with pictures in place of its Mermaid blocks, and the files of these pictures."""
+    pictures: dict[PurePosixPath, str] = {}
+
+    def replace(block: re.Match[str]) -> str:
+        headings = _HEADING.findall(text, 0, block.start())
+        picture = page.with_name(f"{page.stem}-{len(pictures) + 1}.svg")
+        pictures[picture] = render(block[1])
+        title = headings[-1] if headings else page.stem
+        # A link to itself: on a narrow screen the picture alone can be enlarged.
+        return f"[![{title}]({picture.name}){{ .diagram }}]({picture.name})\n"
+
+    return _BLOCK.sub(replace, text), pictures

@@ -1,0 +1,79 @@
+"""The site's diagrams are part of it, and its pages load nothing from elsewhere."""
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from docs.site.diagrams import draw
+from docs.site.external_loads import all_external_loads, external_loads
+
+PAGE = """# Levels
+
+```mermaid
+flowchart TB
+  a --> b
+```
+
+## Below
+
+```mermaid
+flowchart LR
+  b --> c
+```
+"""
+
+
+def test_each_diagram_becomes_a_picture_beside_its_page() -> None:
+    text, pictures = draw(PurePosixPath("docs/levels.md"), PAGE, lambda diagram: diagram)
+    assert pictures == {
+        PurePosixPath("docs/levels-1.svg"): "flowchart TB\n  a --> b\n",
+        PurePosixPath("docs/levels-2.svg"): "flowchart LR\n  b --> c\n",
+    }
+    assert "mermaid" not in text
+    assert "[![Levels](levels-1.svg){ .diagram }](levels-1.svg)" in text
+    assert "[![Below](levels-2.svg){ .diagram }](levels-2.svg)" in text
+
+
+def test_a_page_without_diagrams_stays_as_it_is() -> None:
+    assert draw(PurePosixPath("a.md"), "# A\n\ntext\n") == ("# A\n\ntext\n", {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://unpkg.com/mermaid"></script>',
+        '<script src="//unpkg.com/mermaid"></script>',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+        '<link rel="preconnect" href="https://fonts.example">',
+        '<img src="http://badges.example/a.svg">',
+        '<img srcset="https://badges.example/a.svg 2x">',
+        '<iframe src="https://video.example"></iframe>',
+        "<style>@import 'https://fonts.example/css';</style>",
+        "<style>a { background: url(https://pictures.example/a.png) }</style>",
+        '<p style="background: url(https://pictures.example/a.png)"></p>',
+        '<pre class="mermaid"><code>flowchart</code></pre>',
+    ],
+)
+def test_a_load_from_elsewhere_is_seen(text: str) -> None:
+    assert len(external_loads(text, ".html")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<a href="https://cluster-api.sigs.k8s.io">Cluster API</a>',
+        '<link rel="canonical" href="https://capelin.example/">',
+        '<script src="assets/bundle.js"></script>',
+        '<img src="docs/images/up.svg">',
+        '<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+    ],
+)
+def test_links_and_own_files_are_no_loads(text: str) -> None:
+    assert external_loads(text, ".html") == []
+
+
+def test_every_file_of_a_site_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text("<p>Capelin</p>")
+    (tmp_path / "assets" / "site.css").write_text("a { src: url('https://fonts.example/a.woff') }")
+    assert list(all_external_loads(tmp_path)) == ["assets/site.css: https://fonts.example/a.woff"]
