@@ -76,7 +76,7 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["up", "--target", "existing", "--kubeconfig", "/nope"], 2, "/nope cannot be read"),
         (["scale", "demo"], 2, "give --workers, --control-plane-replicas, or both"),
         (["kubeconfig"], 4, "Start it with capelin up -e default"),
-        (["status", "-e", "none"], 4, "There is no environment none"),
+        (["status", "-e", "none"], 4, "There is no environment none.\n  Environments: none."),
         (["logs", "-e", "none"], 4, "There is no environment none"),
         (["down", "-e", "none"], 4, "There is no environment none"),
         (["upgrade", "cluster", "demo", "v1.34.0"], 4, "There is no environment default"),

@@ -243,7 +243,7 @@ def test_conformance_says_what_holds_and_by_its_exit_code_whether_all_does(
         (("discover", "program.py"), 2, "It is neither YAML nor JSON"),
         (("discover", "shoal"), 4, "There is no environment default"),
         (("ls",), 4, "There is no environment default"),
-        (("call", "config.json", "other"), 4, "Those that there are: closed, fine, motto-v1"),
+        (("call", "config.json", "other"), 4, "Its handlers: closed, fine, motto-v1"),
         (("call", "config.json", "fine", "-f", "ca.crt"), 2, "ca.crt is no request"),
         (("call", "config.json", "fine", "--cluster", "x/y"), 4, "There is no environment"),
         (("call", "config.json", "fine", "-f", "a", "--cluster", "b"), 2, "not both"),

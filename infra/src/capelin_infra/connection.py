@@ -28,7 +28,7 @@ def find_environment(name: str) -> Environment:
         others = ", ".join(environment.name for environment in all_environments()) or "none"
         raise MissingError(
             f"There is no environment {name}.",
-            reason=f"Those that there are: {others}.",
+            reason=f"Environments: {others}.",
             hint=f"Start it with capelin up -e {name}.",
         )
     return environment

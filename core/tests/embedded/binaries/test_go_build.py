@@ -54,10 +54,38 @@ async def test_programs_of_one_version_are_built_in_one_go(
         assert f"echo k8s.io/kubernetes/cmd/{name}\n" in each.path.read_text()
 
 
+async def test_the_project_with_the_most_programs_is_built_last(
+    binaries: "Making", go: "FakeGo"
+) -> None:
+    await binaries(go=go).fetch(["kube-apiserver", "kubectl", "etcd", "kwok"])
+    assert "kube-apiserver" in go.builds()[-1]
+    assert len(go.builds()) == 3
+
+
+async def test_a_program_that_cannot_be_had_is_reported_before_the_longest_build(
+    binaries: "Making", go: "FakeGo"
+) -> None:
+    go.fails_with("no such module")
+    with pytest.raises(NotObtainableError, match="kwok"):
+        await binaries(go=go).fetch(["kube-apiserver", "kubectl", "kwok"])
+    assert len(go.builds()) == 1
+
+
+async def test_what_is_at_hand_is_known_without_obtaining_anything(
+    binaries: "Making", go: "FakeGo"
+) -> None:
+    made = binaries(go=go)
+    assert not await made.has(["etcd"])
+    assert not go.builds()
+    await made.fetch(["etcd"])
+    assert await made.has(["etcd", "etcd"])
+    assert not await made.has(["etcd", "kwok"])
+
+
 async def test_two_versions_are_built_apart(binaries: "Making", go: "FakeGo") -> None:
     await binaries(go=go).fetch(["kubectl", "kubectl@v1.33.13", "kubectl@v1.34.4"])
     stamps = [re.findall(r"gitVersion=(\S+)", build) for build in go.builds()]
-    assert stamps == [["v1.34.4"], ["v1.33.13"]]
+    assert sorted(stamps) == [["v1.33.13"], ["v1.34.4"]]
 
 
 async def test_only_what_is_missing_is_built(binaries: "Making", go: "FakeGo") -> None:

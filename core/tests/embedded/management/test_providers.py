@@ -67,7 +67,8 @@ def test_what_providers_run_is_got_with_the_rest_in_the_environment_s_version(
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"'aws'. Those that there are: kubeadm-bootstrap, kubeadm, dev"
+        InvalidInputError,
+        match=r"'aws'. Providers that can be added: kubeadm-bootstrap, kubeadm, dev",
     ):
         upstream_providers(["kubeadm", "aws"])
 

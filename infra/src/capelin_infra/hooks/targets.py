@@ -110,7 +110,7 @@ class Target:
         known = ", ".join(sorted(config.metadata.name for config in configs)) or "none"
         raise MissingError(
             f"There is no ExtensionConfig {self.name}.",
-            reason=f"Those that there are: {known}.",
+            reason=f"ExtensionConfigs: {known}.",
             hint="Name one of them, a file that holds one, or a URL that starts with https://.",
         )
 

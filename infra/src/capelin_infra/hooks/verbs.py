@@ -272,7 +272,7 @@ async def _find(target: Target, name: str) -> _Handler:
     known = ", ".join(sorted(handler.name for handler in handlers)) or "none"
     raise MissingError(
         f"There is no handler {name}.",
-        reason=f"Those that there are: {known}.",
+        reason=f"Its handlers: {known}.",
         hint="Name one of them.",
     )
 

@@ -81,7 +81,9 @@ class Binaries:
             groups.setdefault(key, {})[name] = request
         found: dict[str, Binary] = {}
         images = ImageSource(self.cache, self._platform, self._mirrors, self._environment)
-        for key, group in groups.items():
+        # Kubernetes' own programs, which are the most and take minutes to build, come last: what
+        # cannot be had is reported before.
+        for key, group in sorted(groups.items(), key=lambda item: len(item[1])):
             attempts = Attempts(self._progress)
             in_folders = {
                 name: binary
@@ -93,6 +95,13 @@ class Binaries:
             found |= in_folders
             found |= {name: obtained[request] for name, request in rest.items()}
         return {name: found[name] for name in requests}
+
+    async def has(self, names: Iterable[str]) -> bool:
+        """Whether all of these programs are in a folder or in the cache."""
+        attempts = Attempts(lambda _: None)
+        requests = [*map(parse_component, names)]
+        rest = [item for item in requests if await self._in_folder(item, attempts) is None]
+        return len(await self._in_cache(rest)) == len({*rest})
 
     async def module_dir(self, name: str, version: str | None = None) -> Path:
         """The source folder of `kubernetes`, `cluster-api`, `cluster-api/test` or `kwok`.

@@ -45,7 +45,10 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class FetchPrograms:
-    """Have the programs of the API server and of Cluster API in the cache."""
+    """Have the programs of the API server and of Cluster API in the cache.
+
+    Where some are missing, those of installed providers are obtained with them.
+    """
 
     settings: Settings
 

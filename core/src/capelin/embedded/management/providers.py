@@ -154,7 +154,7 @@ def upstream_providers(requested: Iterable[str]) -> list[UpstreamProvider]:
     if unknown := sorted(asked.difference(known)):
         raise InvalidInputError(
             f"No provider is called {unknown[0]!r}.",
-            reason=f"Those that there are: {', '.join(known)}.",
+            reason=f"Providers that can be added: {', '.join(known)}.",
             hint="Name some of them, separated by commas.",
         )
     brought = (

@@ -27,6 +27,7 @@ from capelin.embedded.management.plan import (
 from capelin.embedded.management.providers import (
     own_programs,
     provider_programs,
+    required_programs,
     resolve_components,
     upstream_providers,
 )
@@ -101,11 +102,7 @@ async def carry_out(
         match step:
             case FetchPrograms(settings):
                 with view.fetching(step) as binaries:
-                    await binaries.fetch(
-                        own_programs(
-                            settings.kubernetes_version, settings.providers, target=settings.target
-                        )
-                    )
+                    await _fetch_programs(settings, binaries)
             case FetchProviderPrograms(settings):
                 with view.fetching(step) as binaries:
                     await binaries.fetch(
@@ -121,6 +118,16 @@ async def carry_out(
             case WaitUntilUp():
                 async for status in follow_status(environment):
                     view.progressed(status)
+
+
+async def _fetch_programs(settings: Settings, binaries: Binaries) -> None:
+    version, providers, target = settings.kubernetes_version, settings.providers, settings.target
+    programs = own_programs(version, providers, target=target)
+    if not await binaries.has(programs):
+        # Minutes of work. Learn now what installed providers need, which takes a second: whatever
+        # cannot be had is reported first, and Kubernetes is built once with all of its programs.
+        programs = required_programs(version, providers, target=target)
+    await binaries.fetch(programs)
 
 
 async def start_supervisor(
