@@ -1,12 +1,14 @@
 """What kubectl says of the kinds of all our providers."""
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from capelin.api import Unstructured
 from capelin.embedded.management.providers import installed_providers
 
+VALUES = "additionalProperties"
 CRDS = [crd for provider in installed_providers() for crd in provider.crds]
 
 
@@ -19,7 +21,7 @@ def undescribed(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
         if not field.get("description"):
             yield f"{path}.{name}"
         yield from undescribed(field, f"{path}.{name}")
-    for part in ("items", "additionalProperties"):
+    for part in ("items", VALUES):
         if isinstance(schema.get(part), dict):
             yield from undescribed(schema[part], f"{path}[]")
 
@@ -30,7 +32,51 @@ def test_kubectl_explains_every_field(crd: Unstructured) -> None:
         assert list(undescribed(version["schema"]["openAPIV3Schema"])) == []
 
 
+def quantities(schema: Mapping[str, Any], description: str = "") -> Iterator[str]:
+    """What `kubectl explain`, which calls their type Object, says of each field with a quantity."""
+    description = schema.get("description", description)
+    if "KMGTPE" in schema.get("pattern", ""):
+        yield description
+    parts = [*schema.get("properties", {}).values(), schema.get("items"), schema.get(VALUES)]
+    for part in parts:
+        if isinstance(part, dict):
+            yield from quantities(cast("Mapping[str, Any]", part), description)
+
+
+@pytest.mark.parametrize("crd", CRDS, ids=lambda crd: crd["spec"]["names"]["kind"])
+def test_kubectl_explains_how_a_quantity_is_written(crd: Unstructured) -> None:
+    for version in crd["spec"]["versions"]:
+        for description in quantities(version["schema"]["openAPIV3Schema"]):
+            assert re.search("`[0-9]+[A-Za-z]*`", description), description
+
+
+def test_there_are_quantities_to_look_at() -> None:
+    schemas = [crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in CRDS]
+    assert sum(len([*quantities(schema)]) for schema in schemas) > 10
+
+
 def test_short_names_are_not_those_of_others() -> None:
     names = [name for crd in CRDS for name in crd["spec"]["names"].get("shortNames", [])]
     assert len(names) == len({*names})
     assert not {*names} & {"cl", "cc", "ma", "md", "mp", "ms", "mhc", "kcp", "ext", "po", "no"}
+
+
+def test_kubectl_get_cluster_api_lists_every_kind() -> None:
+    for crd in CRDS:
+        assert crd["spec"]["names"]["categories"] == ["cluster-api"]
+
+
+def test_what_people_list_has_a_short_name_and_says_how_it_is() -> None:
+    states = {"Available", "Ready", "Phase", "Valid"}
+    for crd in CRDS:
+        names = crd["spec"]["names"]
+        if not names["kind"].endswith("Template"):
+            columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+            assert names["shortNames"]
+            assert states & {column["name"] for column in columns}, names["kind"]
+
+
+def test_a_control_plane_is_listed_with_its_endpoint() -> None:
+    (crd,) = [crd for crd in CRDS if crd["spec"]["names"]["kind"] == "CapelinControlPlane"]
+    columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert ".spec.controlPlaneEndpoint.host" in [column["jsonPath"] for column in columns]

@@ -66,7 +66,7 @@ class EtcdVolume(Model):
     medium: Literal["PersistentVolume", "Memory"] = "PersistentVolume"
     """`Memory` is for tests: all data is lost with its pod."""
     size: Quantity = "4Gi"
-    """Size of each member's volume. In memory, it counts as memory of the pod."""
+    """Size of each member's volume, such as `4Gi`. In memory, it counts as memory of the pod."""
     storage_class: StorageClassName | None = None
     """Storage class, if not the management cluster's default."""
 

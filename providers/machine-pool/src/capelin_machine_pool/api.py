@@ -95,7 +95,7 @@ class Simulated(Model):
     """Settings of simulated machines: Node objects that KWOK keeps ready."""
 
     capacity: Capacity = {"cpu": "4", "memory": "16Gi", "pods": "110"}
-    """Capacity and allocatable resources of the Nodes."""
+    """Capacity and allocatable resources of the Nodes: `4` of `cpu`, `16Gi` of `memory`."""
     labels: Labels = {}
     """Labels of the Nodes."""
     taints: Annotated[list[Taint], MaxLen(32), map_list("key", "effect")] = []
@@ -169,7 +169,10 @@ class MachinePoolStatus(InfraMachinePoolStatus):
     instances: Annotated[list[PoolInstance], MaxLen(MAX_STATUS_INSTANCES), atomic()] = []
     """Machines of the pool: the first 1,000 by name, as etcd limits the size of an object."""
     capacity: Capacity = {}
-    """Resources of one machine. The cluster autoscaler reads them when the pool is empty."""
+    """Resources of one machine, such as `16Gi` of `memory`.
+
+    The cluster autoscaler reads them when the pool is empty.
+    """
 
 
 class MachineSpec(MachineTemplateSpec, InfraMachineSpec):
@@ -183,7 +186,7 @@ class MachineTemplateStatus(Model):
     """Observed state of a machine template, for the cluster autoscaler."""
 
     capacity: Capacity = {}
-    """Resources of one machine made from this template."""
+    """Resources of one machine made from this template, such as `16Gi` of `memory`."""
 
 
 @kind(group=GROUP, version=VERSION, definition=replace(INFRA_CLUSTER, short_names=("capelincl",)))

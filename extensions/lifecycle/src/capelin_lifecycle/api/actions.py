@@ -73,7 +73,7 @@ class QuotaLimit(Model):
     resource: Literal["clusters", "nodes", "cpu", "memory"]
     """What is limited."""
     limit: Quantity
-    """How much of it all Clusters of a group may have together."""
+    """How much of it all Clusters of a group may have together, such as `20` or `512Gi`."""
     expression: Expression | None = None
     """How much of it a Cluster has: CEL over `object`, the Cluster, giving a number or a quantity.
 
