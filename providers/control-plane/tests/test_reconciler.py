@@ -23,7 +23,7 @@ from capelin.controller import Context, Manager, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
-from capelin_control_plane.api import CapelinControlPlane, Spec
+from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import RENEW_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
@@ -105,7 +105,7 @@ class Scene:
     config: Config
     backend: FakeBackend = field(default_factory=FakeBackend)
 
-    async def create(self, **labels: str) -> None:
+    async def create(self, backend: BackendName = "Processes", **labels: str) -> None:
         cluster = await self.client.create(
             Cluster.read(
                 {
@@ -120,7 +120,8 @@ class Scene:
                 }
             )
         )
-        mine = CapelinControlPlane.of("one", self.namespace, spec=Spec(version="v1.34.4"))
+        spec = Spec(version="v1.34.4", backend=backend)
+        mine = CapelinControlPlane.of("one", self.namespace, spec=spec)
         mine.metadata.labels = {CLUSTER_NAME_LABEL: "one", **labels}
         mine.metadata.owner_references = [reference_to(cluster, controller=True)]
         await self.client.create(mine)
@@ -323,6 +324,17 @@ async def test_a_bad_word_is_answered_with_the_field(scene: Scene) -> None:
     found = await scene.condition("Available")
     assert found is not None
     assert "spec.clusterNetwork.services.cidrBlocks" in found.message
+
+
+async def test_a_backend_that_this_provider_does_not_have_starts_nothing(scene: Scene) -> None:
+    await scene.create(backend="Pods")
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", "BackendNotAvailable"))
+    condition = await scene.condition("Available")
+    assert condition is not None
+    assert "does not run control planes on Pods" in condition.message
+    assert "--backends=pods" in condition.message
+    assert "allocate" not in scene.backend.calls
 
 
 @pytest.mark.parametrize("reason", ["InvalidConfiguration", "CertificatesMissing"])
