@@ -1,6 +1,7 @@
 """What the reconciler does about control planes: on a real API server, with a backend of words."""
 
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, Config
+from capelin.client import Client, Config, Server
 from capelin.contract import (
     CLUSTER_NAME_LABEL,
     PAUSED_ANNOTATION,
@@ -273,6 +274,33 @@ async def test_nobody_is_told_where_the_api_is_before_it_answers(scene: Scene) -
         scene.backend.observed = Observed(statuses=(replace(STARTING, ready=True),))
         await scene.annotate(look="again")
         await until(all_told)
+
+
+@dataclass
+class SilentCluster(FakeBackend):
+    """A control plane that takes connections, and never answers."""
+
+    port: int = 0
+
+    def client_config(self, endpoint: Endpoint) -> Config:
+        del endpoint
+        return Config(Server(f"http://127.0.0.1:{self.port}"))
+
+
+async def test_a_silent_workload_cluster_does_not_keep_the_status_from_being_true(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin_control_plane.reconciler._WORKLOAD_SECONDS", 0.1)
+    monkeypatch.setattr("capelin_control_plane.reconciler._RETRY_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        scene.backend = SilentCluster(port=silent.getsockname()[1])
+        scene.backend.observed = Observed(statuses=(replace(STARTING, ready=True),))
+        await scene.create()
+        async with scene.managed():
+            await until(lambda: scene.says("WorkloadObjectsAvailable", "False", "NotApplied"))
+            # It is looked at again by itself.
+            scene.backend.observed = Observed(statuses=(STARTING,))
+            await until(lambda: scene.says("Available", "False", "NotAvailable"))
 
 
 async def test_it_is_removed_where_nobody_could_write_down_that_it_is_there(scene: Scene) -> None:

@@ -39,7 +39,7 @@ def control_plane(
 def part(
     component: Component, slot: int = 0, version: str = NEW, **state: object
 ) -> InstanceStatus:
-    merged = {"ready": True, "current": version == NEW, "failure": ""} | state
+    merged = {"ready": True, "current": version == NEW, "failure": "", "unready": ""} | state
     return InstanceStatus(
         name=f"{component}-{slot}",
         component=component,
@@ -47,6 +47,7 @@ def part(
         ready=bool(merged["ready"]),
         current=None if merged["current"] is None else bool(merged["current"]),
         failure=str(merged["failure"]),
+        unready=str(merged["unready"]),
     )
 
 
@@ -163,6 +164,25 @@ def test_etcd_without_a_quorum_makes_it_unavailable() -> None:
     )
     assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
     assert condition(current, "Available")[0] == "False"
+
+
+def test_an_api_server_that_lives_and_serves_nobody_makes_it_unavailable() -> None:
+    silent = part("kube-apiserver", ready=False, unready="it answers 401")
+    current = said(observed(silent), of=control_plane(initialized=True))
+    message = "kube-apiserver-0 is not ready any more (it answers 401)"
+    assert condition(current, "Available") == ("False", "NotAvailable", message)
+    # Nothing is restarted for that.
+    assert condition(current, "Remediating")[0] == "False"
+
+
+def test_members_without_data_are_a_lost_quorum_also_after_a_restart_of_the_provider() -> None:
+    members = [part("etcd", slot, ready=False) for slot in range(3)]
+    current = said(
+        replace(observed(part("kube-apiserver"), etcd=members), lost_members=frozenset({0, 2})),
+        want=replace(WANTED, etcd_replicas=3),
+        of=control_plane(initialized=True),
+    )
+    assert condition(current, "EtcdClusterAvailable")[:2] == ("False", "QuorumLost")
 
 
 def test_one_lost_member_of_three_is_told_and_survived() -> None:

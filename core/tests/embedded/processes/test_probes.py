@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from capelin.embedded.processes import liveness_probe
+from capelin.embedded.processes import liveness_probe, readiness_probe
 from capelin.pki import issue, new_ca
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -48,6 +48,12 @@ async def server(
 def answer(status: str, body: bytes = b"ok", *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
+
+
+def chunked(*chunks: bytes) -> bytes:
+    """As Go's servers send what is longer than their buffer."""
+    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+    return b"HTTP/1.1 500 Oops\r\nTransfer-Encoding: chunked\r\n\r\n" + body
 
 
 @pytest.mark.parametrize(
@@ -97,6 +103,37 @@ async def test_over_tls_only_whom_the_authority_vouches_for_is_alive(tmp_path: P
         ca.write_bytes(stranger.certificate_pem)
         asked = liveness_probe(url, ca=ca, within=5)
         assert await anext(asked) == f"{url} does not answer"
+        await asked.aclose()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (answer("200 OK"), ""),
+        (answer("401 Unauthorized", b"{}"), "it answers 401"),
+        (chunked(b"[+]ping ok\n", b"[-]etcd failed: reason withheld\n"), "not yet: etcd"),
+        (chunked().replace(b"0\r\n", b"shoal\r\n"), "{url} does not answer"),
+        (b"", "{url} does not answer"),
+    ],
+)
+async def test_only_who_answers_that_all_is_well_is_ready(
+    given: bytes, said: str, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    authority = new_ca("shoal", now=now)
+    pair = issue(
+        authority, common_name="a", usages=["server", "client"], addresses=["127.0.0.1"], now=now
+    )
+    both, ca = tmp_path / "both.pem", tmp_path / "ca.crt"
+    both.write_bytes(pair.certificate_pem + pair.private_key_pem)
+    ca.write_bytes(authority.certificate_pem)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_cert_chain(both)
+    async with server(given, answer("200 OK"), tls=tls) as (url, _):
+        asked = readiness_probe(url, ca=ca, certificate=both, key=both)
+        assert await anext(asked) == said.format(url=url)
+        assert await anext(asked) == ""
         await asked.aclose()
 
 

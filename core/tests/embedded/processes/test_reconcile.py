@@ -92,6 +92,8 @@ class TestNextSteps:
         (True, Observed(alive=False), Phase.WAITING),
         (True, running(ready=False), Phase.STARTING),
         (True, running(), Phase.RUNNING),
+        (True, replace(running(), serving=False), Phase.NOT_READY),
+        (True, replace(running(ready=False), serving=False), Phase.STARTING),
         (True, running(command=OLD), Phase.STOPPING),
         (False, running(), Phase.STOPPING),
         (True, replace(running(), stopping=True), Phase.STOPPING),

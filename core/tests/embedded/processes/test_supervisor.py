@@ -257,6 +257,57 @@ async def test_what_is_stopped_before_it_was_ready_is_found_too(folder: Path) ->
         await supervisor.ready()
 
 
+async def test_what_serves_nobody_any_more_is_not_ready_although_it_lives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.embedded.processes.lifecycle._UNREADY_SECONDS", 0.05)
+    monkeypatch.setattr("capelin.embedded.processes.lifecycle._PROBE_RETRY_SECONDS", 0.01)
+    missing = ""
+
+    async def serves() -> AsyncGenerator[str, None]:
+        while True:
+            yield missing
+
+    spec = replace(declared("a", ready=serves), readiness_period=0.01)
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(spec)
+        await supervisor.ready()
+        pid = pid_of(supervisor, "a")
+        missing = "not yet: etcd"
+        await until(lambda: supervisor.states["a"].phase is Phase.NOT_READY)
+        assert supervisor.states["a"].reason == "not yet: etcd"
+        missing = ""
+        await supervisor.ready()
+        assert supervisor.states["a"].reason == ""
+        assert pid_of(supervisor, "a") == pid
+
+
+async def test_what_does_not_serve_for_a_moment_stays_ready(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capelin.embedded.processes.lifecycle._PROBE_RETRY_SECONDS", 0.01)
+    answers = ["", "", "not yet: etcd", "not yet: etcd", ""]
+    asked: list[str] = []
+
+    async def serves() -> AsyncGenerator[str, None]:
+        while True:
+            asked.append(answers[len(asked)] if len(asked) < len(answers) else "")
+            yield asked[-1]
+
+    spec = replace(declared("a", ready=serves), readiness_period=0.01)
+    phases: set[Phase] = set()
+    async with Supervisor(folder) as supervisor:
+        supervisor.declare(spec)
+        await supervisor.ready()
+
+        def are_given() -> bool:
+            phases.add(supervisor.states["a"].phase)
+            return len(asked) > len(answers)
+
+        await until(are_given)
+    assert phases == {Phase.RUNNING}
+
+
 async def test_a_busy_process_that_starts_for_long_is_no_hung_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,8 @@ class InstanceStatus:
     """Whether it runs as desired. None while the programs to compare with are not available."""
     failure: str = ""
     """Why it ended, if it did and is being restarted."""
+    unready: str = ""
+    """Why it is not ready any more, if it was and still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,8 @@ ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
 MANAGER = "capelin-control-plane"
 
 _RETRY_SECONDS = 5.0
+_WORKLOAD_SECONDS = 10.0
+"""How long one reconcile waits for the workload cluster: meanwhile the status gets older."""
 
 
 def control_plane_of(obj: BaseObject) -> Iterable[ObjectKey]:
@@ -199,6 +201,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             config = backend.client_config(endpoint)
             objects = await self._sync_workload(key, config, endpoint, desired, authorities)
             ctx.set_conditions(objects)
+            if objects.status == "False":
+                return After(_RETRY_SECONDS)
         return _requeue(obj, observed, now)
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
@@ -254,9 +258,11 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
         objects = workload_objects(desired, endpoint, authorities.ca.certificate_pem)
         try:
-            await self._workload.apply(key, config, objects, desired.now)
-        except ClientError as error:
-            message = f"cannot apply them: {error}"
+            async with asyncio.timeout(_WORKLOAD_SECONDS):
+                await self._workload.apply(key, config, objects, desired.now)
+        except (ClientError, TimeoutError) as error:
+            reason = str(error) or f"the workload cluster took more than {_WORKLOAD_SECONDS:g} s"
+            message = f"cannot apply them: {reason}"
             return ConditionSpec(type_, "False", conditions.NOT_APPLIED, message)
         return ConditionSpec(type_, "True", type_)
 

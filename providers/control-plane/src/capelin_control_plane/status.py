@@ -135,7 +135,9 @@ def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
         return ConditionSpec(
             ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {failures}"
         )
-    reason = QUORUM_LOST if any(member.ready for member in members) else STARTING
+    # A member that lost its data does not start, and keeps the others from finding a leader.
+    is_lost = any(member.ready for member in members) or bool(observed.lost_members)
+    reason = QUORUM_LOST if is_lost else STARTING
     missing = failures or f"{desired.etcd_replicas} members are to be started"
     return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "False", reason, missing)
 
@@ -272,7 +274,11 @@ def _versions(observed: Observed) -> set[str]:
 
 def _failures(instances: Sequence[InstanceStatus]) -> str:
     return "; ".join(
-        f"{instance.name} {instance.failure or 'is starting'}"
-        for instance in instances
-        if not instance.ready
+        f"{instance.name} {_failure(instance)}" for instance in instances if not instance.ready
     )
+
+
+def _failure(instance: InstanceStatus) -> str:
+    if instance.unready:
+        return f"is not ready any more ({instance.unready})"
+    return instance.failure or "is starting"

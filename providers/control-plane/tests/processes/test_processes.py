@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import Process
-from capelin.pki import validity_of
+from capelin.pki import issue, new_ca, validity_of
 from capelin.provider import Blocked
 from capelin.testing.load import trust
 from capelin.testing.waiting import until
@@ -118,6 +119,29 @@ async def test_what_dies_is_replaced_and_what_runs_is_adopted(rig: Rig) -> None:
     assert adopted is not None
     assert adopted.pid == second.pid
     rig.backend, rig.endpoint = again.backend, again.endpoint
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+async def test_an_api_server_that_lives_and_refuses_is_not_ready_until_it_serves(rig: Rig) -> None:
+    desired = control_plane(NEW)
+    await rig.until(desired, settled)
+    assert rig.endpoint is not None
+    endpoint, before = rig.endpoint, rig.pids()
+    # As while a clock was wrong: the certificates are of another time, or of another authority.
+    now = datetime.now(UTC)
+    foreign = issue(new_ca("other", now=now), common_name="admin", usages=["client"], now=now)
+    admin = rig.folder / "pki" / "admin.pem"
+    admin.write_bytes(foreign.certificate_pem + foreign.private_key_pem)
+
+    def look() -> Awaitable[Observed]:
+        return rig.backend.observe(KEY, endpoint, desired)
+
+    seen = await until(look, lambda seen: not seen.answers)
+    (server,) = seen.of("kube-apiserver")
+    assert server.unready == "it answers 401"
+    await rig.until(desired, settled)
+    assert rig.pids() == before
 
 
 @pytest.mark.integration

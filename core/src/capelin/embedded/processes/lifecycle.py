@@ -18,6 +18,8 @@ _LOGGER = logging.getLogger("capelin.embedded.processes")
 _PROBE_RETRY_SECONDS = 1.0
 _ACTIVITY_SECONDS = 1.0
 """How often to look whether a process that starts runs at all."""
+_UNREADY_SECONDS = 5.0
+"""A process is not ready any more after so long: an etcd cluster elects a leader in less."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +32,7 @@ class Lifecycle:
     process: Process | None = None
     reachable: bool = False
     ready: bool = False
+    serving: bool = True
     stopping: bool = False
     failures: int = 0
     retry_at: float = 0.0
@@ -52,6 +55,7 @@ class Lifecycle:
             after=process.after if process else (),
             reachable=self.reachable,
             ready=self.ready,
+            serving=self.serving,
             stopping=self.stopping,
             failures=self.failures,
             retry_at=self.retry_at,
@@ -154,12 +158,31 @@ class Lifecycle:
             return
         if self.process is not process:
             return
-        self.ready, self.reason = True, ""
+        self.ready, self.serving, self.reason = True, True, ""
         # Without a readiness probe nothing says that the start has succeeded.
         self._ready_at = None if spec.readiness is None else time.monotonic()
         self.notify()
-        if spec.liveness is not None:
-            self._kill(process, await _until_hung(spec.liveness, process.pid))
+        async with asyncio.TaskGroup() as checks:
+            rechecking = checks.create_task(self._recheck(spec))
+            if spec.liveness is not None:
+                self._kill(process, await _until_hung(spec.liveness, process.pid))
+                rechecking.cancel()
+
+    async def _recheck(self, spec: ProcessSpec) -> None:
+        """Notice when a process that was ready serves nobody, although it is alive."""
+        if spec.readiness is None or spec.readiness_period is None:
+            return
+        failing_since: float | None = None
+        await asyncio.sleep(spec.readiness_period)
+        async with aclosing(spec.readiness()) as answers:
+            async for missing in answers:
+                now = time.monotonic()
+                failing_since = (failing_since or now) if missing else None
+                serving = failing_since is None or now - failing_since < _UNREADY_SECONDS
+                if serving != self.serving:
+                    self.serving, self.reason = serving, missing
+                    self.notify()
+                await asyncio.sleep(_PROBE_RETRY_SECONDS if missing else spec.readiness_period)
 
     def _kill(self, process: Process, missing: str) -> None:
         self._kill_reason = f"hung: {missing}"
@@ -169,7 +192,7 @@ class Lifecycle:
         if self._probing is not None:
             self._probing.cancel()
         self.process, self._probing, self.stopping = None, None, False
-        self.reachable, self.ready = False, False
+        self.reachable, self.ready, self.serving = False, False, True
         self.notify()
 
     def _failed(self, reason: str) -> None:

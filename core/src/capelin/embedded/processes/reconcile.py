@@ -23,6 +23,8 @@ class Phase(StrEnum):
     WAITING = "Waiting"
     STARTING = "Starting"
     RUNNING = "Running"
+    NOT_READY = "NotReady"
+    """It was ready and still runs, but its readiness probe has failed for a while."""
     BACKING_OFF = "BackingOff"
     FAILED = "Failed"
     STOPPING = "Stopping"
@@ -60,6 +62,9 @@ class Observed:
     after: tuple[str, ...] = ()
     reachable: bool = False
     ready: bool = False
+    """Whether it has become ready since it was started."""
+    serving: bool = True
+    """Whether its readiness probe succeeds since then, but for a short while."""
     stopping: bool = False
     failures: int = 0
     retry_at: float = 0.0
@@ -101,7 +106,9 @@ def phase(spec: ProcessSpec | None, observed: Observed | None) -> Phase:
     if observed is not None and observed.alive:
         if spec is None or spec.command.hash != observed.hash:
             return Phase.STOPPING
-        return Phase.RUNNING if observed.ready else Phase.STARTING
+        if not observed.ready:
+            return Phase.STARTING
+        return Phase.RUNNING if observed.serving else Phase.NOT_READY
     if observed is not None and observed.failures:
         return Phase.FAILED if observed.failures >= FAILED_AFTER else Phase.BACKING_OFF
     return Phase.WAITING

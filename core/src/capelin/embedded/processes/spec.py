@@ -118,6 +118,8 @@ class ProcessSpec:
     Without this probe they start when it is ready.
     """
     readiness: Probe | None = None
+    readiness_period: float | None = None
+    """Seconds between two checks of a process that was ready. None: it is so until it ends."""
     liveness: Liveness | None = None
     start_check: StartCheck | None = None
     grace: float = 10.0

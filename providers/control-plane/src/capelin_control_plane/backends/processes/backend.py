@@ -44,6 +44,7 @@ from capelin_control_plane.backends.processes.pki_files import (
     write_kubeconfigs,
 )
 from capelin_control_plane.backends.processes.probes import (
+    READINESS_PERIOD_SECONDS,
     liveness,
     notify_relay,
     reachability,
@@ -91,8 +92,15 @@ class _Supervised:
     @property
     def ready(self) -> set[str]:
         """The names of the processes that are ready."""
-        states = self.supervisor.states.items()
-        return {name for name, state in states if state.phase is Phase.RUNNING}
+        return self._names(Phase.RUNNING)
+
+    @property
+    def has_been_ready(self) -> set[str]:
+        """The names of the processes that are ready, or were and still run."""
+        return self._names(Phase.RUNNING, Phase.NOT_READY)
+
+    def _names(self, *phases: Phase) -> set[str]:
+        return {name for name, state in self.supervisor.states.items() if state.phase in phases}
 
 
 class ProcessesBackend:
@@ -137,7 +145,8 @@ class ProcessesBackend:
         programs, blocked = None, None
         try:
             servers = plan.of("kube-apiserver")
-            serving = [server.version for server in servers if server.name in supervised.ready]
+            served = supervised.has_been_ready
+            serving = [server.version for server in servers if server.name in served]
             check_no_downgrade(serving, desired.version)
             programs = await self._programs(key, desired.version)
         except Blocked as error:
@@ -431,15 +440,16 @@ def _declare(supervised: _Supervised) -> None:
 
 
 def _declared(state_dir: StateDir, instance: Instance, members: tuple[str, ...]) -> ProcessSpec:
-    is_member = instance.component == "etcd"
+    is_member, is_server = instance.component == "etcd", instance.component == "kube-apiserver"
     return ProcessSpec(
         name=instance.name,
         command=command_of(instance),
-        after=members if instance.component == "kube-apiserver" else (),
+        after=members if is_server else (),
         enough=len(members) // 2 + 1,
         grace=grace_seconds(instance),
         reachable=reachability(state_dir, instance),
         readiness=readiness(state_dir, instance),
+        readiness_period=READINESS_PERIOD_SECONDS if is_server else None,
         liveness=liveness(state_dir, instance),
         start_check=partial(etcd.start_refusal, state_dir, instance.index) if is_member else None,
     )

@@ -46,6 +46,9 @@ def instance_statuses(
                 if components is not None and comparable
                 else None,
                 failure=_failure(instance, states.get(instance.name), plan, state_dir, desired),
+                unready=states[instance.name].reason
+                if _phase(instance, states) is Phase.NOT_READY
+                else "",
             )
             for instance in plan.instances
         ),

@@ -25,6 +25,8 @@ TIMEOUT_SECONDS = 5.0
 
 # Clients wait for these components, so a hang must be found and cut off within 5 seconds.
 _SERVING = {"etcd", "kube-apiserver", "relay"}
+READINESS_PERIOD_SECONDS = 3.0
+"""An API server may live and serve nobody: without etcd, or with certificates of a wrong clock."""
 SERVING_PERIOD_SECONDS = 2.0
 SERVING_TIMEOUT_SECONDS = 1.0
 _SERVING_RETRY_SECONDS = 0.25

@@ -1,0 +1,22 @@
+"""Each test that the threat model names exists."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_FOLDERS = ("core", "infra", "providers", "extensions", "examples", "tests")
+
+
+def test_the_tests_that_the_threat_model_names_exist() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    functions = set(re.findall(r"`(test_\w+)`", page))
+    modules = set(re.findall(r"[\w-]+\.py", page))
+    defined: set[str] = set()
+    files: set[str] = set()
+    for folder in _FOLDERS:
+        for path in (ROOT / folder).rglob("test_*.py"):
+            files.add(path.name)
+            defined |= set(re.findall(r"def (test_\w+)\(", path.read_text()))
+    assert functions
+    assert functions - defined == set()
+    assert modules - files == set()
