@@ -8,7 +8,8 @@ from typing import cast
 
 import aiohttp
 import pytest
-from capelin.api.core import Node
+from capelin.api import ObjectMeta
+from capelin.api.core import Lease, Node
 from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
@@ -23,6 +24,7 @@ from capelin_machine_pool.backends.simulated import (
     SimulatedBackend,
     addresses,
     has_heartbeats,
+    is_held,
     next_step,
     node_manifest,
     observed_status,
@@ -188,6 +190,12 @@ def test_a_machine_gets_its_node_when_it_has_booted() -> None:
     assert (step.create_node, step.set_heartbeats, step.status.running) == (True, None, True)
 
 
+def test_a_new_node_has_heartbeats_even_if_its_fault_is_due_at_once() -> None:
+    step = next_step(faulty(Faults(dies=100, after_seconds=0)), STARTING, at(0))
+    assert (step.create_node, step.status.heartbeats) == (True, True)
+    assert step.status.changes_at == at(2)
+
+
 def test_a_machine_that_never_boots_gets_no_node() -> None:
     step = next_step(faulty(Faults(never_boots=100)), STARTING, at(10**6))
     assert (step.create_node, step.status.running) == (False, False)
@@ -204,6 +212,13 @@ def test_heartbeats_change_only_where_they_are_not_as_they_should_be(
     machine = faulty(Faults(dies=100, after_seconds=60))
     observed = InstanceStatus(running=True, heartbeats=heartbeats)
     assert next_step(machine, observed, at(seconds)).set_heartbeats is change
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(None, False), (0, False), (1, False), (2, True)])
+def test_a_node_is_left_alone_only_when_its_lease_is_held(seconds: int | None, held: bool) -> None:
+    metadata = ObjectMeta(name="pool-1", creation_timestamp=at(0))
+    lease = None if seconds is None else Lease(metadata=metadata)
+    assert is_held(lease, at(seconds or 0)) is held
 
 
 def node(provider_id: str | None) -> Node:

@@ -30,6 +30,8 @@ SIMULATED_ANNOTATION = "capelin.cluster.x-k8s.io/simulated"
 
 _FLAP = timedelta(seconds=90)
 """How long a flapping Node has no heartbeats, and then has them: longer than Kubernetes waits."""
+_HELD_AFTER = timedelta(seconds=2)
+"""How old a lease is when KWOK surely has noted that it holds it. Its age is in whole seconds."""
 _CONDITIONS = (
     ("Ready", "True", "KubeletReady", MESSAGE),
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has enough memory"),
@@ -69,6 +71,10 @@ class SimulatedBackend:
         if step.create_node:
             kubelet = self._kubelet.endpoint if self._kubelet else None
             await _create_node(workload.client, node_manifest(instance, now, kubelet))
+        if step.set_heartbeats is False:
+            lease = await workload.client.find(Lease, instance.key.name, LEASE_NAMESPACE)
+            if not is_held(lease, now):
+                return replace(step.status, heartbeats=True, changes_at=now + _HELD_AFTER)
         if step.set_heartbeats is not None:
             await _set_heartbeats(workload.client, instance.key.name, on=step.set_heartbeats)
         return step.status
@@ -136,6 +142,9 @@ def next_step(instance: Instance, observed: InstanceStatus, now: datetime) -> No
             return NodeStep(status=replace(observed, message=message))
     heartbeats, changes_at = has_heartbeats(instance, now)
     create = not observed.running
+    if create and not heartbeats:
+        # A new Node has heartbeats at first, even if its fault is due at once.
+        heartbeats, changes_at = True, now + _HELD_AFTER
     return NodeStep(
         status=InstanceStatus(
             running=True,
@@ -144,7 +153,6 @@ def next_step(instance: Instance, observed: InstanceStatus, now: datetime) -> No
             changes_at=changes_at,
         ),
         create_node=create,
-        # A new Node has heartbeats at first, even if its fault is due at once.
         set_heartbeats=None if create or observed.heartbeats == heartbeats else heartbeats,
     )
 
@@ -169,6 +177,16 @@ def has_heartbeats(instance: Instance, now: datetime) -> tuple[bool, datetime | 
         return False, None
     turn, _ = divmod(now - instance.fails_at, _FLAP)
     return turn % 2 == 1, instance.fails_at + (turn + 1) * _FLAP
+
+
+def is_held(lease: Lease | None, now: datetime) -> bool:
+    """Whether KWOK has noted that it holds a Node's lease.
+
+    A Node that it is told to leave alone before that is one whose lease it renews for ever: it
+    notes that it holds a lease after it has created it, whatever it was told meanwhile.
+    """
+    created = None if lease is None else lease.metadata.creation_timestamp
+    return created is not None and now - created >= _HELD_AFTER
 
 
 def node_manifest(
