@@ -3,11 +3,12 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from capelin.embedded.addresses import address_of, free_port, is_listening
 from capelin.embedded.binaries import Binaries
@@ -19,6 +20,7 @@ HOST = address_of(f"tests of extensions {os.getpid()}")
 CLOCK = "clock"
 """The file with the time of the lifecycle extension."""
 
+_INTEGRATION = Path(__file__).parent / "integration"
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - only asked for a free port
 
 
@@ -63,40 +65,16 @@ async def reference(folder: Path, kubeconfig: Path, *options: str) -> AsyncGener
 @asynccontextmanager
 async def drop_in(folder: Path, kubeconfig: Path, *options: str) -> AsyncGenerator[Running]:
     """Ours, with the certificates of a folder."""
-    port = free_port(HOST)
-    async with _running(
-        folder / "capelin.log",
-        port,
-        "env",
-        f"KUBECONFIG={kubeconfig}",
-        sys.executable,
-        str(Path(__file__).parent / "integration" / "reference_extension.py"),
-        f"--host={HOST}",
-        f"--port={port}",
-        "--probes-port=0",
-        f"--cert-dir={folder}",
-        "--drain-seconds=0",
-        *options,
-    ) as running:
+    program = _INTEGRATION / "reference_extension.py"
+    settings = {"KUBECONFIG": kubeconfig}
+    async with _extension(program, folder, "capelin", *options, settings=settings) as running:
         yield running
 
 
 @asynccontextmanager
 async def example(program: Path, folder: Path, *options: str) -> AsyncGenerator[Running]:
     """An example, with the certificates of a folder and its log there."""
-    port = free_port(HOST)
-    async with _running(
-        folder / "example.log",
-        port,
-        sys.executable,
-        str(program),
-        f"--host={HOST}",
-        f"--port={port}",
-        "--probes-port=0",
-        f"--cert-dir={folder}",
-        "--drain-seconds=0",
-        *options,
-    ) as running:
+    async with _extension(program, folder, "example", *options) as running:
         yield running
 
 
@@ -108,15 +86,30 @@ async def lifecycle(
 
     Its log there has its name. Without a port, it takes any.
     """
+    program = _INTEGRATION / "lifecycle_extension.py"
+    settings = {"KUBECONFIG": kubeconfig, "CLOCK": folder / CLOCK}
+    async with _extension(program, folder, name, *options, settings=settings, port=port) as running:
+        yield running
+
+
+@asynccontextmanager
+async def _extension(
+    program: Path,
+    folder: Path,
+    name: str,
+    *options: str,
+    settings: Mapping[str, Path] = MappingProxyType({}),
+    port: int = 0,
+) -> AsyncGenerator[Running]:
+    """An extension in Python, with the certificates of a folder, and its log there."""
     port = port or free_port(HOST)
     async with _running(
         folder / f"{name}.log",
         port,
         "env",
-        f"KUBECONFIG={kubeconfig}",
-        f"CLOCK={folder / CLOCK}",
+        *(f"{variable}={value}" for variable, value in settings.items()),
         sys.executable,
-        str(Path(__file__).parent / "integration" / "lifecycle_extension.py"),
+        str(program),
         f"--host={HOST}",
         f"--port={port}",
         "--probes-port=0",

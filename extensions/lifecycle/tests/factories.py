@@ -1,5 +1,6 @@
 """Policies and occurrences for tests."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -101,6 +102,8 @@ class World:
             cluster=self.cluster,
             cluster_json=self.cluster.dump(),
             namespace_labels={},
+            counted=None,
+            turn=asyncio.Lock(),
             now=self.clock.now,
         )
 

@@ -1,12 +1,15 @@
 """Quotas: what is counted, and that two Clusters at once do not both pass."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import Client
-from capelin_lifecycle.actions.quota import QuotaRunner, counted, node_count
+from capelin_lifecycle.actions.counting import CountedCluster, counted, node_count
+from capelin_lifecycle.actions.quota import QuotaRunner
 from capelin_lifecycle.api import LifecyclePolicy, Quota
 from capelin_lifecycle.selection import KnownPolicy
 
@@ -55,11 +58,28 @@ class QuotaWorld(World):
         made["metadata"]["labels"] = labels
         return self.client.add(Cluster.read(made))
 
-    async def phase_of(self, name: str, client: Client | None = None) -> tuple[str, str]:
+    @property
+    def quota(self) -> Quota:
+        quota = self.policy.spec.action.quota
+        assert quota is not None
+        return quota
+
+    async def phase_of(
+        self,
+        name: str,
+        client: Client | None = None,
+        copies: Sequence[CountedCluster] | None = None,
+    ) -> tuple[str, str]:
         self.cluster = await self.client.get(Cluster, name, "team")
         run = self.run(KnownPolicy.of(self.policy))
+        if copies is not None:
+
+            def counted_copies(_: Quota) -> Sequence[CountedCluster]:
+                return copies
+
+            run = replace(run, counted=counted_copies)
         if client is not None:
-            object.__setattr__(run, "client", client)
+            run = replace(run, client=client)
         outcome = await QuotaRunner().reconcile(run)
         return outcome.phase, outcome.message
 
@@ -96,6 +116,28 @@ async def test_a_cluster_that_was_admitted_stays_so() -> None:
     assert await world.reserved() == ["team/a"]
     await world.create_topology("a")
     assert (await world.phase_of("a"))[0] == "Done"
+
+
+async def test_what_the_copies_of_a_replica_tell_is_not_listed() -> None:
+    world = QuotaWorld()
+    world.add_cluster("a")
+    copies = [counted(world.quota, manifest("a"))]
+    assert await world.phase_of("a", copies=copies) == ("Done", "within the quota")
+    # Nobody but the copies knows this one.
+    copies = [*copies, counted(world.quota, manifest("b", created=True))]
+    world.add_cluster("c")
+    copies = [*copies, counted(world.quota, manifest("c"))]
+    phase, message = await world.phase_of("c", copies=copies)
+    assert (phase, message.endswith("2 of 1 in use")) == ("Waiting", True)
+
+
+async def test_a_reservation_that_the_copies_do_not_explain_has_all_clusters_listed() -> None:
+    world = QuotaWorld()
+    world.add_cluster("a")
+    assert (await world.phase_of("a"))[0] == "Done"
+    world.add_cluster("b")
+    phase, message = await world.phase_of("b", copies=[counted(world.quota, manifest("b"))])
+    assert (phase, message.endswith("1 of 1 in use")) == ("Waiting", True)
 
 
 class Interrupted(Client):

@@ -8,7 +8,7 @@ import orjson
 from capelin.api import AnyObject, BaseObject, Resource, Unstructured
 from capelin.api.capi import Cluster
 
-from capelin_lifecycle.actions.quota import CountedCluster, counted
+from capelin_lifecycle.actions.counting import CountedCluster, counted
 from capelin_lifecycle.api import Quota
 from capelin_lifecycle.occurrence import Occurrence, cluster_occurrence
 from capelin_lifecycle.selection import KnownPolicy, matches
@@ -60,3 +60,22 @@ class KnownCluster:
                 del self._counts[other]
             self._counts[version] = counted(quota, orjson.loads(self.document))
         return self._counts[version]
+
+
+def counted_copies(
+    clusters: Mapping[str, KnownCluster],
+    own: KnownCluster,
+    policy: KnownPolicy,
+    quota: Quota,
+    namespaces: Mapping[str, Mapping[str, str]],
+) -> list[CountedCluster]:
+    """All Clusters that a policy's quota counts, and `own`, which may be newer than its copy.
+
+    Raises:
+        ExpressionError: an expression has no value for one of them.
+    """
+    return [
+        cluster.counted(policy, quota)
+        for cluster in {**clusters, own.occurrence.uid: own}.values()
+        if cluster.is_counted(policy, namespaces.get(cluster.occurrence.namespace))
+    ]

@@ -19,9 +19,10 @@ from capelin.controller import Manager, Options, Reconciler
 from capelin.runtime import Handler
 
 from capelin_lifecycle.actions import MANAGER
-from capelin_lifecycle.actions.quota import CountedCluster, reserve
+from capelin_lifecycle.actions.counting import CountedCluster
+from capelin_lifecycle.actions.quota import reserve
 from capelin_lifecycle.api import LifecycleResult
-from capelin_lifecycle.clusters import KnownCluster
+from capelin_lifecycle.clusters import KnownCluster, counted_copies
 from capelin_lifecycle.decide import ResultView
 from capelin_lifecycle.expressions import ExpressionError
 from capelin_lifecycle.handlers import EVERY_GATE, needed_handlers
@@ -113,16 +114,14 @@ class Engine:
         own = KnownCluster.of(cluster)
 
         async def listing() -> list[CountedCluster]:
-            clusters = {**known, own.occurrence.uid: own}.values()
-            return [
-                entry.counted(policy, quota)
-                for entry in clusters
-                if entry.is_counted(policy, self.store.namespaces.get(entry.occurrence.namespace))
-            ]
+            return counted_copies(known, own, policy, quota, self.store.namespaces)
 
         uid = own.occurrence.uid
         try:
-            outcome = await reserve(self._client, policy, quota, uid, listing, is_complete=False)
+            async with self.store.turn(policy.uid):
+                outcome = await reserve(
+                    self._client, policy, quota, uid, listing, is_complete=False
+                )
         except (ClientError, ExpressionError) as error:
             log.info("Policy %s is left to its reconciler: %s", policy.name, error)
             return None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -36,6 +36,7 @@ from capelin_lifecycle.actions import (
     failed,
     waiting,
 )
+from capelin_lifecycle.actions.counting import CountedCluster
 from capelin_lifecycle.api import (
     GROUP,
     UPGRADE_HOOKS,
@@ -44,9 +45,11 @@ from capelin_lifecycle.api import (
     LifecyclePolicy,
     LifecycleResult,
     PolicyReference,
+    Quota,
     ResultSpec,
     ResultStatus,
 )
+from capelin_lifecycle.clusters import KnownCluster, counted_copies
 from capelin_lifecycle.expressions import ExpressionError
 from capelin_lifecycle.occurrence import Occurrence
 from capelin_lifecycle.selection import KnownPolicy
@@ -225,7 +228,20 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             cluster=cluster,
             cluster_json=cluster_json,
             namespace_labels=self._store.namespaces,
+            counted=self._counting(policy, cluster_json),
+            turn=self._store.turn(policy.uid),
             now=self._clock(),
+        )
+
+    def _counting(
+        self, policy: KnownPolicy, cluster_json: dict[str, Any]
+    ) -> Callable[[Quota], Sequence[CountedCluster]] | None:
+        known = self._store.clusters
+        if known is None:
+            return None
+        namespaces = self._store.namespaces
+        return lambda quota: counted_copies(
+            known, KnownCluster.of(cluster_json), policy, quota, namespaces
         )
 
     def _connected_workloads(self) -> WorkloadClients:

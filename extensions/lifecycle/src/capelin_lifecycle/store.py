@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.core import Namespace
@@ -86,6 +87,9 @@ class Store:
         default_factory=lambda: defaultdict[str, set[ObjectKey]](set)
     )
     _synced: set[str] = field(default_factory=set[str])
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary[str, asyncio.Lock]
+    )
     _listeners: list[Listener] = field(default_factory=list[Listener])
     _settled: dict[ObjectKey, asyncio.Event] = field(default_factory=dict[ObjectKey, asyncio.Event])
     problem: str | None = "the policies have not been read yet"
@@ -100,6 +104,10 @@ class Store:
     def clusters(self) -> Mapping[str, KnownCluster] | None:
         """All Clusters by their uids; nothing until they were read."""
         return self._clusters if "Cluster" in self._synced else None
+
+    def turn(self, policy_uid: str) -> asyncio.Lock:
+        """Held by who reserves for a policy: one at a time in a replica."""
+        return self._turns.setdefault(policy_uid, asyncio.Lock())
 
     def subscribe(self, listener: Listener) -> None:
         """Have a function called on every change."""

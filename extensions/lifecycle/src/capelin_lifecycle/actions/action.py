@@ -1,6 +1,7 @@
 """What an action is: started, observed and cleaned up from objects alone, never from memory."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -8,7 +9,8 @@ from typing import Any, Final, Protocol
 from capelin.api.capi import Cluster
 from capelin.client import Client, WorkloadClients
 
-from capelin_lifecycle.api import CreatedObject, LifecycleResult, Phase
+from capelin_lifecycle.actions.counting import CountedCluster
+from capelin_lifecycle.api import CreatedObject, LifecycleResult, Phase, Quota
 from capelin_lifecycle.selection import KnownPolicy
 
 MANAGER: Final = "capelin-lifecycle"
@@ -40,6 +42,10 @@ class Run:
     """The Cluster as it was read."""
     namespace_labels: Mapping[str, Mapping[str, str]]
     """Labels of the namespaces, by their names."""
+    counted: Callable[[Quota], Sequence[CountedCluster]] | None
+    """The Clusters that a quota of the policy counts, by the copies of a replica that has any."""
+    turn: asyncio.Lock
+    """Held by who reserves for the policy in this replica."""
     now: datetime
 
     @property
