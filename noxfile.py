@@ -150,9 +150,13 @@ def integration(session: nox.Session) -> None:
         session.skip("there are no integration tests yet")
     install(session)
     pytest(session, "tests/integration")
-    if not session.posargs:
-        # What takes long of the packages' own tests. One by one: each has the machine to itself.
-        session.run("pytest", "-m", "integration", *map(str, MEMBERS.values()))
+
+
+@nox.session(default=False)
+def integration_of_packages(session: nox.Session) -> None:
+    """What takes long of the packages' own tests, one by one: each has the machine to itself."""
+    install(session)
+    pytest(session, "-m", "integration", *map(str, MEMBERS.values()))
 
 
 @nox.session(default=False)
