@@ -19,7 +19,14 @@ from rich.table import Table
 
 from tests.bench.rows import Row
 
-BENCHMARKS = ("environment", "controller", "control_plane", "machine_pool", "runtime_hooks")
+BENCHMARKS = (
+    "environment",
+    "controller",
+    "control_plane",
+    "machine_pool",
+    "runtime_hooks",
+    "lifecycle",
+)
 
 
 def machine() -> dict[str, Any]:
