@@ -99,6 +99,14 @@ def test_a_cluster_that_has_only_just_been_made_is_shown_alone() -> None:
     assert build_tree(ClusterObjects(bare, None, None, [], [])) == Node("Cluster/new")
 
 
+def test_a_cluster_outside_the_default_namespace_says_where_it_is() -> None:
+    elsewhere = shown("Cluster", "new", metadata={"namespace": "team"})
+    tree = build_tree(ClusterObjects(elsewhere, None, None, [], []))
+    assert (tree.title, tree.namespace) == ("Cluster/new", "team")
+    here = shown("Cluster", "new", metadata={"namespace": "default"})
+    assert build_tree(ClusterObjects(here, None, None, [], [])) == Node("Cluster/new")
+
+
 def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
     going = shown(
         "Cluster",

@@ -52,6 +52,19 @@ def test_the_exit_code_says_whether_all_is_as_it_should_be(tmp_path: Path) -> No
     assert capelin("status", "--exit-code", home=tmp_path).returncode == 1
 
 
+def test_only_the_environment_that_the_shell_names_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("lab", "prod"):
+        environment = Environment(tmp_path / "capelin" / name)
+        environment.make_folders()
+        environment.write_settings(Settings(kubernetes_version="v1.34.4"))
+    monkeypatch.setenv("CAPELIN_ENVIRONMENT", "lab")
+    shown = capelin("status", home=tmp_path).stdout
+    assert "Environment lab" in shown
+    assert "prod" not in shown
+
+
 async def test_processes_without_a_supervisor_are_not_called_stopped(tmp_path: Path) -> None:
     environment = Environment(tmp_path / "capelin" / "lab")
     environment.make_folders()

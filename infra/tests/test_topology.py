@@ -89,11 +89,12 @@ def test_scaling_changes_the_pool_that_it_looked_up() -> None:
     ]
 
 
-@pytest.mark.parametrize("pool", [None, "c"])
-def test_scaling_asks_which_pool_when_that_is_not_clear(pool: str | None) -> None:
+@pytest.mark.parametrize(("pool", "what"), [(None, "has several pools"), ("c", "has no pool c")])
+def test_scaling_asks_which_pool_when_that_is_not_clear(pool: str | None, what: str) -> None:
     workers = topology(machinePools=[{"name": "a"}], machineDeployments=[{"name": "b"}])
-    with pytest.raises(InvalidInputError, match="Its pools are: a, b"):
+    with pytest.raises(InvalidInputError, match=what) as caught:
         scale_patch(cluster(**workers), ScaleOptions(workers=5, pool=pool))
+    assert caught.value.reason == "Its pools are: a, b."
 
 
 def test_a_cluster_without_a_class_is_left_to_kubectl() -> None:

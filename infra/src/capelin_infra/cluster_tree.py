@@ -84,6 +84,8 @@ class Node:
     counts: str = ""
     version: str = ""
     message: str = ""
+    namespace: str = ""
+    """Of a cluster, where that is not the default one."""
     children: Sequence["Node"] = field(default_factory=tuple)
 
     @property
@@ -95,6 +97,7 @@ class Node:
         """The node for programs."""
         fields: dict[str, Any] = {
             "object": self.title,
+            "namespace": self.namespace,
             "state": self.state,
             "replicas": self.counts,
             "version": self.version,
@@ -135,7 +138,9 @@ def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:
         ),
         *([Node("Workers", _worst(worker_nodes), children=worker_nodes)] if worker_nodes else []),
     ]
-    return _node(parts.cluster, children)
+    namespace = parts.cluster.metadata.namespace or "default"
+    root = _node(parts.cluster, children)
+    return root if namespace == "default" else replace(root, namespace=namespace)
 
 
 def with_children(node: Node, children: Sequence[Node]) -> Node:

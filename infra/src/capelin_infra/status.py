@@ -268,5 +268,6 @@ def _label(node: Node) -> Text:
         (node.title, ""),
         (f"  {node.counts}" if node.counts else "", "bold"),
         (f"  {node.version}" if node.version else "", "cyan"),
+        (f"  namespace {node.namespace}" if node.namespace else "", "dim"),
         (f"  {node.message}" if node.message else "", _STYLES[node.state]),
     )
