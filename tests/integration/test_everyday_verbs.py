@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from capelin.api.capi import Cluster
+from capelin.api.capi import Cluster, ClusterClass
 from capelin.client import ApiError, Client, Config
 from capelin.embedded.binaries import KNOWN_KUBERNETES, TESTED_KUBERNETES
+from capelin_machine_pool.api import CapelinMachinePool
 
 from tests.leftovers import mentioning
 
@@ -96,15 +97,50 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
     assert list((home.folder / "capelin").iterdir()) == []
 
 
-async def test_a_cluster_is_created_where_there_was_no_class_for_it(home: Home) -> None:
+FILE = """
+clusters:
+  - name: described
+    namespace: team
+    workers: 1
+    variables: {machines: {startupSeconds: 1}}
+"""
+
+
+MOTTO = {"name": "motto", "required": False, "schema": {"openAPIV3Schema": {"type": "string"}}}
+
+
+async def test_a_cluster_is_created_where_there_was_no_class_for_it(
+    home: Home, tmp_path: Path
+) -> None:
     await said(home, "up", "--management-only")
-    config = yaml.safe_load(await said(home, "kubeconfig", "--raw"))
-    assert config["current-context"] == "capelin-default"
+    kubeconfig = yaml.safe_load(await said(home, "kubeconfig", "--raw"))
+    assert kubeconfig["current-context"] == "capelin-default"
+
+    # A file brings its clusters, and the namespaces that they are in.
+    (tmp_path / "capelin.yaml").write_text(FILE)
+    shown = await said(home, "up", "-f", str(tmp_path / "capelin.yaml"))
+    assert "kubeconfigs/team.described" in shown
+    assert "upgrade cluster described -n team" in shown
+    config = Config.from_kubeconfig(home.environment().kubeconfig)
+    async with Client(config, manager="somebody") as client:
+        (pool,) = (await client.list(CapelinMachinePool, "team")).items
+        add = {"op": "add", "path": "/spec/variables/-", "value": MOTTO}
+        await client.patch(ClusterClass, "capelin", "team", [add], type="json")
+    assert pool.spec.simulated.startup_seconds == 1
+
+    # Once more: what somebody has changed stays as it is.
+    again = await said(home, "up", "-f", str(tmp_path / "capelin.yaml"))
+    assert "ClusterClass capelin was changed by somebody, and stays as it is." in again
+
+    nowhere = await home.capelin("create", "cluster", "one", "--namespace", "nope")
+    assert nowhere.code == 4
+    assert "There is no namespace nope." in nowhere.err
     await said(home, "create", "cluster", "one", "--workers", "1")
-    assert await clusters(home) == ["one"]
+    assert await clusters(home) == ["described", "one"]
     await said(home, "status", "--exit-code")
     await said(home, "scale", "one", "--control-plane-replicas", "2")
     status = json.loads(await said(home, "status", "-o", "json"))
-    children = status[0]["clusters"][0]["children"]
+    (cluster,) = [each for each in status[0]["clusters"] if each["object"] == "Cluster/one"]
+    children = cluster["children"]
     replicas = {each["object"].partition("/")[0]: each.get("replicas") for each in children}
     assert replicas["CapelinControlPlane"] == "2/2"

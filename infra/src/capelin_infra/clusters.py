@@ -8,12 +8,10 @@ import yaml
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
 from capelin.client import AlreadyExists, Client
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.management import Environment, UpRequest, workload_programs
+from capelin.embedded.management import Environment, UpRequest
 from capelin.errors import InvalidInputError
 from rich.console import Console
 
-from capelin_infra.cache import is_cached
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.demo import apply_cluster_class, demo_class, find_class
 from capelin_infra.invocation import as_invoked
@@ -33,7 +31,7 @@ from capelin_infra.topology import (
     topology_version,
     upgrade_patch,
 )
-from capelin_infra.up import UP_SECONDS, bring_up_environment, show_progress_on
+from capelin_infra.up import UP_SECONDS, bring_up_environment, fetch_workload_programs
 from capelin_infra.versions import check_upgrade, next_version, parse_version
 from capelin_infra.waiting import Deadline, wait_for, wait_until_ready
 
@@ -78,7 +76,8 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
             _print(yaml.safe_dump(manifest, sort_keys=False))
             return
         if known:
-            await _fetch_programs(version)
+            with Checklist(Console()).shown() as checklist:
+                await fetch_workload_programs(checklist, version)
         if not cluster_class.uid:
             await _bring_class(environment, client, which.namespace)
         try:
@@ -114,7 +113,8 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
         version = next_version(current, known) if version is None else parse_version(version, known)
         check_upgrade(current, version, known)
         if known and not run.dry_run:
-            await _fetch_programs(version)
+            with Checklist(Console()).shown() as checklist:
+                await fetch_workload_programs(checklist, version)
         await _patch(client, cluster, upgrade_patch(version), dry_run=run.dry_run)
         if not run.dry_run:
             title = f"cluster {which.name} upgraded to {version}"
@@ -139,16 +139,6 @@ async def _cluster_class(
         found = await client.find(ClusterClass, options.cluster_class, which.namespace)
         return found or demo_class()
     return await find_class(client, options.cluster_class, which.namespace)
-
-
-async def _fetch_programs(version: str) -> None:
-    """Get the programs of a version while somebody watches: the provider would do it unseen."""
-    wanted = workload_programs(version)
-    if is_cached(wanted):
-        return
-    with Checklist(Console()).shown() as checklist, checklist.step("programs") as line:
-        await Binaries(progress=show_progress_on(checklist, line)).fetch(wanted)
-        line.detail = f"Kubernetes {version}"
 
 
 async def _bring_class(environment: Environment, client: Client, namespace: str) -> None:

@@ -109,6 +109,8 @@ async def bring_up_cluster(
 ) -> None:
     """Create a cluster, or leave it as it is where there is one; wait until it is ready."""
     name, namespace, options = request.name, request.namespace, request.options
+    if await client.find(Namespace, namespace) is None:
+        await client.apply(Namespace.of(namespace))
     if options.cluster_class == DEMO_CLASS:
         for kept in await apply_cluster_class(client, namespace):
             checklist.say(f"{kept} was changed by somebody, and stays as it is.")

@@ -1,14 +1,15 @@
 """`capelin up -f capelin.yaml`: an environment and its clusters, described in a file."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import yaml
-from capelin.api import Model
+from annotated_types import Ge, Le
+from capelin.api import DNSLabel, Model
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import UpRequest
 from capelin.errors import InvalidInputError
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from capelin_infra.demo import ClusterRequest, DemoOptions
 from capelin_infra.topology import DEMO_CLASS, check_cluster_name
@@ -22,11 +23,11 @@ class ClusterEntry(Model):
     """A workload cluster in the file."""
 
     name: str
-    namespace: str = "default"
+    namespace: DNSLabel = "default"
     class_: str = DEMO_CLASS
     kubernetes_version: str | None = None
-    control_plane_replicas: int | None = None
-    workers: int | None = None
+    control_plane_replicas: Annotated[int, Ge(1), Le(9)] | None = None
+    workers: Annotated[int, Ge(0), Le(10_000)] | None = None
     variables: dict[str, Any] = {}
     """Values of the class's variables, such as the faults of simulated machines."""
 
@@ -51,6 +52,14 @@ class EnvironmentFile(Model):
     """More of Cluster API's own providers."""
     clusters: list[ClusterEntry] = []
 
+    @model_validator(mode="after")
+    def _check_names(self) -> "EnvironmentFile":
+        names = [(entry.namespace, entry.name) for entry in self.clusters]
+        for namespace, name in names:
+            if names.count((namespace, name)) > 1:
+                raise ValueError(f"two clusters are called {name} in namespace {namespace}")
+        return self
+
 
 def read_environment_file(path: Path) -> EnvironmentFile:
     """Read a file.
@@ -67,8 +76,9 @@ def read_environment_file(path: Path) -> EnvironmentFile:
         reason = "It is not YAML."
     except ValidationError as error:
         first = error.errors()[0]
+        problem = first["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in first["loc"])
-        reason = f"{field}: {first['msg']}." if field else f"{first['msg']}."
+        reason = f"{field}: {problem}." if field else f"{problem}."
     raise InvalidInputError(
         f"{path} describes no environment.", reason=reason, hint=f"Write it as {_EXAMPLE}."
     )

@@ -22,6 +22,7 @@ from capelin.embedded.management import (
     environment_named,
     observe,
     plan_up,
+    workload_programs,
 )
 from capelin.errors import WaitTimeoutError
 from rich.console import Console
@@ -76,6 +77,8 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
     steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), Checklist(console).shown() as checklist:
+        for version in {cluster.options.version or "" for cluster in options.clusters} - {""}:
+            await fetch_workload_programs(checklist, version)
         await _follow_steps(environment, steps, checklist, deadline)
         settings = environment.settings()
         version = settings.kubernetes_version if settings else ""
@@ -121,6 +124,16 @@ async def _follow_steps(
             reason=waiting_for(current_status(environment)) or "It does not say why.",
             hint=f"Its supervisor goes on trying; see capelin logs -e {environment.name}.",
         ) from None
+
+
+async def fetch_workload_programs(checklist: Checklist, version: str) -> None:
+    """Get the programs of a version while somebody watches: the provider would do it unseen."""
+    programs = workload_programs(version)
+    if await Binaries().has(programs):
+        return
+    with checklist.step("programs of clusters") as line:
+        await Binaries(progress=show_progress_on(checklist, line)).fetch(programs)
+        line.detail = f"Kubernetes {version}"
 
 
 def show_progress_on(checklist: Checklist, line: Line) -> Progress:
@@ -193,10 +206,16 @@ async def _print_next_steps(
         *((title, f"export KUBECONFIG={shlex.quote(str(path))}") for title, path in files),
         ("or for kubectl", f"{command} kubeconfig --merge{option}"),
         *(
-            ("upgrade a cluster", f"{command} upgrade cluster {cluster.name}{option}")
+            ("upgrade a cluster", f"{command} upgrade cluster {_options_of(cluster)}{option}")
             for cluster in clusters[:1]
         ),
         ("pause it", f"{command} stop{option}"),
         ("remove it", f"{command} down{option}"),
     ):
         console.print(f"  {title:<17} [cyan]{line}[/]", highlight=False, soft_wrap=True)
+
+
+def _options_of(cluster: ClusterRequest) -> str:
+    """How a command names a cluster."""
+    namespace = "" if cluster.namespace == "default" else f" -n {cluster.namespace}"
+    return f"{cluster.name}{namespace}"
