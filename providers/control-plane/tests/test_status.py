@@ -217,6 +217,16 @@ def test_a_lost_etcd_member_is_told_of_while_it_is_replaced() -> None:
     assert condition(current, "Available")[0] == "True"
 
 
+def test_an_etcd_member_that_is_not_there_is_told_of() -> None:
+    seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), part("etcd", 2)))
+    current = said(seen, want=replace(WANTED, etcd_replicas=3), of=control_plane(initialized=True))
+    assert condition(current, "EtcdClusterAvailable") == (
+        "True",
+        "EtcdClusterDegraded",
+        "a quorum is up; members to be started: 1",
+    )
+
+
 def test_without_a_quorum_of_etcd_nothing_is_available() -> None:
     down = [part("etcd", slot, ready=False, failure="lost its data") for slot in (1, 2)]
     seen = observed(part("kube-apiserver"), etcd=(part("etcd", 0), *down))

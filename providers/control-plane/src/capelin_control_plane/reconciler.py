@@ -86,6 +86,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         Permission("networking.k8s.io", ("networkpolicies",), _CHANGED),
         Permission("", ("configmaps", "services"), _CHANGED),
         Permission("", ("secrets", "pods"), ("delete",)),
+        Permission("", ("pods/eviction",), ("create",)),
         # Members of etcd are replaced through it.
         Permission("", ("pods/portforward",), ("create", "get")),
         Permission("", ("persistentvolumeclaims",), ("get", "delete")),

@@ -130,16 +130,17 @@ def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
     needed = desired.etcd_replicas // 2 + 1
     if up == desired.etcd_replicas:
         return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_AVAILABLE)
-    failures = _failures(members)
+    absent = max(0, desired.etcd_replicas - len(members))
+    missing = f"members to be started: {absent}" if absent else ""
+    problems = "; ".join(filter(None, (_failures(members), missing)))
     if up >= needed:
         return ConditionSpec(
-            ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {failures}"
+            ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {problems}"
         )
     # A member that lost its data does not start, and keeps the others from finding a leader.
     is_lost = any(member.ready for member in members) or bool(observed.lost_members)
     reason = QUORUM_LOST if is_lost else STARTING
-    missing = failures or f"{desired.etcd_replicas} members are to be started"
-    return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "False", reason, missing)
+    return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "False", reason, problems)
 
 
 def api_servers_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:

@@ -17,8 +17,9 @@ from capelin_control_plane.backends.pods.objects import (
 )
 from capelin_control_plane.backends.pods.patches import pod_problems
 from capelin_control_plane.backends.pods.workloads import termination_seconds
-from capelin_control_plane.desired import ComponentSettings
+from capelin_control_plane.desired import ComponentSettings, InvalidSpecError
 
+from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .pod_objects import NAMES, objects_of, on_pods, settings
 
 
@@ -70,6 +71,28 @@ def test_an_api_server_leaves_its_service_before_it_ends() -> None:
     pod = workload["spec"]["template"]["spec"]
     # 15 s in which it leaves the endpoints, the longest request, and some more.
     assert pod["terminationGracePeriodSeconds"] > 15 + 60
+
+
+def test_an_api_server_knows_every_member_of_etcd() -> None:
+    def servers(members: int) -> list[str]:
+        arguments = container(objects_of(on_pods(etcd_replicas=members)).api_server.manifest)[
+            "args"
+        ]
+        (flag,) = (flag for flag in arguments if flag.startswith("--etcd-servers="))
+        return flag.removeprefix("--etcd-servers=").split(",")
+
+    service = "https://one-etcd.default.svc:2379"
+    assert servers(1) == [service]
+    assert servers(3) == [
+        service,
+        *(f"https://one-etcd-{index}.one-etcd-members.default.svc:2379" for index in range(3)),
+    ]
+
+
+def test_kubelets_must_be_able_to_probe_api_servers() -> None:
+    desired = with_arguments(on_pods(), "kube-apiserver", {"anonymous-auth": "false"})
+    with pytest.raises(InvalidSpecError, match="anonymous-auth"):
+        objects_of(desired)
 
 
 def test_a_longer_delay_of_a_user_gets_a_longer_grace() -> None:

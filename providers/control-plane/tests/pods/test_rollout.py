@@ -1,14 +1,17 @@
 """In what order the workloads of a control plane change."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from capelin.api import Unstructured
 from capelin.api.core import Pod
+from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION
 from capelin_control_plane.backends.pods.objects import DesiredObjects, EtcdState
 from capelin_control_plane.backends.pods.rollout import (
     is_complete,
     member_to_replace,
+    members_to_restart,
     next_etcd_state,
     workloads_to_apply,
 )
@@ -160,3 +163,57 @@ def test_a_member_without_its_data_is_replaced_while_there_is_a_quorum(
 
 def test_the_only_member_is_never_replaced() -> None:
     assert member_to_replace(DESIRED, [member(0, ready=False, message=LOST)]) is None
+
+
+THREE = objects_of(on_pods(etcd_replicas=3))
+
+
+def etcd_pod(index: int, state: str) -> Pod:
+    """A member: `outdated` or not, `down` or ready, `going` or not."""
+    digest = "another" if "outdated" in state else THREE.etcd.digest
+    pod = member(index, ready="down" not in state)
+    pod.metadata.annotations = {DIGEST_ANNOTATION: digest}
+    if "going" in state:
+        pod.metadata.deletion_timestamp = datetime(2026, 1, 1, tzinfo=UTC)
+    return pod
+
+
+def restarted(*states: str, observed_generation: int = 3) -> list[int]:
+    live = {
+        **THREE.etcd.manifest,
+        "metadata": {**THREE.etcd.manifest["metadata"], "generation": 3},
+        "status": {"observedGeneration": observed_generation},
+    }
+    pods = [etcd_pod(index, state) for index, state in enumerate(states)]
+    found = members_to_restart(THREE, {"etcd": live}, pods)
+    return [int(pod.name[-1]) for pod in found]
+
+
+@pytest.mark.parametrize(
+    ("states", "indexes"),
+    [
+        (("", "", ""), []),
+        (("outdated", "outdated", "outdated"), [0]),
+        (("", "outdated", "outdated"), [1]),
+        # One that was restarted is not ready yet.
+        (("down", "outdated", "outdated"), []),
+        (("outdated going", "outdated", "outdated"), []),
+        (("outdated", "outdated"), []),
+        # Whichever is down may need just this change, and the others have a quorum without it.
+        (("outdated", "outdated", "outdated down"), [2]),
+        (("outdated", "", "outdated down"), [2]),
+        (("outdated", "outdated down", "down"), []),
+        # There is no quorum to lose, and none becomes ready alone.
+        (("outdated down", "outdated down", "outdated down"), [0, 1, 2]),
+        (("down", "outdated down", "outdated down"), [1, 2]),
+    ],
+)
+def test_members_of_etcd_are_restarted_one_by_one_and_never_beside_one_that_is_down(
+    states: tuple[str, ...], indexes: list[int]
+) -> None:
+    assert restarted(*states) == indexes
+
+
+def test_no_member_is_restarted_before_its_stateful_set_is_noticed() -> None:
+    assert restarted("outdated", "outdated", "outdated", observed_generation=2) == []
+    assert members_to_restart(THREE, running(OLD, "etcd"), [etcd_pod(0, "outdated")]) == []

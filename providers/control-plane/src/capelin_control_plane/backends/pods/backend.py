@@ -11,7 +11,17 @@ from datetime import datetime, timedelta
 
 from capelin.api import Resource, Unstructured, resource_of
 from capelin.api.core import Node, Pod
-from capelin.client import Client, Config, Invalid, Server, User, needs_apply, tls_context
+from capelin.client import (
+    Client,
+    Config,
+    Conflict,
+    Invalid,
+    Server,
+    TooManyRequests,
+    User,
+    needs_apply,
+    tls_context,
+)
 from capelin.controller import ObjectKey
 from capelin.pki import KeyPair
 from capelin.provider import Blocked
@@ -43,6 +53,7 @@ from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import (
     is_complete,
     member_to_replace,
+    members_to_restart,
     next_etcd_state,
     workloads_to_apply,
 )
@@ -194,7 +205,8 @@ class PodsBackend:
             for workload in workloads
         ]
         replaced = await self._replace_member(known, desired)
-        return replaced or any(applied)
+        restarted = await self._restart_members(known, objects)
+        return replaced or restarted or any(applied)
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         """Nothing to do: the management cluster keeps pods running."""
@@ -270,6 +282,24 @@ class PodsBackend:
         await self._client.delete(Pod, lost.name, names.namespace, uid=lost.uid, grace_seconds=1)
         _log.warning("%s lost its data, and is replaced from the others", lost.name)
         return True
+
+    async def _restart_members(self, known: _Known, objects: DesiredObjects) -> bool:
+        """Have etcd members run the desired template; whether there were any that did not."""
+        members = members_to_restart(objects, known.live, known.pods)
+        for member in members:
+            try:
+                # Whoever drains a node at this moment obeys the same budget.
+                await self._client.evict(member.name, known.names.namespace, uid=member.uid)
+            except TooManyRequests as error:
+                raise Blocked(
+                    "WaitingForBudget",
+                    f"the disruption budget of etcd does not let {member.name} go yet",
+                ) from error
+            except Conflict:
+                # There is another pod of that name already.
+                continue
+            _log.info("%s is restarted with another template", member.name)
+        return bool(members)
 
     async def _check_data(self, names: Names, address: str) -> None:
         """A control plane that ran before is not begun anew without its data."""

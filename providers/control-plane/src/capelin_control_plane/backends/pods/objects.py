@@ -25,7 +25,7 @@ from capelin_control_plane.backends.pods.workloads import (
     etcd_stateful_set,
     scheduler_deployment,
 )
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
 
 EtcdState = Literal["new", "existing"]
 
@@ -65,8 +65,15 @@ def desired_objects(desired: ControlPlane, names: Names, service: Unstructured) 
         service: The Service of its API servers.
 
     Raises:
-        InvalidSpecError: a patch cannot be applied, or leads to what is not allowed.
+        InvalidSpecError: a patch cannot be applied or leads to what is not allowed, or probes
+            could not work.
     """
+    if desired.settings["kube-apiserver"].arguments.get("anonymous-auth") == "false":
+        raise InvalidSpecError(
+            "spec.apiServer.extraArgs[anonymous-auth]: kubelets show no certificate when they probe"
+            " the pods of API servers, and none would become ready; leave it out, or write backend:"
+            " Processes"
+        )
     supporting = [
         service,
         _etcd_service(names),

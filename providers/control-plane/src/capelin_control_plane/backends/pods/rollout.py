@@ -1,6 +1,7 @@
 """Which workloads of a control plane may change now: etcd, then API servers, then the rest. Pure.
 
-How their pods are replaced is up to StatefulSets and Deployments.
+Deployments replace their pods by themselves. Members of etcd are chosen here: whether one may go
+depends on the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,6 +84,38 @@ def member_to_replace(desired: ControlPlane, pods: Sequence[Pod]) -> tuple[Pod, 
             if is_corruption(message) or is_data_loss(message):
                 return pod, ready[0]
     return None
+
+
+def members_to_restart(
+    objects: DesiredObjects, live: Mapping[Component, Unstructured], pods: Sequence[Pod]
+) -> list[Pod]:
+    """The members of etcd that are to run the desired template now, in place of another one.
+
+    They go one by one. While any is down, none that is ready goes: first those that are down are
+    changed, as that may be what they need.
+    """
+    stateful_set = live.get("etcd")
+    if not _is_same(objects.etcd, live) or value_at(
+        stateful_set, "status", "observedGeneration"
+    ) != value_at(stateful_set, "metadata", "generation"):
+        # A new pod would be made from the template of before.
+        return []
+    members = sorted((pod for pod in pods if is_member(pod)), key=lambda pod: pod.name)
+    down = [pod for pod in members if not is_ready(pod)]
+    if len(members) < value_at(stateful_set, "spec", "replicas") or any(
+        pod.metadata.deletion_timestamp for pod in members
+    ):
+        return []
+    outdated = [
+        pod
+        for pod in (down or members)
+        if pod.metadata.annotations.get(DIGEST_ANNOTATION) != objects.etcd.digest
+    ]
+    if len(down) == len(members):
+        # There is no quorum to lose, and none becomes ready without the others.
+        return outdated
+    # One that was changed already may still become ready.
+    return outdated[:1] if not down or len(outdated) == len(down) else []
 
 
 def is_complete(

@@ -143,6 +143,8 @@ def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
             "serviceName": names.etcd_members,
             # Members become ready only with the others.
             "podManagementPolicy": "Parallel",
+            # The StatefulSet would begin with the last member, whichever is down: see rollout.py.
+            "updateStrategy": {"type": "OnDelete"},
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": "Retain",
                 "whenScaled": "Retain",
@@ -162,7 +164,9 @@ def api_server_deployment(desired: ControlPlane, names: Names) -> Unstructured:
         address="0.0.0.0",  # noqa: S104 - of the pod
         advertise_address="$(POD_IP)",
         port=API_SERVER_PORT,
-        etcd_urls=(f"https://{names.etcd_host}:{ETCD_CLIENT_PORT}",),
+        etcd_urls=tuple(
+            f"https://{host}:{ETCD_CLIENT_PORT}" for host in _etcd_hosts(desired, names)
+        ),
         defaults=_SHUTDOWN,
     )
     # Without etcd no API server is healthy, and a restart would not help.
@@ -185,6 +189,16 @@ def api_server_deployment(desired: ControlPlane, names: Names) -> Unstructured:
         capabilities=("NET_BIND_SERVICE",),
     )
     return _deployment(desired, names, "kube-apiserver", desired.replicas, template)
+
+
+def _etcd_hosts(desired: ControlPlane, names: Names) -> list[str]:
+    """Where an API server finds etcd: the Service, which is there first, and the members.
+
+    Behind the Service alone, who loses its connection to a member that ends may get that member
+    again, and fails writes until it has left the endpoints.
+    """
+    members = range(desired.etcd_replicas) if desired.etcd_replicas > 1 else ()
+    return [names.etcd_host, *map(names.member_host, members)]
 
 
 def controller_manager_deployment(desired: ControlPlane, names: Names) -> Unstructured:

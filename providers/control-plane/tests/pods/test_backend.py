@@ -1,0 +1,160 @@
+"""The backend on a real API server, whose pods and their states are made here."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from capelin.api import Resource, Unstructured
+from capelin.api.core import Pod, ServiceAccount
+from capelin.client import Client
+from capelin.controller import ObjectKey
+from capelin.pki import new_ca, new_service_account_keys
+from capelin.provider import Blocked
+from capelin_control_plane.backends.pods import PodsBackend
+from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.instances import Endpoint, Observed
+
+from ..factories import with_arguments  # noqa: TID252 - a folder without a name
+from .pod_objects import on_pods, settings
+
+STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
+BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NAME = "one-etcd"
+
+
+class Rig:
+    """A control plane of three members, and its backend."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        now = datetime.now(UTC)
+        self.client, self.namespace = client, namespace
+        self.key = ObjectKey(namespace, "one")
+        self.backend = PodsBackend(client, namespace)
+        self.keys = Authorities(
+            ca=new_ca("kubernetes", now=now),
+            etcd=new_ca("etcd-ca", now=now),
+            proxy=new_ca("front-proxy-ca", now=now),
+            service_account=new_service_account_keys(),
+        )
+        self.desired = replace(
+            on_pods(etcd_replicas=3),
+            namespace=namespace,
+            host="192.0.2.7",
+            pods=settings(exposure={"type": "ClusterIP"}),
+        )
+
+    async def apply(self, desired: ControlPlane) -> tuple[Endpoint, Observed]:
+        endpoint = await self.backend.allocate(self.key, desired, self.keys, None)
+        observed = await self.backend.observe(self.key, endpoint, desired)
+        await self.backend.apply(self.key, endpoint, desired, observed)
+        return endpoint, observed
+
+    async def run_members(self) -> None:
+        """Make the pods that a StatefulSet would make, all of them ready."""
+        stateful_set = await self.client.get(STATEFUL_SETS, NAME, self.namespace)
+        template: Unstructured = stateful_set["spec"]["template"]
+        volumes: list[Any] = [*template["spec"]["volumes"], {"name": "data", "emptyDir": {}}]
+        for index in range(3):
+            name = f"{NAME}-{index}"
+            metadata = {**template["metadata"], "name": name, "namespace": self.namespace}
+            spec = {**template["spec"], "volumes": volumes}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            await self.client.create(pod)
+            ready = {"type": "Ready", "status": "True"}
+            await self.set_status(f"pods/{name}", {"phase": "Running", "conditions": [ready]})
+
+    async def notice(self) -> None:
+        """Have the StatefulSet's controller have seen it."""
+        stateful_set = await self.client.get(STATEFUL_SETS, NAME, self.namespace)
+        generation = stateful_set["metadata"]["generation"]
+        await self.set_status(
+            f"statefulsets/{NAME}",
+            {"observedGeneration": generation, "replicas": 3},
+            "apis/apps/v1",
+        )
+
+    async def set_status(self, path: str, status: dict[str, Any], version: str = "api/v1") -> None:
+        await self.client.request(
+            "PATCH",
+            f"/{version}/namespaces/{self.namespace}/{path}/status",
+            body={"status": status},
+            content_type="application/merge-patch+json",
+        )
+
+    async def members(self) -> list[str]:
+        return [pod.name for pod in (await self.client.list(Pod, self.namespace)).items]
+
+
+@pytest.fixture
+async def rig(client: Client, namespace: str) -> Rig:
+    await client.apply(ServiceAccount.of("default", namespace))
+    return Rig(client, namespace)
+
+
+async def test_a_changed_member_of_etcd_is_evicted_when_its_budget_lets_it_go(rig: Rig) -> None:
+    await rig.apply(rig.desired)
+    await rig.run_members()
+    await rig.notice()
+    _, observed = await rig.apply(rig.desired)
+    assert [member.ready for member in observed.of("etcd")] == [True] * 3
+    assert len(await rig.members()) == 3
+
+    changed = with_arguments(rig.desired, "etcd", {"snapshot-count": "5000"})
+    # Its controller has not seen the new template yet.
+    await rig.apply(changed)
+    assert len(await rig.members()) == 3
+    await rig.notice()
+    with pytest.raises(Blocked) as blocked:
+        await rig.apply(changed)
+    assert blocked.value.reason == "WaitingForBudget"
+    assert len(await rig.members()) == 3
+
+    budget = await rig.client.get(BUDGETS, NAME, rig.namespace)
+    await rig.set_status(
+        f"poddisruptionbudgets/{NAME}",
+        {
+            "observedGeneration": budget["metadata"]["generation"],
+            "disruptionsAllowed": 1,
+            "currentHealthy": 3,
+            "desiredHealthy": 2,
+            "expectedPods": 3,
+        },
+        "apis/policy/v1",
+    )
+    await rig.apply(changed)
+    assert await rig.members() == [f"{NAME}-1", f"{NAME}-2"]
+    # The next one waits for it.
+    await rig.apply(changed)
+    assert await rig.members() == [f"{NAME}-1", f"{NAME}-2"]
+
+
+async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
+    other = Rig(rig.client, rig.namespace)
+    other.key = ObjectKey(rig.namespace, "two")
+    await rig.apply(rig.desired)
+    await other.apply(rig.desired)
+    await rig.run_members()
+    assert await rig.backend.allocated() == {rig.key, other.key}
+    with pytest.raises(Blocked) as blocked:
+        await rig.backend.delete(rig.key)
+    assert blocked.value.reason == "StoppingPods"
+    await rig.backend.delete(rig.key)
+    assert await rig.backend.allocated() == {other.key}
+    assert await rig.members() == []
+    left = [
+        f"{kind}/{item['metadata']['name']}"
+        for kind, path in (
+            ("Service", "api/v1/namespaces/{}/services"),
+            ("Secret", "api/v1/namespaces/{}/secrets"),
+            ("ConfigMap", "api/v1/namespaces/{}/configmaps"),
+            ("Deployment", "apis/apps/v1/namespaces/{}/deployments"),
+            ("StatefulSet", "apis/apps/v1/namespaces/{}/statefulsets"),
+            ("Budget", "apis/policy/v1/namespaces/{}/poddisruptionbudgets"),
+            ("Policy", "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"),
+        )
+        for item in (await rig.client.request("GET", "/" + path.format(rig.namespace)))["items"]
+    ]
+    assert all("/two" in name or name == "ConfigMap/kube-root-ca.crt" for name in left), left
+    assert len(left) >= 12
