@@ -2,56 +2,80 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
+from uuid import uuid4
 
 import yaml
 from capelin.api.capi import Cluster
-from capelin.api.core import Pod, Secret
-from capelin.client import Client, Config
+from capelin.api.core import ConfigMap, Pod, Secret
+from capelin.client import Client, Config, TooManyRequests
 from capelin.contract import CLUSTER_NAME_LABEL, KUBECONFIG_KEY, reference_to
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
-from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.api import BackendName, CapelinControlPlane
+
+from tests.faults.http2 import Http2Load
 
 from .kind_cluster import KindCluster
 
 _URL = "/api/v1/namespaces/default/configmaps?number=[1-1000000]"
-_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS = 0.1
 _LONGEST_LOAD = "900s"
 _CERTIFICATES = ("ca.crt", "client.crt", "client.key")
 
 
 @dataclass(frozen=True)
-class Hosted:
-    """A control plane on pods."""
+class ControlPlane:
+    """A control plane, as its user sees it."""
 
-    kind: KindCluster
     client: Client
     namespace: str
     name: str
+    backend: BackendName = "Pods"
 
-    async def create(self, version: str, **spec: Any) -> None:
+    def named(self, name: str) -> Self:
+        """Another control plane in the same namespace."""
+        return replace(self, name=name)
+
+    async def create(
+        self, version: str, *, network: Mapping[str, Any] | None = None, **spec: Any
+    ) -> None:
         """Create the control plane, and the Cluster that it is of."""
         resource = CapelinControlPlane.resource
         reference = {"apiGroup": resource.group, "kind": resource.kind, "name": self.name}
         metadata = {"name": self.name, "namespace": self.namespace}
-        cluster = await self.client.create(
-            Cluster.read({"metadata": metadata, "spec": {"controlPlaneRef": reference}})
-        )
-        spec = {
-            "version": version,
-            "backend": "Pods",
-            "pods": {"exposure": {"type": "NodePort"}},
-            **spec,
-        }
+        of_cluster = {"controlPlaneRef": reference}
+        if network is not None:
+            of_cluster["clusterNetwork"] = dict(network)
+        cluster = await self.client.create(Cluster.read({"metadata": metadata, "spec": of_cluster}))
+        pods = {"pods": {"exposure": {"type": "NodePort"}}} if self.backend == "Pods" else {}
+        spec = {"version": version, "backend": self.backend, **pods, **spec}
         mine = CapelinControlPlane.read({"metadata": metadata, "spec": spec})
         mine.metadata.labels = {CLUSTER_NAME_LABEL: self.name}
         mine.metadata.owner_references = [reference_to(cluster, controller=True)]
         await self.client.create(mine)
+
+    async def delete_all(self) -> None:
+        """Delete every control plane of its namespace, and wait until they are gone."""
+        for found in (await self.client.list(CapelinControlPlane, self.namespace)).items:
+            await self.client.delete(CapelinControlPlane, found.name, self.namespace)
+        await until(self._are_gone, within=180)
+
+    async def _are_gone(self) -> bool:
+        return not (await self.client.list(CapelinControlPlane, self.namespace)).items
+
+    async def is_gone(self) -> bool:
+        """Whether there is no such control plane."""
+        return await self.client.find(CapelinControlPlane, self.name, self.namespace) is None
+
+    async def is_initialized(self) -> bool:
+        """Whether it has been usable once."""
+        status = (await self.get()).status
+        return bool(status and status.initialization.control_plane_initialized)
 
     async def get(self) -> CapelinControlPlane:
         """The control plane as it is."""
@@ -61,10 +85,25 @@ class Hosted:
         """Change fields of its spec."""
         await self.client.patch(CapelinControlPlane, self.name, self.namespace, {"spec": spec})
 
+    async def annotate(self, annotation: str, value: str | None) -> None:
+        """Annotate it."""
+        patch = {"metadata": {"annotations": {annotation: value}}}
+        await self.client.patch(CapelinControlPlane, self.name, self.namespace, patch)
+
     async def conditions(self) -> Mapping[str, str]:
         """The status of each of its conditions."""
         status = (await self.get()).status
-        return {each.type: each.status for each in (status.conditions if status else [])}
+        conditions = status.conditions if status else []
+        return {condition.type: condition.status for condition in conditions}
+
+    async def is_remediating(self) -> bool:
+        """Whether something of it ended and is not ready again."""
+        return (await self.conditions()).get("Remediating") == "True"
+
+    async def reasons(self) -> set[str]:
+        """The reasons of its conditions."""
+        status = (await self.get()).status
+        return {condition.reason for condition in (status.conditions if status else [])}
 
     async def is_settled(self) -> bool:
         """Whether it is as its spec says, and nothing of before is left."""
@@ -72,29 +111,24 @@ class Hosted:
         status, spec = mine.status, mine.spec
         if status is None or status.observed_generation != mine.metadata.generation:
             return False
-        conditions = {each.type: each.status for each in status.conditions}
-        pods = await self.pods()
+        conditions = {condition.type: condition.status for condition in status.conditions}
         return (
             status.replicas == status.ready_replicas == status.up_to_date_replicas == spec.replicas
-            and [each.version for each in status.versions] == [spec.version]
+            and [count.version for count in status.versions] == [spec.version]
             and conditions["RollingOut"] == "False"
             and all(
                 conditions[type_] == "True"
                 for type_ in ("Available", "ControllerManagerAvailable", "SchedulerAvailable")
             )
-            and all(pod.metadata.deletion_timestamp is None for pod in pods)
+            and await self._has_ended_the_rest()
         )
+
+    async def _has_ended_the_rest(self) -> bool:
+        return True
 
     async def settles(self) -> None:
         """Wait until it is as its spec says."""
         await until(self.is_settled, within=240)
-
-    async def pods(self, component: str | None = None) -> list[Pod]:
-        """Its pods."""
-        labels = {"app.kubernetes.io/instance": self.name}
-        if component is not None:
-            labels["app.kubernetes.io/component"] = component
-        return (await self.client.list(Pod, self.namespace, labels=labels)).items
 
     async def kubeconfig(self) -> bytes:
         """The administrator's kubeconfig of the workload cluster."""
@@ -109,49 +143,123 @@ class Hosted:
             yield client
 
 
-@asynccontextmanager
-async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Callable[[], list[str]]]:
-    """Clients outside and on the node, HTTP/1.1 and HTTP/2, with new and kept connections.
+@dataclass(frozen=True)
+class Hosted(ControlPlane):
+    """A control plane on pods of a kind cluster."""
 
-    Gives what lists the requests that failed. As Kubernetes' own clients, they obey a server that
-    ends and says 429 with Retry-After, and one that closes a kept connection before it answers.
-    """
-    kubeconfig = await hosted.kubeconfig()
-    config = Config.from_kubeconfig(kubeconfig)
-    load = Load(config, pause=_PAUSE_SECONDS)
-    _write_certificates(kubeconfig, folder, hosted.kind)
-    answers: dict[str, list[str]] = {}
+    kind: KindCluster = field(kw_only=True)
 
-    def failed() -> list[str]:
+    async def pods(self, component: str | None = None) -> list[Pod]:
+        """Its pods."""
+        labels = {"app.kubernetes.io/instance": self.name}
+        if component is not None:
+            labels["app.kubernetes.io/component"] = component
+        return (await self.client.list(Pod, self.namespace, labels=labels)).items
+
+    async def evict(self, pod: Pod) -> None:
+        """Evict a pod as soon as its budget allows it."""
+
+        async def is_evicted() -> bool:
+            try:
+                await self.client.evict(pod.name, self.namespace, uid=pod.uid)
+            except TooManyRequests:
+                return False
+            return True
+
+        await until(is_evicted, within=240)
+
+    async def _has_ended_the_rest(self) -> bool:
+        return all(pod.metadata.deletion_timestamp is None for pod in await self.pods())
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether a pod is ready."""
+    return any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
+
+
+@dataclass
+class Clients:
+    """Clients outside and on the node: HTTP/1.1 and HTTP/2, new and kept connections, a watch."""
+
+    loads: Mapping[str, Load]
+    """Outside. They write and read; the watch is expected to see what they wrote."""
+    answers: Mapping[str, list[str]]
+    """On the node: what curl says of each request."""
+    seen: set[str] = field(default_factory=set[str])
+    """What the watch has seen."""
+
+    def failed(self) -> list[str]:
+        """The requests that failed. One that is to be sent again later (429) has not failed yet."""
         return [
-            *(request for request in load.failed if ": 429 " not in request),
+            *(f"{name}: {failure}" for name, load in self.loads.items() for failure in load.failed),
             *(
-                f"{client}: {answer}"
-                for client, lines in answers.items()
-                for answer in lines
-                if not answer.startswith("200")
+                f"{name}: {answer}"
+                for name, answers in self.answers.items()
+                for answer in answers
+                if not answer.startswith(("200", "429"))
             ),
         ]
 
-    async def everybody_asks(since: Mapping[str, int], count: int) -> bool:
-        return all(len(lines) >= since.get(name, 0) + count for name, lines in answers.items())
+    def counts(self) -> dict[str, int]:
+        """How many requests each has sent, and how many were to be sent again later."""
+        loads = self.loads.values()
+        return {
+            **{f"requests {name}": load.sent for name, load in self.loads.items()},
+            **{f"requests {name}": len(answers) for name, answers in self.answers.items()},
+            "asked to come later": sum(load.postponed for load in loads)
+            + sum(line.startswith("429") for lines in self.answers.values() for line in lines),
+        }
 
-    tasks = [asyncio.create_task(load.run())]
-    for where, prefix in (
-        ("outside", ()),
-        # What an exec has started does not end with it.
-        ("on the node", ("docker", "exec", hosted.kind.node, "timeout", _LONGEST_LOAD)),
-    ):
-        for protocol in ("http1.1", "http2"):
-            lines = answers[f"{where}, {protocol}"] = []
-            command = (*prefix, *_curl(config.server.address, folder, protocol))
-            tasks.append(asyncio.create_task(_ask(command, lines)))
-    try:
-        await until(lambda: everybody_asks({}, 20), within=60)
-        yield failed
+    async def go_on(self, count: int = 20) -> None:
+        """Wait until each has had so many more answers."""
+        before = {name: len(answers) for name, answers in self.answers.items()}
+        for load in self.loads.values():
+            await load.reaches(load.sent + count)
         # Of its own: on a slow machine, one client may be far behind another.
-        before = {name: len(lines) for name, lines in answers.items()}
-        await until(lambda: everybody_asks(before, 20), within=60)
+        await until(
+            lambda: all(
+                len(answers) >= before[name] + count for name, answers in self.answers.items()
+            ),
+            within=60,
+        )
+
+    def written(self) -> set[str]:
+        """Every acknowledged write."""
+        return {name for load in self.loads.values() for name in load.written}
+
+
+@asynccontextmanager
+async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Clients]:
+    """Clients that use a control plane for as long as the block lasts.
+
+    In the end, whatever was acknowledged is there, and the watch has seen it.
+    """
+    kubeconfig = await hosted.kubeconfig()
+    config = Config.from_kubeconfig(kubeconfig)
+    _write_certificates(kubeconfig, folder, hosted.kind)
+    loads: dict[str, Load] = {
+        f"outside, {protocol}, {'kept' if keeps else 'new'}": load(
+            config, _PAUSE_SECONDS, keeps, f"{prefix}-{uuid4().hex[:6]}"
+        )
+        for protocol, prefix, load in (("HTTP/1.1", "one", Load), ("HTTP/2", "two", Http2Load))
+        for keeps in (False, True)
+    }
+    clients = Clients(loads, {f"on the node, {name}": [] for name in _CURL})
+    tasks = [asyncio.create_task(load.run()) for load in loads.values()]
+    tasks.append(asyncio.create_task(_watch(config, clients.seen)))
+    for name, options in _CURL.items():
+        command = _curl(config.server.address, folder, options)
+        # What an exec has started does not end with it.
+        on_node = ("docker", "exec", hosted.kind.node, "timeout", _LONGEST_LOAD, *command)
+        tasks.append(asyncio.create_task(_ask(on_node, clients.answers[f"on the node, {name}"])))
+    try:
+        await clients.go_on()
+        yield clients
+        await clients.go_on()
+        await until(lambda: clients.written() - clients.seen, lambda unseen: not unseen, within=60)
+        async with hosted.workload() as workload:
+            kept = {found.name for found in (await workload.list(ConfigMap, "default")).items}
+        assert clients.written() - kept == set()
     finally:
         for task in tasks:
             task.cancel()
@@ -159,12 +267,24 @@ async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Callable[[]
         hosted.kind.on_node("sh", "-c", "pkill curl || true")
 
 
-def _curl(server: str, folder: Path, protocol: str) -> tuple[str, ...]:
-    """Requests over one connection for as long as it lasts, and the status of each."""
+async def _watch(config: Config, seen: set[str]) -> None:
+    async with Client(config, manager="e2e") as client:
+        async for event in client.watch(ConfigMap, "default"):
+            seen.add(event.object.name)
+
+
+_CURL = {
+    "HTTP/1.1, kept": ("--http1.1",),
+    "HTTP/1.1, new": ("--http1.1", "--header", "Connection: close"),
+    "HTTP/2, kept": ("--http2",),
+}
+
+
+def _curl(server: str, folder: Path, options: Sequence[str]) -> tuple[str, ...]:
+    """Requests one after the other, and the status of each."""
     ca, certificate, key = (str(folder / name) for name in _CERTIFICATES)
     return (
-        *("curl", "--silent", "--output", "/dev/null", f"--{protocol}", "--rate", "20/s"),
-        *("--retry", "3"),
+        *("curl", "--silent", "--output", "/dev/null", *options, "--rate", "10/s"),
         *("--cacert", ca, "--cert", certificate, "--key", key),
         *(
             "--write-out",

@@ -12,6 +12,7 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
 """The program."""
@@ -67,6 +68,35 @@ class KindCluster:
     def on_node(self, *command: str, seconds: float = 60) -> str:
         """The output of a command on its node."""
         return _run("docker", "exec", self.node, *command, seconds=seconds)
+
+    def kubectl(self, *arguments: str, seconds: float = 60) -> str:
+        """The output of kubectl, as the cluster's administrator."""
+        admin = "--kubeconfig=/etc/kubernetes/admin.conf"
+        return self.on_node("kubectl", admin, *arguments, seconds=seconds)
+
+    def kill_container(self, name: str, namespace: str) -> None:
+        """Kill containers of the node; its kubelet starts them again."""
+        label = f"--label=io.kubernetes.pod.namespace={namespace}"
+        for found in self.on_node("crictl", "ps", f"--name=^{name}$", label, "--quiet").split():
+            self.on_node("crictl", "stop", "--timeout=0", found)
+
+    def kubelet_summary(self) -> Any:
+        """What its kubelet says that pods use."""
+        path = f"/api/v1/nodes/{self.node}/proxy/stats/summary"
+        return json.loads(self.kubectl("get", "--raw", path))
+
+    def left_in(self, namespace: str) -> list[str]:
+        """Whatever a namespace holds, by kind and name, and its volumes."""
+        kinds = self.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
+        listed = ",".join(kind for kind in kinds.split() if not kind.startswith("events"))
+        names = self.kubectl("get", listed, f"--namespace={namespace}", "--output=name").split()
+        volumes = json.loads(self.kubectl("get", "persistentvolumes", "--output=json"))["items"]
+        names += [
+            f"persistentvolume/{volume['metadata']['name']}"
+            for volume in volumes
+            if volume["spec"]["claimRef"]["namespace"] == namespace
+        ]
+        return sorted(names)
 
     def copy_to_node(self, path: Path) -> None:
         """Copy a file to the same place on its node."""

@@ -192,10 +192,10 @@ async def while_clients_call(
 ) -> None:
     """Do something while clients call the workload cluster, which stays as it is."""
     pods = await control_plane_pods(client)
-    async with under_load(Hosted(cluster, client, NAME, NAME), folder) as failed:
+    async with under_load(Hosted(client, NAME, NAME, kind=cluster), folder) as clients:
         await act()
         await is_ready(client)
-        assert failed() == []
+        assert clients.failed() == []
     assert await control_plane_pods(client) == pods
 
 

@@ -1,81 +1,104 @@
 """Control planes on the pods of a real cluster: made, changed under load, mended, deleted."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from capelin.api.core import ConfigMap, Namespace, Pod
-from capelin.client import Client, Config, TooManyRequests
-from capelin.testing.managers import running
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, Pod
+from capelin.client import Config
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.backends.pods import PodsBackend
-from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
+from capelin_control_plane.desired import RENEW_ANNOTATION
 
+from .bare import trust_anybody
 from .conftest import VERSIONS
-from .hosted import Hosted, under_load
-from .kind_cluster import KindCluster
+from .hosted import Hosted, is_ready, under_load
 
 OLD, NEW = VERSIONS
 
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture
-async def hosted(kind: KindCluster) -> AsyncGenerator[Hosted]:
-    """A control plane that is not made yet, and the provider that will."""
-    config = Config.from_kubeconfig(kind.kubeconfig)
-    namespace = f"e2e-{uuid4().hex[:8]}"
-    async with Client(config, manager="e2e") as client:
-        await client.create(Namespace.of(namespace))
-        reconciler = CapelinControlPlaneReconciler({"Pods": PodsBackend(Client(config))})
-        async with running(reconciler, config=config, namespace=namespace):
-            hosted = Hosted(kind, client, namespace, "one")
-            yield hosted
-            if await client.find(CapelinControlPlane, "one", namespace) is not None:
-                await client.delete(CapelinControlPlane, "one", namespace)
-                await until(lambda: _is_gone(hosted), within=120)
-        await client.delete(Namespace, namespace)
-
-
-async def _is_gone(hosted: Hosted) -> bool:
-    found = await hosted.client.find(CapelinControlPlane, hosted.name, hosted.namespace)
-    return found is None
-
-
-async def test_no_request_fails_while_it_is_scaled_upgraded_renewed_and_evicted(
-    hosted: Hosted, tmp_path: Path
+async def test_no_request_fails_while_it_is_upgraded_scaled_renewed_and_rolled_out(
+    hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     await hosted.create(OLD, replicas=2)
     await hosted.settles()
-    async with under_load(hosted, tmp_path) as failed:
-        await hosted.change(version=NEW)
-        await hosted.settles()
-        assert failed() == []
-        await hosted.change(replicas=3)
-        await hosted.settles()
-        await hosted.change(replicas=2)
-        await hosted.settles()
-        assert failed() == []
+    async with under_load(hosted, tmp_path) as clients:
+
+        async def change(what: str, **spec: Any) -> None:
+            began = monotonic()
+            await hosted.change(**spec)
+            await hosted.settles()
+            record_property(f"seconds: {what}", round(monotonic() - began, 1))
+            assert clients.failed() == [], what
+
+        await change("upgrade", version=NEW)
+        await change("one API server more", replicas=3)
+        await change("one API server fewer", replicas=2)
+        await change("rollout", rollout={"after": moment()})
+        before = await served_certificate(hosted)
+        await hosted.annotate(RENEW_ANNOTATION, moment())
+        # Kubelets bring a changed Secret to pods within two minutes.
+        await until(lambda: serve_another_certificate(hosted, before), within=240)
+        assert clients.failed() == []
+    assert clients.failed() == []
+    for name, count in clients.counts().items():
+        record_property(name, count)
+
+
+def moment() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+async def served_certificate(hosted: Hosted) -> bytes:
+    """What an API server shows, whichever is met."""
+    server = urlsplit(Config.from_kubeconfig(await hosted.kubeconfig()).server.address)
+    _, writer = await asyncio.open_connection(server.hostname, server.port, ssl=trust_anybody())
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return shown
+
+
+async def serve_another_certificate(hosted: Hosted, before: bytes) -> bool:
+    return before not in [await served_certificate(hosted) for _ in range(12)]
+
+
+async def test_no_request_fails_while_every_pod_is_evicted(
+    hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    await hosted.create(NEW, replicas=2, etcd={"replicas": 3})
+    await hosted.settles()
+    before = {pod.uid for pod in await hosted.pods()}
+    async with under_load(hosted, tmp_path) as clients:
         for pod in await hosted.pods():
-            if "etcd" not in pod.name:
-                await _evict(hosted, pod)
+            await hosted.evict(pod)
+            assert (await hosted.conditions())["Available"] == "True"
         await hosted.settles()
-        assert failed() == []
-    assert failed() == []
+        assert clients.failed() == []
+    assert clients.failed() == []
+    assert before.isdisjoint({pod.uid for pod in await hosted.pods()})
+    for name, count in clients.counts().items():
+        record_property(name, count)
 
 
-async def _evict(hosted: Hosted, pod: Pod) -> None:
-    async def is_evicted() -> bool:
-        try:
-            await hosted.client.evict(pod.name, hosted.namespace)
-        except TooManyRequests:
-            # Its budget does not allow it yet.
-            return False
-        return True
-
-    await until(is_evicted, within=240)
+async def test_no_request_fails_while_etcd_is_restarted_with_a_flag(
+    hosted: Hosted, tmp_path: Path
+) -> None:
+    await hosted.create(NEW, replicas=2, etcd={"replicas": 3})
+    await hosted.settles()
+    before = {pod.uid for pod in await hosted.pods("etcd")}
+    async with under_load(hosted, tmp_path) as clients:
+        await hosted.change(etcd={"extraArgs": {"snapshot-count": "5000"}})
+        await hosted.settles()
+        assert before.isdisjoint({pod.uid for pod in await hosted.pods("etcd")})
+    assert clients.failed() == []
 
 
 @pytest.mark.parametrize("damage", ["deleted", "corrupted"])
@@ -105,13 +128,7 @@ async def test_an_etcd_member_without_its_data_is_replaced(hosted: Hosted, damag
             and member.uid != before.uid
             and await hosted.is_settled()
             and (await hosted.conditions())["EtcdClusterAvailable"] == "True"
-            and all(
-                any(
-                    state.type == "Ready" and state.status == "True"
-                    for state in pod.status.conditions
-                )
-                for pod in pods.values()
-            )
+            and all(map(is_ready, pods.values()))
         )
 
     await until(is_replaced, within=300)
@@ -120,17 +137,14 @@ async def test_an_etcd_member_without_its_data_is_replaced(hosted: Hosted, damag
 
 
 async def test_nothing_is_left_of_a_deleted_control_plane(hosted: Hosted) -> None:
-    await hosted.create(NEW)
+    before = hosted.kind.left_in(hosted.namespace)
+    await hosted.create(NEW, etcd={"replicas": 3})
     await hosted.settles()
     await hosted.client.delete(CapelinControlPlane, hosted.name, hosted.namespace)
-    await until(lambda: _is_gone(hosted), within=120)
-    left = hosted.kind.on_node(
-        "kubectl",
-        "--kubeconfig=/etc/kubernetes/admin.conf",
-        f"--namespace={hosted.namespace}",
-        "get",
-        "all,secret,configmap,pdb,netpol,pvc",
-        "--selector=app.kubernetes.io/managed-by=capelin-control-plane",
-        "--output=name",
+    await until(hosted.is_gone, within=120)
+    await hosted.client.delete(Cluster, hosted.name, hosted.namespace)
+    # Volumes, and what controllers made of the rest, go soon after.
+    left = await until(
+        lambda: hosted.kind.left_in(hosted.namespace), lambda left: left == before, within=60
     )
-    assert left == ""
+    assert left == before
