@@ -16,7 +16,7 @@ def cluster_config(inputs: KindClusterInputs) -> dict[str, Any]:
         "name": inputs.name,
         "nodes": [_node(node, inputs.image) for node in inputs.nodes or [KindNode()]],
         "containerdConfigPatches": [
-            f'[plugins."io.containerd.grpc.v1.cri".registry]\\nconfig_path = "{MIRRORS}"'
+            f'[plugins."io.containerd.grpc.v1.cri".registry]\nconfig_path = "{MIRRORS}"'
         ],
     }
     if inputs.feature_gates:
@@ -29,8 +29,8 @@ def cluster_config(inputs: KindClusterInputs) -> dict[str, Any]:
 def hosts_file(registry: str, mirror: str) -> str:
     """The file that has containerd pull a registry's images from a mirror."""
     return (
-        f'server = "https://{registry}"\\n\\n[host."{mirror}"]\\n'
-        '  capabilities = ["pull", "resolve"]\\n'
+        f'server = "https://{registry}"\n\n[host."{mirror}"]\n'
+        '  capabilities = ["pull", "resolve"]\n'
     )
 
 
