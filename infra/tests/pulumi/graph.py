@@ -9,9 +9,11 @@ from capelin_infra.programs import DevConfig, dev
 
 from .recorded import Registered, registered
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "how-to" / "pulumi.md"
+_ROOT: Final = Path(__file__).parents[3]
+PAGES: Final = (_ROOT / "docs" / "how-to" / "pulumi.md", _ROOT / "README.md")
 _STACK: Final = "pulumi:pulumi:Stack"
-_PICTURE: Final = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
+# A page may have other pictures. This one has the resource that all others stand on.
+_PICTURE: Final = re.compile(r"```mermaid\n(?:(?!```).)*?management-environment.*?```\n", re.DOTALL)
 OUTPUTS: Final[dict[str, dict[str, Any]]] = {
     "capelin:index:Environment": {"kubeconfig": "admin", "version": "v1.33.13", "running": True},
     "capelin:index:KindCluster": {"kubeconfig": "kind-admin", "running": True},
@@ -74,4 +76,5 @@ def _before(resources: Mapping[str, Registered], name: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_picture(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(with_picture(page.read_text()))

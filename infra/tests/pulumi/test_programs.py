@@ -14,7 +14,7 @@ from capelin_infra.components.repository import ComponentRepository
 from capelin_infra.programs import DevConfig, E2EConfig, dev, e2e
 from capelin_infra.programs.settings import project_config, settings
 
-from .graph import OUTPUTS, PAGE, diagram, with_picture
+from .graph import OUTPUTS, PAGES, diagram, picture, with_picture
 from .recorded import Registered, registered
 
 
@@ -120,9 +120,12 @@ def _keep(resource: pulumi.Resource) -> None:
     del resource
 
 
-def test_the_picture_in_the_guide_is_fresh() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_picture_on_a_page_is_fresh(page: Path) -> None:
     """`python -m infra.tests.pulumi.graph` draws it anew."""
-    assert with_picture(PAGE.read_text()) == PAGE.read_text()
+    text = page.read_text()
+    assert picture() in text
+    assert with_picture(text) == text
 
 
 def test_a_picture_leaves_out_what_is_waited_for_by_way_of_something_else() -> None:
