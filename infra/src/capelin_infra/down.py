@@ -12,6 +12,7 @@ from capelin.embedded.management import (
 from rich.console import Console
 
 from capelin_infra.connection import find_environment, list_clusters, unusable_server
+from capelin_infra.kind_target import kind_cluster_of, remove_kind_cluster
 from capelin_infra.merging import remove_contexts
 from capelin_infra.progress import Checklist
 
@@ -28,7 +29,9 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
         console.print("There is no environment.")
     removed = True
     for environment in environments:
-        obstacle = await unusable_server(environment)
+        kind = kind_cluster_of(environment)
+        # A kind cluster that was made for it goes with all that is in it.
+        obstacle = None if kind else await unusable_server(environment)
         if (question := await _question(environment, obstacle)) and not agreed(question):
             console.print(f"Environment {environment.name} stays.")
             removed = False
@@ -41,7 +44,9 @@ async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
         ):
             for file in remove_contexts(environment):
                 checklist.say(f"Its contexts were taken out of {file}.")
-            await remove_environment(environment, there=obstacle is None)
+            if kind is not None:
+                await remove_kind_cluster(kind)
+            await remove_environment(environment, there=obstacle is None and kind is None)
         if obstacle is not None:
             label = ENVIRONMENT_LABEL if found is None else f"{ENVIRONMENT_LABEL}={found.mark}"
             text = f"Whatever was put into an existing API server stays there, labelled {label}."

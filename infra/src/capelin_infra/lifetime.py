@@ -17,6 +17,7 @@ from capelin.errors import NotReadyError, WaitTimeoutError
 from rich.console import Console
 
 from capelin_infra.connection import client_of, find_environment
+from capelin_infra.kind_target import in_kind_cluster, kind_cluster_of
 from capelin_infra.logs import process_folder
 from capelin_infra.progress import Checklist
 from capelin_infra.up import bring_up_environment
@@ -47,7 +48,13 @@ async def start(name: str, *, within: float) -> None:
         )
     deadline = Deadline(within)
     with environment.locked("start"), Checklist(Console()).shown() as checklist:
-        await bring_up_environment(environment, UpRequest(), checklist, deadline)
+        if kind_cluster_of(environment) is None:
+            await bring_up_environment(environment, UpRequest(), checklist, deadline)
+        else:
+            async with in_kind_cluster(
+                environment, UpRequest(), None, checklist, deadline
+            ) as request:
+                await bring_up_environment(environment, request, checklist, deadline)
         async with client_of(environment) as client:
             clusters = (await client.list(Cluster)).items
             await asyncio.gather(

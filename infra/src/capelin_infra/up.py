@@ -30,6 +30,7 @@ from rich.console import Console
 from capelin_infra.connection import client_of
 from capelin_infra.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
 from capelin_infra.invocation import command_name
+from capelin_infra.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
 from capelin_infra.kubeconfigs import workload_kubeconfig
 from capelin_infra.progress import Checklist, Line
 from capelin_infra.versions import parse_version
@@ -56,6 +57,8 @@ class UpOptions:
     clusters: Sequence[ClusterRequest] = ()
     """Clusters that a file describes."""
     within: float = UP_SECONDS
+    kind: KindOptions | None = None
+    """For the target `kind`: how its cluster is made, if it has to be."""
 
 
 async def bring_up(options: UpOptions, console: Console | None = None) -> None:
@@ -75,7 +78,14 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
     if options.demo is not None or options.clusters:
         # Its machines join with the kubeadm bootstrap provider's data.
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
-    steps = plan_up(request, await observe(environment, request))
+    if options.kind is not None or kind_cluster_of(environment) is not None:
+        with environment.locked("up"), Checklist(console).shown() as checklist:
+            async with in_kind_cluster(
+                environment, request, options.kind, checklist, deadline
+            ) as on_kind:
+                steps = plan_up(on_kind, await observe(environment, on_kind))
+    else:
+        steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), Checklist(console).shown() as checklist:
         for version in {cluster.options.version or "" for cluster in options.clusters} - {""}:
             await fetch_workload_programs(checklist, version)

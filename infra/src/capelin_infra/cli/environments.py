@@ -1,4 +1,4 @@
-"""The verbs of environments: up, status, kubeconfig, logs, stop, start, restart, down."""
+"""The verbs of environments: up, dev, status, kubeconfig, logs, stop, start, restart, down."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ from capelin_infra.cli.runner import confirm, run
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
-    for verb in (up, status, kubeconfig, logs, stop, start, restart, down):
+    for verb in (up, dev, status, kubeconfig, logs, stop, start, restart, down):
         app.command()(verb)
 
 
@@ -75,12 +75,16 @@ def up(
         ),
     ] = None,
     target: Annotated[
-        Literal["process", "existing"] | None,
+        Literal["process", "kind", "existing"] | None,
         typer.Option(
             help="Where the management cluster's API server is: started here as a process, as long "
-            "as nothing is said, or there already, such as kind's.",
+            "as nothing is said, in a kind cluster that is made for it, or there already.",
             show_default=False,
         ),
+    ] = None,
+    node_image: Annotated[
+        str | None,
+        typer.Option(help="The image of kind's nodes; else kind's own.", show_default=False),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
@@ -102,13 +106,19 @@ def up(
     control plane is real, the nodes are simulated: no container runs.
 
     Safe to run again: what is there is kept, what is missing or was killed is started. Where the
-    target is existing, no API server is started; all else runs on this machine just the same.
+    target is kind or existing, no API server is started; all else runs on this machine just the
+    same. The kind cluster goes with capelin down.
     """
     from capelin.embedded.management import UpRequest
 
     from capelin_infra.demo import DemoOptions
+    from capelin_infra.kind_target import KindOptions
     from capelin_infra.up import UpOptions, bring_up
 
+    if node_image is not None and target != "kind":
+        raise typer.BadParameter("--node-image is for --target kind")
+    if target == "kind" and (kubeconfig is not None or context is not None):
+        raise typer.BadParameter("--kubeconfig and --context are for --target existing")
     if file is not None:
         from capelin_infra.environment_file import options_from
 
@@ -120,16 +130,54 @@ def up(
         request = UpRequest(
             kubernetes_version=kubernetes_version,
             providers=_names(with_),
-            target=target,
+            target=None if target == "kind" else target,
             kubeconfig=kubeconfig,
             context=context,
         )
         demo = None if management_only else DemoOptions(workers, control_plane_replicas)
-        options = UpOptions(environment, request, demo, within=within)
+        kind = KindOptions(node_image) if target == "kind" else None
+        options = UpOptions(environment, request, demo, within=within, kind=kind)
     name = options.name
     run(
         bring_up(options),
         interrupted=f"Go on with capelin up -e {name}, or remove it with capelin down -e {name}.",
+    )
+
+
+def dev(
+    *,
+    environment: NamedEnvironment = "default",
+    management_only: Annotated[
+        bool, typer.Option("--management-only", help="Make no demo cluster.")
+    ] = False,
+    with_: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="NAMES",
+            help="More providers, separated by commas.",
+            autocompletion=completion.providers,
+            show_default=False,
+        ),
+    ] = None,
+    within: Within = 900,
+) -> None:
+    """Bring up everything, and restart providers whenever their code changes.
+
+    For those who write providers and extensions: save a file, and the environment runs it seconds
+    later, with its kinds and permissions. Ctrl-C ends the watching; the environment goes on.
+    """
+    from capelin.embedded.management import UpRequest
+
+    from capelin_infra.demo import DemoOptions
+    from capelin_infra.develop import develop
+    from capelin_infra.up import UpOptions
+
+    demo = None if management_only else DemoOptions()
+    options = UpOptions(environment, UpRequest(providers=_names(with_)), demo, within=within)
+    run(
+        develop(options),
+        interrupted=f"The environment goes on; remove it with capelin down -e {environment}.",
     )
 
 

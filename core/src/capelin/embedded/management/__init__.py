@@ -1,5 +1,6 @@
 """Environments: a management cluster and all that belongs to it, as processes on this machine."""
 
+from capelin.embedded.management.code_version import code_digest
 from capelin.embedded.management.environment import (
     Environment,
     ExistingServer,
@@ -20,6 +21,7 @@ from capelin.embedded.management.plan import (
 from capelin.embedded.management.providers import (
     CORE,
     optional_providers,
+    provider_modules,
     render_template,
     required_programs,
     workload_programs,
@@ -53,12 +55,14 @@ __all__ = [
     "all_environments",
     "bring_up",
     "carry_out",
+    "code_digest",
     "current_status",
     "environment_named",
     "existing_server_of",
     "observe",
     "optional_providers",
     "plan_up",
+    "provider_modules",
     "read_status",
     "remove_environment",
     "render_template",

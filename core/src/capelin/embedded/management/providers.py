@@ -186,6 +186,11 @@ def chosen_providers(requested: Iterable[str]) -> list[Provider]:
     ]
 
 
+def provider_modules(requested: Iterable[str]) -> dict[str, str]:
+    """The module that each provider of an installed package runs, by the provider's label."""
+    return {provider.label: provider.module for provider in chosen_providers(requested)}
+
+
 def _described(point: EntryPoint) -> Provider:
     describe: Callable[[], object] = point.load()
     provider = describe()
