@@ -1,9 +1,9 @@
 """Installs a release where there is no network: `python -m tests.airgap dist`; needs root.
 
 All of it is in a network namespace that has loopback and no route. A registry on loopback gets the
-bundle. Helm takes the charts from there. The managers' images are pulled from there and started as
-their Deployments say: that user, that root file system, read-only, that service account. Then they
-make a cluster of simulated machines.
+bundle. Cluster API's managers are taken from their images there. Helm takes the charts from there.
+The providers' images are pulled from there and started as their Deployments say: that user, that
+root file system, read-only, that service account. Then they make a cluster of simulated machines.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ TOKENS = "var/run/secrets/kubernetes.io/serviceaccount"
 USER = 65532
 PATIENCE = 900.0
 CONSOLE = Console(highlight=False, soft_wrap=True)
+MANAGERS = ("cluster-api-controller", "kubeadm-bootstrap-controller")
 # What the control plane provider's backend of processes needs on its host.
 HOSTED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
@@ -65,6 +66,22 @@ def check_no_route() -> None:
     CONSOLE.print("no route: 192.0.2.1 is unreachable")
 
 
+def unpack(crane: Path, image: str, root: Path) -> None:
+    """Pull an image and unpack it."""
+    root.mkdir(parents=True)
+    export = subprocess.Popen([crane, "export", image, "-"], stdout=subprocess.PIPE)
+    run("tar", "-x", "-C", root, stdin=export.stdout)
+    assert export.wait() == 0
+
+
+def running_programs() -> Iterator[Path]:
+    """The programs of all processes."""
+    for link in Path("/proc").glob("[0-9]*/exe"):
+        # A process may end meanwhile; a kernel thread has no program.
+        with suppress(OSError):
+            yield link.readlink()
+
+
 class Pod:
     """A Deployment's container, as a process with the root file system of its image."""
 
@@ -75,12 +92,7 @@ class Pod:
         self.name = deployment["metadata"]["name"]
         self.root = root
         self.config = json.loads(run(crane, "config", self.container["image"]))["config"]
-        root.mkdir()
-        export = subprocess.Popen(
-            [crane, "export", self.container["image"], "-"], stdout=subprocess.PIPE
-        )
-        run("tar", "-x", "-C", root, stdin=export.stdout)
-        assert export.wait() == 0
+        unpack(crane, self.container["image"], root)
 
     def mount(self, programs: Path, token: str, authority: bytes) -> None:
         """Make the root read-only, with the volumes of its Deployment and /dev and /proc."""
@@ -162,8 +174,22 @@ class Installation:
         (bundle,) = self.dist.glob("*-bundle.tar")
         CONSOLE.print(run(sys.executable, "-m", "capelin_infra", "mirror", bundle, PLACE))
 
+    def pull_managers(self) -> Path:
+        """The programs of Cluster API's managers, from their images in the registry."""
+        folder = self.folder / "managers"
+        folder.mkdir()
+        for name in MANAGERS:
+            repository = f"{PLACE}/cluster-api/{name}"
+            (tag,) = run(self.programs["crane"], "ls", repository).split()
+            root = self.folder / "images" / name
+            unpack(self.programs["crane"], f"{repository}:{tag}", root)
+            (root / "manager").rename(folder / name)
+        return folder
+
     def bring_up(self) -> None:
         """Cluster API without any provider of ours."""
+        managers = self.pull_managers()
+        self.environment["CAPELIN_BINARIES"] = str(managers)
         python = self.folder / "venv" / "bin" / "python"
         code = (
             "import asyncio, sys\n"
@@ -179,6 +205,7 @@ class Installation:
         self.stack.callback(run, python, "-c", down, env=self.environment)
         run(python, "-c", code, env=self.environment)
         CONSOLE.print(self.kubectl("get", "--raw=/version"))
+        assert {managers / name for name in MANAGERS} <= {*running_programs()}
 
     def install(self) -> list[dict[str, Any]]:
         """Install the charts from the registry; the Deployments."""

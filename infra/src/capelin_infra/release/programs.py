@@ -50,8 +50,8 @@ class LockedProgram:
     @property
     def package(self) -> Package:
         """The package of its file."""
-        module = COMPONENTS[self.name].package.split("/cmd/")[0]
-        url = f"pkg:golang/{module}@{self.version}"
+        project = COMPONENTS[self.name].project
+        url = f"pkg:golang/{project.sources[project.name]}@{self.version}"
         return Package("go", self.name, self.version, url, ("Apache-2.0",))
 
 
@@ -114,7 +114,8 @@ def _go_build(program: LockedProgram, architecture: str, folder: Path) -> Path:
         "GOTOOLCHAIN": program.toolchain,
         "GOWORK": "off",
     }
-    flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
+    stamps = component.project.linker_flags(program.version)
+    flags = ("-trimpath", "-buildvcs=false", "-ldflags", stamps)
     command = (go, "build", *flags, "-o", built, component.package)
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **settings}, capture_output=True, check=False

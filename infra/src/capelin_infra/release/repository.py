@@ -13,7 +13,8 @@ from capelin.yaml import read_yaml
 from capelin_infra.release.build import Release
 from capelin_infra.release.charts import Chart, dump_yaml, provider_chart
 from capelin_infra.release.components import FILES, render_components
-from capelin_infra.release.oci import Descriptor
+from capelin_infra.release.manager_images import add_manager_images
+from capelin_infra.release.oci import Descriptor, canonical_json
 from capelin_infra.release.upstream import (
     cert_manager_chart,
     cert_manager_manifests,
@@ -63,7 +64,7 @@ def add_installation(release: Release) -> list[Descriptor]:
     version = release.version.semantic
     installation = describe(version=version, registry=release.settings.registry)
     asyncio.run(_write_all(release, installation, version))
-    return []
+    return _add_manager_images(release) if installation.with_cluster_api else []
 
 
 async def _write_all(release: Release, installation: Installation, version: str) -> None:
@@ -73,6 +74,20 @@ async def _write_all(release: Release, installation: Installation, version: str)
     )
     if installation.with_cluster_api:
         await write_upstream(release.out, modified=modified)
+
+
+def _add_manager_images(release: Release) -> list[Descriptor]:
+    """Cluster API's managers in the bundle, and their bills of materials beside those of ours."""
+    entries: list[Descriptor] = []
+    for image in add_manager_images(release.store, release.commit.time):
+        stem = f"{image.program.name}-{image.program.version}"
+        bills = {
+            f"sbom/{stem}-linux-{architecture}.cdx.json": canonical_json(bill)
+            for architecture, bill in image.bills.items()
+        }
+        list(_written(release.out, bills))
+        entries.append(image.index)
+    return entries
 
 
 async def write_upstream(out: Path, *, modified: int) -> list[Path]:

@@ -45,6 +45,15 @@ class Project:
         """The folder with the pinned `go.mod` and `go.sum`."""
         return MODULES / self.name / version
 
+    def linker_flags(self, version: str) -> str:
+        """What `go build` passes to the linker: no symbols, and the version in its variables."""
+        major, minor, *_ = version.removeprefix("v").split(".")
+        stamps = (
+            f"-X {variable}={value.format(version=version, major=major, minor=minor)}"
+            for variable, value in self.stamps.items()
+        )
+        return " ".join(["-s", "-w", *stamps])
+
     def image_digests(self, version: str) -> dict[str, str]:
         """The pinned digests, by image."""
         file = self.module_files(version) / "images.json"

@@ -159,11 +159,6 @@ def build_arguments(
     project: Project, version: str, components: Sequence[Component], out: Path
 ) -> list[str]:
     """The command line of one `go build`."""
-    major, minor, *_ = version.removeprefix("v").split(".")
-    stamps = [
-        f"-X {variable}={value.format(version=version, major=major, minor=minor)}"
-        for variable, value in project.stamps.items()
-    ]
     return [
         "build",
         "-v",
@@ -171,7 +166,7 @@ def build_arguments(
         "-trimpath",
         "-buildvcs=false",
         "-ldflags",
-        " ".join(["-s", "-w", *stamps]),
+        project.linker_flags(version),
         "-o",
         f"{out}/",
         *(component.package for component in components),
