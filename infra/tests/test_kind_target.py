@@ -43,7 +43,12 @@ class FakeKind(KindCommands):
         assert name == NAME
         return self.containers
 
-    async def start(self, nodes: Sequence[NodeContainer]) -> None:
+    async def start(
+        self, name: str, nodes: Sequence[NodeContainer], seconds: float, show: Any
+    ) -> None:
+        assert name == NAME
+        assert seconds > 0
+        del show
         self.calls += [f"start {node.name}" for node in nodes if not node.running]
 
 

@@ -58,17 +58,22 @@ async def in_kind_cluster(
     nodes = await commands.nodes(name)
     if environment.exists:
         _check(environment, name, nodes)
-        await commands.start(nodes)
-    else:
-        with checklist.step(f"kind cluster {name}") as line:
+    with checklist.step(f"kind cluster {name}") as line:
+
+        def show(text: str) -> None:
+            checklist.update(line, text)
+
+        if environment.exists:
+            await commands.start(name, nodes, deadline.left, show)
+        else:
             if nodes:
                 await _remove_unfinished(environment, name, commands)
             private_folder(environment.folder)
             write_private(environment.folder / _NOTE, name.encode())
             image = None if options is None else options.node_image
             config = cluster_config(KindClusterInputs(name=name, image=image))
-            await commands.create(config, deadline.left, lambda text: checklist.update(line, text))
-            line.detail = ""
+            await commands.create(config, deadline.left, show)
+        line.detail = ""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "kubeconfig"
         write_private(file, (await commands.kubeconfig(name)).encode())

@@ -12,15 +12,19 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, cast
 
 import yaml
+from capelin.api.core import Namespace
+from capelin.client import Client, ClientError, ClientOptions, Config
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import write_private
 from capelin.errors import NotReadyError, UnfitMachineError
 
 from capelin_infra.kind.config import MIRRORS, hosts_file
+from capelin_infra.waiting import wait_for
 
 _CLUSTER_LABEL: Final = "io.x-k8s.kind.cluster"
 _ROLE_LABEL: Final = "io.x-k8s.kind.role"
 _LAST_LINES: Final = 12
+_ANSWER_SECONDS: Final = 5.0
 
 Show = Callable[[str], None]
 
@@ -78,11 +82,14 @@ class KindCommands:
         nodes = (_node(container) for container in cast("list[dict[str, Any]]", described))
         return sorted((node for node in nodes if node is not None), key=lambda node: node.name)
 
-    async def start(self, nodes: Sequence[NodeContainer]) -> None:
-        """Start containers that stopped."""
+    async def start(
+        self, name: str, nodes: Sequence[NodeContainer], seconds: float, show: Show
+    ) -> None:
+        """Start containers that stopped, and wait until their cluster's API server answers."""
         stopped = [node.name for node in nodes if not node.running]
         if stopped:
             await self._engine_command("start", *stopped)
+            await _wait_until_served(await self.kubeconfig(name), seconds, show)
 
     async def load(self, name: str, image: str, show: Show) -> None:
         """Load an image into every node: an archive, or a reference that the engine has."""
@@ -140,6 +147,20 @@ def _node(described: dict[str, Any]) -> NodeContainer | None:
         image=described["Config"]["Image"],
         running=described["State"]["Running"],
     )
+
+
+async def _wait_until_served(kubeconfig: str, seconds: float, show: Show) -> None:
+    options = ClientOptions(timeout=_ANSWER_SECONDS, connect_timeout=_ANSWER_SECONDS)
+    async with Client(Config.from_kubeconfig(kubeconfig.encode()), options=options) as client:
+
+        async def reason() -> str | None:
+            try:
+                await client.get(Namespace, "kube-system")
+            except ClientError as error:
+                return str(error)
+            return None
+
+        await wait_for("the API server of the kind cluster", reason, seconds, show)
 
 
 async def _run(command: Sequence[str], variables: dict[str, str], show: Show | None) -> str:

@@ -120,7 +120,8 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
         new: KindClusterInputs,
         operation: Operation,
     ) -> KindClusterState:
-        await self._commands.start(await self._commands.nodes(id_))
+        nodes = await self._commands.nodes(id_)
+        await self._commands.start(id_, nodes, operation.seconds, operation.show)
         return await self._completed(new, old.image_digests, old.registry_mirrors, operation)
 
     async def delete(self, id_: str, state: KindClusterState, operation: Operation) -> None:
