@@ -1,10 +1,12 @@
 """The version of a release, and what is taken from its commit."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from capelin.errors import InvalidInputError
+from capelin_infra.release.build import build_release
 from capelin_infra.release.commit import Commit, Version, set_version
 from capelin_infra.release.project import Project
 
@@ -85,6 +87,28 @@ def test_a_version_is_set_where_the_release_names_its_own(tmp_path: Path) -> Non
     text = file.read_text()
     assert 'version = "0.2.0rc1"' in text
     assert '"frame[fast]==0.2.0rc1", "other==0.1.0.1"' in text
+
+
+def test_packages_go_where_the_release_goes(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(
+        '#!/bin/sh\nfor option; do :; done\nmkdir -p "${option#--out-dir=}"\n'
+        'touch "${option#--out-dir=}/fish-1.0-py3-none-any.whl"\n'
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    text = PYPROJECT.replace("images =", "# images =")
+    (repository / "pyproject.toml").write_text(text)
+    git(repository, "commit", "-a", "-m", "no images")
+    # `nox -s release` names the folder relatively.
+    build_release(repository, Path("dist"), lambda _: [], lambda _: None)
+    assert [file.name for file in (tmp_path / "dist" / "python").iterdir()] == [
+        "fish-1.0-py3-none-any.whl"
+    ]
 
 
 def test_a_project_says_what_it_releases(repository: Path) -> None:

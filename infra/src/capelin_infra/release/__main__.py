@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("dist"), help="(%(default)s)")
     options = parser.parse_args()
     try:
-        build_release(Path.cwd(), options.out.absolute(), add_installation, _print)
+        build_release(Path.cwd(), options.out, add_installation, _print)
     except UserError as error:
         for line in filter(None, (error.message, error.reason, error.hint)):
             sys.stderr.write(f"{line}\n")

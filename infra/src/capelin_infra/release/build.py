@@ -52,6 +52,8 @@ def build_release(
     Raises:
         InvalidInputError: The folder is not empty, or the project does not say what to release.
     """
+    # Packages are built in a folder of the commit's own.
+    out = out.absolute()
     if out.exists() and any(out.iterdir()):
         raise InvalidInputError(f"{out} is not empty.", hint="Remove it, or name another folder.")
     commit = Commit.of(repository)
@@ -132,6 +134,7 @@ def _build_images(
         }
         indexes.append(index.named(f"{image.name}:{release.tag}"))
     file = release.out / "images" / "digests.json"
+    file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(digests, indent=2, sort_keys=True) + "\n")
     return indexes
 
