@@ -1,4 +1,4 @@
-"""A cluster that lost most of its etcd members, and the command that a person recovers it with."""
+"""What a person mends: a version that cannot be had, and most of etcd's members lost."""
 
 import asyncio
 import shutil
@@ -7,9 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
-from capelin.client import Client, ClientError, Config
-from capelin.contract import PAUSED_ANNOTATION
+from capelin.client import ApiError, Client, ClientError, Config
+from capelin.contract import PAUSED_ANNOTATION, find_condition
+from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
@@ -17,6 +19,15 @@ from capelin_control_plane.api import CapelinControlPlane
 from .homes import Home
 
 pytestmark = pytest.mark.timeout(600)
+
+VERSION = TESTED_KUBERNETES[-1]
+MISSING = f"{VERSION.rpartition('.')[0]}.99"
+_UNCHECKED = "unsafe.topology.cluster.x-k8s.io/disable-update-version-check"
+_BINDING = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "ValidatingAdmissionPolicyBinding",
+}
+_BINDINGS = ("capelin-control-plane-versions", "capelin-cluster-versions")
 
 
 async def done(home: Home, *arguments: str) -> str:
@@ -52,11 +63,50 @@ async def lose(folder: Path, member: str) -> None:
     await asyncio.to_thread(shutil.rmtree, folder / member)
 
 
-async def test_the_only_etcd_member_that_is_left_brings_a_cluster_back(home: Home) -> None:
+async def write_version(client: Client, version: str) -> None:
+    await client.patch(Cluster, "one", "default", {"spec": {"topology": {"version": version}}})
+
+
+async def annotate(client: Client, value: str | None) -> None:
+    patch = {"metadata": {"annotations": {_UNCHECKED: value}}}
+    await client.patch(Cluster, "one", "default", patch)
+
+
+async def take_a_version_back(client: Client) -> None:
+    """As the provider's README has it, of a version from before there were admission policies."""
+    for name in _BINDINGS:
+        await client.delete(await client.resource_of(_BINDING), name)
+    await write_version(client, MISSING)
+    await until(lambda: says(client, "RollingOut", "VersionNotAvailable"))
+
+    with pytest.raises(ApiError, match="version cannot be decreased"):
+        await write_version(client, VERSION)
+    await annotate(client, "")
+    await write_version(client, VERSION)
+    await annotate(client, None)
+
+    async def is_noticed() -> bool:
+        cluster = await client.get(Cluster, "one", "default")
+        condition = find_condition(cluster.status.conditions, "TopologyReconciled")
+        generation = cluster.metadata.generation
+        return condition is not None and condition.observed_generation == generation
+
+    await until(is_noticed)
+    name = (await control_plane(client)).name
+    await client.patch(CapelinControlPlane, name, "default", {"spec": {"version": VERSION}})
+    await until(lambda: says(client, "RollingOut", "NotRollingOut"))
+
+
+async def test_a_version_is_taken_back_and_the_only_etcd_member_brings_a_cluster_back(
+    home: Home,
+) -> None:
     await done(home, "up", "--management-only")
-    await done(home, "create", "cluster", "one", "--workers", "0", "--set", "etcdReplicas=3")
+    shape = ("--workers", "0", "--kubernetes-version", VERSION, "--set", "etcdReplicas=3")
+    await done(home, "create", "cluster", "one", *shape)
     environment = home.environment()
     async with Client(Config.from_kubeconfig(environment.kubeconfig), manager="test") as client:
+        await take_a_version_back(client)
+
         # With a quorum, nothing is given up.
         refused = await home.capelin("recover", "cluster", "one", "--yes")
         assert refused.code == 2
