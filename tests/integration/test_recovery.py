@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
-from capelin.client import ApiError, Client, ClientError, Config
+from capelin.client import ApiError, Client, ClientError, Config, Invalid
 from capelin.contract import PAUSED_ANNOTATION, find_condition
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Process
@@ -76,7 +76,15 @@ async def take_a_version_back(client: Client) -> None:
     """As the provider's README has it, of a version from before there were admission policies."""
     for name in _BINDINGS:
         await client.delete(await client.resource_of(_BINDING), name)
-    await write_version(client, MISSING)
+
+    async def is_accepted() -> bool:
+        # API servers notice later that a binding is gone.
+        with suppress(Invalid):
+            await write_version(client, MISSING)
+            return True
+        return False
+
+    await until(is_accepted)
     await until(lambda: says(client, "RollingOut", "VersionNotAvailable"))
 
     with pytest.raises(ApiError, match="version cannot be decreased"):
