@@ -43,7 +43,8 @@ class Bed:
         for name in ("state", "home", "bin", "xdg"):
             (folder / name).mkdir()
         for name, binary in programs.items():
-            (commands / name).symlink_to(binary.path)
+            # The host looks for its executor beside itself, wherever a link to it may be.
+            shutil.copy(binary.path, commands / name)
         source = await binaries.module_dir("pulumi-python")
         # A file of a module has no mode worth keeping.
         shutil.copy(source / _EXECUTOR, commands)
