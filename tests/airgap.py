@@ -156,6 +156,7 @@ class Installation:
             "XDG_STATE_HOME": str(folder / "state"),
             "KUBECONFIG": str(self.kubeconfig),
             "HELM_CACHE_HOME": str(folder / "helm"),
+            "CLUSTERCTL_DISABLE_VERSIONCHECK": "true",
         }
 
     def kubectl(self, *arguments: str, **options: Any) -> str:
