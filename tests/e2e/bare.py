@@ -103,7 +103,7 @@ async def _is_ready(host: str, port: int) -> bool:
 
 def trust_anybody() -> ssl.SSLContext:
     """For who only wants to see what a server shows or says."""
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context

@@ -46,7 +46,9 @@ async def test_no_request_fails_while_it_is_upgraded_scaled_renewed_and_rolled_o
         before = await served_certificate(hosted)
         await hosted.annotate(RENEW_ANNOTATION, moment())
         # Kubelets bring a changed Secret to pods within two minutes.
-        await until(lambda: serve_another_certificate(hosted, before), within=240)
+        await until(
+            lambda: served_certificates(hosted), lambda shown: before not in shown, within=240
+        )
         assert clients.failed() == []
     assert clients.failed() == []
     for name, count in clients.counts().items():
@@ -57,6 +59,11 @@ def moment() -> str:
     return datetime.now(UTC).isoformat()
 
 
+async def served_certificates(hosted: Hosted) -> set[bytes]:
+    """What API servers show: each of two is met, but for once in thousands of times."""
+    return {await served_certificate(hosted) for _ in range(12)}
+
+
 async def served_certificate(hosted: Hosted) -> bytes:
     """What an API server shows, whichever is met."""
     server = urlsplit(Config.from_kubeconfig(await hosted.kubeconfig()).server.address)
@@ -64,10 +71,6 @@ async def served_certificate(hosted: Hosted) -> bytes:
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     return shown
-
-
-async def serve_another_certificate(hosted: Hosted, before: bytes) -> bool:
-    return before not in [await served_certificate(hosted) for _ in range(12)]
 
 
 async def test_no_request_fails_while_every_pod_is_evicted(

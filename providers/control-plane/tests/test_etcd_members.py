@@ -52,6 +52,7 @@ def test_a_member_is_lost_when_it_had_data_and_has_none(tmp_path: Path) -> None:
         ("exited with code 2: wal: crc mismatch", True),
         ("exited with code 1: failed to recover v3 backend from snapshot", True),
         ("exited with code 2: failed to open database: invalid database", True),
+        ("ended: panic: cannot use none as id", True),
         ("exited with code 2: flag provided but not defined: -corrupt-check", False),
         ("exited with code 1: write: no space left on device", False),
         ("was killed by SIGKILL", False),
