@@ -191,13 +191,24 @@ class _Recovery:
         """Start all members that have data, and see what becomes of them."""
         present = [each for each in planned if etcd.has_data(self.state_dir, each.index)]
         supervisor.declare(*map(self._spec, present))
+        may_find_quorum = len(present) > len(planned) // 2
         with suppress(TimeoutError):
             async with asyncio.timeout(_TRIAL_SECONDS):
                 async for states in supervisor.changes():
-                    phases = {states[each.name].phase for each in present}
-                    if Phase.RUNNING in phases or phases <= {Phase.FAILED}:
+                    phases = {member.name: states[member.name].phase for member in present}
+                    if Phase.RUNNING in phases.values():
+                        break
+                    starting = [each for each in present if phases[each.name] is not Phase.FAILED]
+                    if not starting:
+                        break
+                    # Too few: once they run, there is nothing more to wait for.
+                    if not may_find_quorum and await self._all_run(supervisor, starting):
                         break
         return [await self._state(supervisor, member, present) for member in planned]
+
+    async def _all_run(self, supervisor: Supervisor, members: Sequence[Instance]) -> bool:
+        states = [await self._state(supervisor, member, members) for member in members]
+        return all(state.runs for state in states)
 
     async def _state(
         self, supervisor: Supervisor, member: Instance, present: Sequence[Instance]
