@@ -4,7 +4,7 @@ Generated from `capelin_infra.plugin.types` by `python -m capelin_infra.plugin.p
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pulumi
 
@@ -69,7 +69,7 @@ class KindCluster(BaseResource):
     """Name of the cluster, as in `kind get clusters`."""
     image: pulumi.Output[str | None]
     """Image of the nodes. Default: kind's own."""
-    nodes: pulumi.Output[Sequence[KindNode]]
+    nodes: pulumi.Output[Sequence[Mapping[str, Any]]]
     """The nodes. Default: one control plane node, which runs everything."""
     feature_gates: pulumi.Output[Mapping[str, bool]]
     """Feature gates of all of Kubernetes' components."""

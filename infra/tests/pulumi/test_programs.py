@@ -13,6 +13,7 @@ from capelin_infra.components.objects import WAIT_FOR
 from capelin_infra.components.repository import ComponentRepository
 from capelin_infra.programs import DevConfig, E2EConfig, dev, e2e
 from capelin_infra.programs.settings import project_config, settings
+from capelin_infra.resources import KindCluster
 
 from .graph import OUTPUTS, PAGES, diagram, picture, with_picture
 from .recorded import Registered, registered
@@ -71,6 +72,14 @@ def test_on_kind_the_controllers_use_the_cluster_that_was_made_for_them() -> Non
     assert environment.inputs["existingKubeconfig"] == "kind-admin"
     assert "existingKubeconfig" in environment.secrets
     assert kind.name in environment.dependencies
+
+
+def test_a_kind_cluster_has_the_nodes_that_a_program_describes() -> None:
+    """The SDK checks what it gets against the types of the outputs."""
+    resources = registered(
+        lambda: _keep(KindCluster("kind", name="here", nodes=[{"role": "control-plane"}]))
+    )
+    assert resources["kind"].inputs["nodes"] == [{"role": "control-plane"}]
 
 
 def test_templates_come_before_the_class_that_refers_to_them() -> None:

@@ -20,7 +20,7 @@ Generated from `capelin_infra.plugin.types` by `python -m capelin_infra.plugin.p
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pulumi
 
@@ -120,7 +120,9 @@ def _type(annotation: Any, *, optional: bool) -> str:
         return f"Sequence[{_type(parts[0], optional=optional)}]"
     if origin is dict:
         return f"Mapping[{', '.join(_type(part, optional=optional) for part in parts)}]"
-    return cast("type", annotation).__name__
+    # The SDK gives a program an object as a dict, and refuses outputs annotated otherwise.
+    is_object = optional and issubclass(annotation, Model)
+    return "Mapping[str, Any]" if is_object else cast("type", annotation).__name__
 
 
 def _docstring(text: str | None) -> str:
