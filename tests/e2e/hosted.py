@@ -25,6 +25,12 @@ from .kind_cluster import KindCluster
 _URL = "/api/v1/namespaces/default/configmaps?number=[1-1000000]"
 _PAUSE_SECONDS = 0.1
 _LONGEST_LOAD = "900s"
+_SETTLED = {
+    "Available": "True",
+    "ControllerManagerAvailable": "True",
+    "RollingOut": "False",
+    "SchedulerAvailable": "True",
+}
 _CERTIFICATES = ("ca.crt", "client.crt", "client.key")
 
 
@@ -107,28 +113,33 @@ class ControlPlane:
 
     async def is_settled(self) -> bool:
         """Whether it is as its spec says, and nothing of before is left."""
+        return not await self.unsettled()
+
+    async def unsettled(self) -> list[str]:
+        """What is not yet as its spec says."""
         mine = await self.get()
         status, spec = mine.status, mine.spec
         if status is None or status.observed_generation != mine.metadata.generation:
-            return False
-        conditions = {condition.type: condition.status for condition in status.conditions}
-        return (
-            status.replicas == status.ready_replicas == status.up_to_date_replicas == spec.replicas
-            and [count.version for count in status.versions] == [spec.version]
-            and conditions["RollingOut"] == "False"
-            and all(
-                conditions[type_] == "True"
-                for type_ in ("Available", "ControllerManagerAvailable", "SchedulerAvailable")
-            )
-            and await self._has_ended_the_rest()
-        )
+            return ["its spec was not looked at"]
+        replicas = (status.replicas, status.ready_replicas, status.up_to_date_replicas)
+        versions = [count.version for count in status.versions]
+        problems = [
+            f"{condition.type}: {condition.reason}: {condition.message}"
+            for condition in status.conditions
+            if condition.status != _SETTLED.get(condition.type, condition.status)
+        ]
+        if replicas != (spec.replicas,) * 3 or versions != [spec.version]:
+            problems.append(f"API servers, ready, up to date: {replicas}; versions {versions}")
+        if not problems and not await self._has_ended_the_rest():
+            problems.append("pods that are ending")
+        return problems
 
     async def _has_ended_the_rest(self) -> bool:
         return True
 
     async def settles(self) -> None:
         """Wait until it is as its spec says."""
-        await until(self.is_settled, within=240)
+        await until(self.unsettled, lambda problems: not problems, within=240)
 
     async def kubeconfig(self) -> bytes:
         """The administrator's kubeconfig of the workload cluster."""
