@@ -278,6 +278,9 @@ class Installation:
             input=text,
             env={**self.environment, **variables},
         )
+        # What runs a control plane outlives its provider: it goes with its cluster.
+        delete = ("delete", "cluster", "quiet", "--ignore-not-found", "--timeout=180s")
+        self.stack.callback(self.kubectl, *delete)
         self.kubectl("apply", "-f", "-", input=rendered)
         path = "jsonpath={.status.conditions[?(@.type=='Available')].status}"
         until(
