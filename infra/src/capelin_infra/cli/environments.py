@@ -16,6 +16,18 @@ from capelin_infra.cli.options import (
 )
 from capelin_infra.cli.runner import confirm, run
 
+ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Make no demo cluster.")]
+More = Annotated[
+    str | None,
+    typer.Option(
+        "--with",
+        metavar="NAMES",
+        help="More providers, separated by commas: kubeadm-bootstrap, kubeadm, dev.",
+        autocompletion=completion.providers,
+        show_default=False,
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command."""
@@ -61,19 +73,8 @@ def up(
             show_default=False,
         ),
     ] = None,
-    management_only: Annotated[
-        bool, typer.Option("--management-only", help="Make no demo cluster.")
-    ] = False,
-    with_: Annotated[
-        str | None,
-        typer.Option(
-            "--with",
-            metavar="NAMES",
-            help="More providers, separated by commas: kubeadm-bootstrap, kubeadm, dev.",
-            autocompletion=completion.providers,
-            show_default=False,
-        ),
-    ] = None,
+    management_only: ManagementOnly = False,
+    with_: More = None,
     target: Annotated[
         Literal["process", "kind", "existing"] | None,
         typer.Option(
@@ -147,19 +148,8 @@ def up(
 def dev(
     *,
     environment: NamedEnvironment = "default",
-    management_only: Annotated[
-        bool, typer.Option("--management-only", help="Make no demo cluster.")
-    ] = False,
-    with_: Annotated[
-        str | None,
-        typer.Option(
-            "--with",
-            metavar="NAMES",
-            help="More providers, separated by commas.",
-            autocompletion=completion.providers,
-            show_default=False,
-        ),
-    ] = None,
+    management_only: ManagementOnly = False,
+    with_: More = None,
     within: Within = 900,
 ) -> None:
     """Bring up everything, and restart providers whenever their code changes.
