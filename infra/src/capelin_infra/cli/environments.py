@@ -22,7 +22,7 @@ More = Annotated[
     typer.Option(
         "--with",
         metavar="NAMES",
-        help="More providers, separated by commas: kubeadm-bootstrap, kubeadm, dev.",
+        help="More providers, separated by commas: kubeadm-bootstrap, kubeadm, dev, lifecycle.",
         autocompletion=completion.providers,
         show_default=False,
     ),
