@@ -41,6 +41,13 @@ def test_environments_versions_and_components_are_completed(
     assert "kubeadm" in complete("capelin up --with ", environments, monkeypatch)
 
 
+def test_a_word_that_is_missing_before_others_is_no_failure(
+    environments: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complete("capelin upgrade ", environments, monkeypatch) == ["cluster"]
+    assert "Error" not in "".join(complete("capelin upgrade demo ", environments, monkeypatch))
+
+
 def test_clusters_of_an_environment_that_does_not_run_are_not_waited_for(
     environments: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,17 @@ def test_a_cluster_is_ready_when_nothing_is_missing() -> None:
                 *GOOD, controlPlane={"desiredReplicas": 1, "replicas": 2, "upToDateReplicas": 1}
             ),
             [],
-            "control plane: 1 of 1 are up to date",
+            "control plane: 1 of 2 are still to be removed",
+        ),
+        (
+            observed(*GOOD, workers={"desiredReplicas": 3, "replicas": 2, "upToDateReplicas": 3}),
+            [],
+            "workers: 2 of 3 are there",
+        ),
+        (
+            observed(*GOOD, workers={"desiredReplicas": 3, "upToDateReplicas": 3}),
+            [],
+            "workers: 0 of 3 are there",
         ),
     ],
 )
@@ -127,7 +137,7 @@ def test_a_control_plane_is_done_when_every_replica_has_the_version() -> None:
     for status, reason in (
         ({"upToDateReplicas": 1}, "control plane: 1 of 3 replicas are up to date"),
         ({"version": "v1.33.13"}, "control plane: runs v1.33.13, not v1.34.4 yet"),
-        ({"replicas": 4}, "control plane: 1 replicas are still to be removed"),
+        ({"replicas": 4}, "control plane: 1 of 4 replicas are still to be removed"),
     ):
         found = ObservedCluster(cluster, (), control_plane(3, 3, **status))
         assert not_ready_reason(found) == reason

@@ -1,11 +1,28 @@
 """What `capelin up` prints and what it leaves alone."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from capelin.api.capi import Cluster
-from capelin_infra.demo import DemoOptions, changed_by_others, differences
+from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import Namespace
+from capelin.embedded.management import Status
+from capelin.embedded.processes import Phase
+from capelin.errors import MissingError
+from capelin.testing.fake_client import FakeClient
+from capelin_infra.demo import (
+    ClusterRequest,
+    DemoOptions,
+    bring_up_cluster,
+    changed_by_others,
+    differences,
+    find_class,
+)
 from capelin_infra.invocation import command_name
+from capelin_infra.progress import Checklist
+from capelin_infra.up import waiting_for
+from capelin_infra.waiting import Deadline
+from rich.console import Console
 
 
 def test_next_steps_name_the_command_as_it_was_called() -> None:
@@ -64,3 +81,35 @@ def test_nothing_is_said_of_options_that_it_has_or_that_were_not_given(
     options: DemoOptions,
 ) -> None:
     assert differences(CLUSTER, options) == []
+
+
+def process(name: str, phase: str, message: str = "") -> dict[str, Any]:
+    return {"name": name, "phase": Phase(phase), "message": message, "log": f"/{name}.log"}
+
+
+@pytest.mark.parametrize(
+    ("processes", "text"),
+    [
+        ([], ""),
+        ([process("etcd", "Running"), process("kcm", "Running", "was killed")], ""),
+        ([process("etcd", "Starting"), process("kcm", "Failed", "exit 1")], "kcm: exit 1"),
+        ([process("etcd", "Running"), process("kcm", "NotReady")], "kcm: NotReady"),
+        ([process("etcd", "Starting"), process("kcm", "Starting")], "etcd: Starting"),
+    ],
+)
+def test_a_process_that_does_not_run_is_waited_for_by_name(
+    processes: list[dict[str, Any]], text: str
+) -> None:
+    status = {"supervisorPid": 1, "since": datetime.now(UTC), "stages": [], "processes": processes}
+    assert waiting_for(Status.model_validate(status)) == text
+    assert waiting_for(None) == ""
+
+
+async def test_a_class_that_is_missing_is_named_as_whoever_asked_for_it_would() -> None:
+    client = FakeClient(ClusterClass, Cluster, Namespace)
+    await client.create(Namespace.of("default"))
+    with pytest.raises(MissingError, match="Name one of them with --class,"):
+        await find_class(client, "other", "default")
+    request = ClusterRequest("blue", "default", DemoOptions(cluster_class="other"))
+    with pytest.raises(MissingError, match="Name one of them as class: in the file,"):
+        await bring_up_cluster(Checklist(Console()), client, "v1.34.4", request, Deadline(1))

@@ -40,7 +40,7 @@ class BusyError(UserError):
 
 
 class WaitTimeoutError(UserError):
-    """What was waited for did not happen in time."""
+    """Waiting took longer than it was allowed to."""
 
     exit_code = 6
 

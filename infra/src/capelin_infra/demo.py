@@ -116,7 +116,9 @@ async def bring_up_cluster(
             checklist.say(f"{kept} was changed by somebody, and stays as it is.")
     cluster = await client.find(Cluster, name, namespace)
     if cluster is None:
-        cluster_class = await find_class(client, options.cluster_class, namespace)
+        cluster_class = await find_class(
+            client, options.cluster_class, namespace, named="as class: in the file"
+        )
         version = options.version or environment_version
         await client.create(new_cluster(name, namespace, version, options.cluster, cluster_class))
     else:
@@ -130,8 +132,10 @@ async def bring_up_cluster(
         line.detail = f"Kubernetes {version}"
 
 
-async def find_class(client: Client, name: str, namespace: str) -> ClusterClass:
-    """A ClusterClass by name.
+async def find_class(
+    client: Client, name: str, namespace: str, *, named: str = "with --class"
+) -> ClusterClass:
+    """A ClusterClass by name, and how users name it.
 
     Raises:
         MissingError: if there is none, with the names of those that there are.
@@ -149,7 +153,7 @@ async def find_class(client: Client, name: str, namespace: str) -> ClusterClass:
     raise MissingError(
         f"There is no ClusterClass {name} in namespace {namespace}.",
         reason=f"ClusterClasses there: {', '.join(others) or 'none'}.",
-        hint="Name one of them with --class, or apply one with kubectl first.",
+        hint=f"Name one of them {named}, or apply one with kubectl first.",
     )
 
 

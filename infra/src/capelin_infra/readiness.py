@@ -121,7 +121,8 @@ def _control_plane_problem(
         elif current is not None and current != spec.replicas:
             problem = f"{current} of {spec.replicas} replicas are up to date"
         elif status.replicas is not None and status.replicas > spec.replicas:
-            problem = f"{status.replicas - spec.replicas} replicas are still to be removed"
+            surplus = status.replicas - spec.replicas
+            problem = f"{surplus} of {status.replicas} replicas are still to be removed"
     if problem is None and spec.version and status.version and status.version != spec.version:
         problem = f"runs {status.version}, not {spec.version} yet"
     if problem is None:
@@ -161,9 +162,14 @@ def _outdated_replicas(cluster: Cluster) -> str | None:
     ):
         if replicas is None or replicas.desired_replicas is None:
             continue
-        current = replicas.up_to_date_replicas or 0
-        if current != replicas.desired_replicas or replicas.replicas != current:
-            return f"{title}: {current} of {replicas.desired_replicas} are up to date"
+        desired = replicas.desired_replicas
+        current, existing = replicas.up_to_date_replicas or 0, replicas.replicas or 0
+        if current != desired:
+            return f"{title}: {current} of {desired} are up to date"
+        if existing > desired:
+            return f"{title}: {existing - desired} of {existing} are still to be removed"
+        if existing < desired:
+            return f"{title}: {existing} of {desired} are there"
     return None
 
 

@@ -204,7 +204,7 @@ def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
     raise InvalidInputError(
         f"ClusterClass {cluster_class.name} has no workers.",
         reason="It names neither MachinePools nor MachineDeployments.",
-        hint="Use --workers 0, or another --class.",
+        hint="Ask for 0 workers, or choose another class.",
     )
 
 

@@ -184,10 +184,12 @@ class _ChecklistView(UpView):
 
 
 def waiting_for(status: Status | None) -> str:
-    """What the first process that is not ready says."""
+    """What the first process that is not ready says, or else what it does."""
     processes = status.processes if status is not None else []
-    unready = [process for process in processes if process.phase != "Running" and process.message]
-    return f"{unready[0].name}: {unready[0].message}" if unready else ""
+    unready = [process for process in processes if process.phase != "Running"]
+    # One that says why comes first: the others may only wait for it.
+    unready.sort(key=lambda process: not process.message)
+    return f"{unready[0].name}: {unready[0].message or unready[0].phase}" if unready else ""
 
 
 async def _print_next_steps(

@@ -46,6 +46,19 @@ def test_a_step_that_does_not_work_says_why_until_it_does(tmp_path: Path) -> Non
     assert (told(path).stages[0].state, told(path).stages[0].message) == ("Done", "")
 
 
+def test_a_step_says_what_it_waits_for_unless_it_has_failed(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    status_file = StatusFile(path, pid=1, now=NOW)
+    status_file.stage_running("installation", NOW)
+    status_file.stage_waiting("installation", "kinds are sent")
+    assert told(path).stages[1].message == "kinds are sent"
+    status_file.stage_failing("installation", "no answer")
+    status_file.stage_waiting("installation", "kinds are sent")
+    assert told(path).stages[1].message == "no answer"
+    status_file.stage_done("installation", NOW)
+    assert told(path).stages[1].message == ""
+
+
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     status_file = StatusFile(path, pid=1, now=NOW)

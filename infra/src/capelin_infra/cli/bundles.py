@@ -17,14 +17,15 @@ def mirror(
     bundle: Annotated[
         Path,
         typer.Argument(
-            help="The bundle of a release, capelin-v0.2.0-bundle.tar.",
+            help="The bundle of a release, such as capelin-v0.2.0-bundle.tar.",
             exists=True,
             dir_okay=False,
             show_default=False,
         ),
     ],
     registry: Annotated[
-        str, typer.Argument(help="As registry.example.com/capelin.", show_default=False)
+        str,
+        typer.Argument(help="Where to, such as registry.example.com/capelin.", show_default=False),
     ],
 ) -> None:
     """Push the images, charts and components of a bundle into a registry.

@@ -1,8 +1,10 @@
 """The verbs of workload clusters: create, delete, upgrade, scale. Cluster API does all of it."""
 
-from typing import Annotated
+import shlex
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from capelin_infra.cli import completion
 from capelin_infra.cli.options import Environment, Namespace, Within, Yes
@@ -16,10 +18,31 @@ Name = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the YAML that would be sent, and do nothing.")
+    bool, typer.Option("--dry-run", help="Print the YAML that would be sent, and change nothing.")
 ]
-Wait = Annotated[bool, typer.Option(help="Show the way there until it is done.")]
+Wait = Annotated[bool, typer.Option(help="Wait until it is done, and show the progress.")]
 _GOES_ON = "Cluster API goes on with it: see capelin status."
+
+
+class ClusterVerb(TyperGroup):
+    """A verb that `cluster` follows; it says so where a cluster's name does."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant.
+
+        Raises:
+            InvalidInputError: with the whole line, if the word before the name is missing.
+        """
+        # The shell that completes a line wants no error.
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            from capelin.errors import InvalidInputError
+
+            raise InvalidInputError(
+                f"No such command: {self.name} {args[0]}.",
+                reason="The word cluster comes before the name of one.",
+                hint=f"Type capelin {self.name} cluster {shlex.join(args)}.",
+            )
+        return super().resolve_command(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
@@ -29,12 +52,15 @@ def register(app: typer.Typer) -> None:
         ("delete", "Delete a workload cluster.", delete),
         ("upgrade", "Upgrade a workload cluster.", upgrade),
     ):
-        group = typer.Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None)
+        group = typer.Typer(
+            cls=ClusterVerb, help=help_text, no_args_is_help=True, rich_markup_mode=None
+        )
         group.command("cluster")(function)
         # A lone command would otherwise take the group's place.
         group.callback()(_nothing)
         app.add_typer(group, name=verb)
-    app.command()(scale)
+    # Words that are too many are answered with the option that was meant.
+    app.command(context_settings={"allow_extra_args": True})(scale)
 
 
 def _nothing() -> None:
@@ -50,20 +76,21 @@ def create(
     kubernetes_version: Annotated[
         str | None,
         typer.Option(
-            help="As v1.34.4, 1.34 or latest; else the environment's.",
+            help="Such as v1.34.4, 1.34 or latest. Default: the environment's version.",
             autocompletion=completion.versions,
             show_default=False,
         ),
     ] = None,
-    control_plane_replicas: Annotated[int, typer.Option(min=1, max=9)] = 1,
-    workers: Annotated[int, typer.Option(min=0, max=10_000)] = 3,
+    control_plane_replicas: Annotated[
+        int, typer.Option(min=1, max=9, help="How many control plane replicas.")
+    ] = 1,
+    workers: Annotated[int, typer.Option(min=0, max=10_000, help="How many workers.")] = 3,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="The value of a variable of the class, as machines.dies=20; can be said several "
-            "times.",
+            help="The value of a variable of the class, such as machines.dies=20. Can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -112,7 +139,7 @@ def upgrade(
     version: Annotated[
         str | None,
         typer.Argument(
-            help="The version to go to, as v1.34.4 or 1.34; else the next minor.",
+            help="The version to go to, such as v1.34.4 or 1.34. Default: the next minor version.",
             autocompletion=completion.versions,
             show_default=False,
         ),
@@ -133,6 +160,7 @@ def upgrade(
 
 
 def scale(
+    ctx: typer.Context,
     name: Name,
     *,
     environment: Environment = "",
@@ -142,7 +170,7 @@ def scale(
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option(help="Of which pool, where the cluster has several.", show_default=False),
+        typer.Option(help="The pool to scale, where the cluster has several.", show_default=False),
     ] = None,
     control_plane_replicas: Annotated[
         int | None,
@@ -156,9 +184,24 @@ def scale(
     from capelin_infra.clusters import ClusterName, RunOptions, scale_cluster
     from capelin_infra.topology import ScaleOptions
 
+    if ctx.args:
+        raise _too_many_words(name, ctx.args, workers)
     if workers is None and control_plane_replicas is None:
         raise typer.BadParameter("give --workers, --control-plane-replicas, or both")
     which = ClusterName(name, namespace, environment)
     options = ScaleOptions(workers, pool, control_plane_replicas)
     how = RunOptions(dry_run, within if wait else None)
     run(scale_cluster(which, options, how), interrupted=_GOES_ON)
+
+
+def _too_many_words(name: str, more: list[str], workers: int | None) -> Exception:
+    from capelin.errors import InvalidInputError
+
+    if name == "cluster":
+        name, *more = more
+    number = workers if workers is not None else next(filter(str.isdecimal, more), "N")
+    return InvalidInputError(
+        "scale takes one word, the cluster's name.",
+        reason="Numbers come with --workers or --control-plane-replicas.",
+        hint=f"Type capelin scale {shlex.join([name])} --workers {number}.",
+    )

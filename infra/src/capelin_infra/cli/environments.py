@@ -16,7 +16,7 @@ from capelin_infra.cli.options import (
 )
 from capelin_infra.cli.runner import confirm, run
 
-ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Make no demo cluster.")]
+ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Create no demo cluster.")]
 More = Annotated[
     str | None,
     typer.Option(
@@ -52,8 +52,8 @@ def up(
     kubernetes_version: Annotated[
         str | None,
         typer.Option(
-            help="The Kubernetes version of the clusters, as v1.34.4, 1.34 or latest; see capelin "
-            "versions. An existing API server keeps its own.",
+            help="The Kubernetes version of the clusters, such as v1.34.4, 1.34 or latest; see "
+            "capelin versions. An existing API server keeps its own.",
             autocompletion=completion.versions,
             show_default=False,
         ),
@@ -61,7 +61,7 @@ def up(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=0, max=1000, help="Workers of a new demo cluster; else 3.", show_default=False
+            min=0, max=1000, help="Workers of a new demo cluster. Default: 3.", show_default=False
         ),
     ] = None,
     control_plane_replicas: Annotated[
@@ -69,7 +69,7 @@ def up(
         typer.Option(
             min=1,
             max=9,
-            help="Control plane replicas of a new demo cluster; else 1.",
+            help="Control plane replicas of a new demo cluster. Default: 1.",
             show_default=False,
         ),
     ] = None,
@@ -78,26 +78,26 @@ def up(
     target: Annotated[
         Literal["process", "kind", "existing"] | None,
         typer.Option(
-            help="Where the management cluster's API server is: started here as a process, as long "
-            "as nothing is said, in a kind cluster that is made for it, or there already.",
+            help="Where the management cluster's API server runs: as a process on this machine, "
+            "which is the default, in a kind cluster made for it, or in an existing cluster.",
             show_default=False,
         ),
     ] = None,
     node_image: Annotated[
         str | None,
-        typer.Option(help="The image of kind's nodes; else kind's own.", show_default=False),
+        typer.Option(help="The image of kind's nodes. Default: kind's own.", show_default=False),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
         typer.Option(
-            help="A kubeconfig that leads to the existing API server; else the one that the "
-            "environment has, or else what kubectl would take.",
+            help="The kubeconfig of the existing API server. Default: the one that the environment "
+            "has already, or what kubectl would use.",
             show_default=False,
         ),
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option(help="The context in it; else its current one.", show_default=False),
+        typer.Option(help="The context in it. Default: its current one.", show_default=False),
     ] = None,
     within: Within = 900,
 ) -> None:
@@ -186,16 +186,18 @@ def status(
         typer.Option(
             "--environment",
             "-e",
-            help="One environment; else all of them.",
+            help="Show this environment only.",
             envvar="CAPELIN_ENVIRONMENT",
             autocompletion=completion.environments,
             show_default=False,
         ),
     ] = None,
     output: Output = "text",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep showing it until Ctrl-C.")
+    ] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 unless all is as it should be.")
+        bool, typer.Option("--exit-code", help="Exit with 1 unless everything is as it should be.")
     ] = False,
 ) -> None:
     """Show environments and their clusters.
@@ -215,7 +217,7 @@ def kubeconfig(
     cluster: Annotated[
         str | None,
         typer.Argument(
-            help="A workload cluster; else the management cluster.",
+            help="A workload cluster. Without it: the management cluster.",
             autocompletion=completion.clusters,
             show_default=False,
         ),
@@ -223,19 +225,21 @@ def kubeconfig(
     *,
     environment: Environment = "",
     namespace: Namespace = "default",
-    raw: Annotated[bool, typer.Option("--raw", help="Print the content, not the path.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the content instead of the path.")
+    ] = False,
     merge: Annotated[
         bool,
         typer.Option(
             "--merge",
             help="Put the context into your own kubeconfig and make it current; capelin down "
-            "takes it out. Without a cluster, those of all clusters come along.",
+            "removes it. Without a cluster, the contexts of all clusters are added.",
         ),
     ] = False,
 ) -> None:
     """Print the path of a kubeconfig, or merge its context into your own.
 
-    As in export KUBECONFIG=$(capelin kubeconfig).
+    For example: export KUBECONFIG=$(capelin kubeconfig)
     """
     from capelin_infra.kubeconfigs import kubeconfig_of, merge_kubeconfigs
 
@@ -264,12 +268,14 @@ def logs(
     *,
     environment: Environment = "",
     namespace: Namespace = "default",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing until Ctrl-C.")
+    ] = False,
     lines: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="How many of the last lines of each; else 20, or all with --since.",
+            help="How many of the last lines of each log. Default: 20, or all with --since.",
             show_default=False,
         ),
     ] = None,
@@ -277,7 +283,7 @@ def logs(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Leave out what is older, as 90s, 10m or 2h.",
+            help="Only lines that are not older, such as 90s, 10m or 2h.",
             show_default=False,
         ),
     ] = None,
@@ -337,7 +343,7 @@ def restart(
 def down(
     *,
     environment: NamedEnvironment = "default",
-    everything: Annotated[bool, typer.Option("--all", help="Every environment.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
     yes: Yes = False,
 ) -> None:
     """Stop an environment and remove all of it.

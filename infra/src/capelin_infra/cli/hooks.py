@@ -20,7 +20,7 @@ Extension = Annotated[
 Ca = Annotated[
     Path | None,
     typer.Option(
-        "--ca", help="PEM file with the CA to trust, for a URL; else the system's.", exists=True
+        "--ca", help="PEM file with the CA to trust, for a URL. Default: the system's.", exists=True
     ),
 ]
 Certificate = Annotated[
@@ -43,7 +43,7 @@ Catalogs = Annotated[
     typer.Option(
         "--catalog",
         metavar="MODULE:NAME",
-        help="A catalog with hooks that are not Cluster API's own; can be said several times.",
+        help="A catalog with hooks that are not Cluster API's own; can be repeated.",
         show_default=False,
     ),
 ]
@@ -61,7 +61,7 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         metavar="[NAMESPACE/]NAME",
-        help="Make the request from this Cluster of the environment; else from a made-up one.",
+        help="The Cluster of the environment that the request is about. Default: a made-up one.",
     ),
 ]
 Patch = Annotated[
@@ -103,7 +103,9 @@ def list_handlers(*, environment: Environment = "", output: Output = "text") -> 
 def register_extension(
     url: Annotated[
         str,
-        typer.Argument(help="Where it answers, as https://localhost:9443.", show_default=False),
+        typer.Argument(
+            help="Where it answers, such as https://localhost:9443.", show_default=False
+        ),
     ],
     *,
     name: Annotated[
@@ -113,8 +115,8 @@ def register_extension(
         Path | None,
         typer.Option(
             "--ca",
-            help="PEM file with the CA of its certificate; else the environment's, for one that "
-            "capelin hooks certificate wrote.",
+            help="PEM file with the CA of its certificate. Default: the environment's, which "
+            "capelin hooks certificate uses.",
             exists=True,
             show_default=False,
         ),
@@ -124,16 +126,16 @@ def register_extension(
         typer.Option(
             "--setting",
             metavar="NAME=VALUE",
-            help="A setting that every call brings; can be said several times.",
+            help="A setting that every call brings. Can be repeated.",
             show_default=False,
         ),
     ] = None,
     environment: Environment = "",
     within: Within = 60,
 ) -> None:
-    """Have the environment's Cluster API call an extension that runs somewhere.
+    """Register an extension: Cluster API in the environment calls its hooks.
 
-    It is discovered at once; from then on its hooks are called. Its patches are called for the
+    The extension must be running: it is discovered at once. Its patches are called for the
     ClusterClasses that name them.
     """
     from capelin_infra.hooks.registration import Registration, register
@@ -149,7 +151,7 @@ def unregister(
     *,
     environment: Environment = "",
 ) -> None:
-    """Have an extension called no more."""
+    """Unregister an extension: its hooks are not called any more."""
     from capelin_infra.hooks.registration import unregister as remove
 
     run(remove(name, environment))
@@ -201,10 +203,10 @@ def call(
     to: To = None,
     patch: Patch = None,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Show what patches would change, not the answer.")
+        bool, typer.Option("--diff", help="Show what patches would change instead of the response.")
     ] = False,
     show_request: Annotated[
-        bool, typer.Option("--show-request", help="Print the request, and call nobody.")
+        bool, typer.Option("--show-request", help="Print the request, and do not send it.")
     ] = False,
     ca: Ca = None,
     client_cert: Certificate = None,
@@ -212,7 +214,9 @@ def call(
     through: Through = None,
     catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
 ) -> None:
-    """Call a handler: with a request from a file, about a Cluster, or about a made-up one.
+    """Call a handler, and print its response.
+
+    The request comes from a file, or is made from a Cluster of the environment or a made-up one.
 
     The exit code is 0 if the handler lets its caller go on, 7 if it holds it back, and 1 if it
     fails or does not answer.
@@ -241,8 +245,8 @@ def bench(
     cluster: Cluster = None,
     to: To = None,
     patch: Patch = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="For how long.")] = 5,
-    connections: Annotated[int, typer.Option(min=1, max=256, help="How many at once.")] = 4,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long to call it.")] = 5,
+    connections: Annotated[int, typer.Option(min=1, max=256, help="How many calls at once.")] = 4,
     ca: Ca = None,
     client_cert: Certificate = None,
     client_key: Key = None,
@@ -250,7 +254,7 @@ def bench(
     catalog: Catalogs = [],  # noqa: B006 - typer makes a new one
     output: Output = "text",
 ) -> None:
-    """Call a handler again and again, and say how long that takes."""
+    """Call a handler again and again, and print how long the calls take."""
     from capelin_infra.hooks.requests import RequestOptions
     from capelin_infra.hooks.targets import Target, known_hooks
     from capelin_infra.hooks.verbs import bench as run_bench
@@ -280,7 +284,7 @@ def conformance(
     pure_only: Annotated[
         bool,
         typer.Option(
-            "--pure-only", help="Call only hooks that compute an answer and do nothing else."
+            "--pure-only", help="Call only hooks that compute a response and do nothing else."
         ),
     ] = False,
     ca: Ca = None,

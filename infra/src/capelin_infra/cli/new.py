@@ -20,13 +20,13 @@ def register(app: typer.Typer) -> None:
 
 _Folder = Annotated[
     Path | None,
-    typer.Option(help="Where to write it; else a folder of its name.", show_default=False),
+    typer.Option(help="Where to write it. Default: a folder of its name.", show_default=False),
 ]
 
 
 def extension(
     name: Annotated[
-        str, typer.Argument(help="What it is called, as my-extension.", show_default=False)
+        str, typer.Argument(help="Its name, such as my-extension.", show_default=False)
     ],
     *,
     folder: _Folder = None,
@@ -37,9 +37,7 @@ def extension(
 
 
 def provider(
-    name: Annotated[
-        str, typer.Argument(help="What it is called, as my-cloud.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(help="Its name, such as my-cloud.", show_default=False)],
     *,
     folder: _Folder = None,
 ) -> None:

@@ -11,7 +11,7 @@ Environment = Annotated[
     typer.Option(
         "--environment",
         "-e",
-        help="Which environment; else the default one, or the only one that there is.",
+        help="The environment. Without it: default, or the only one there is.",
         envvar="CAPELIN_ENVIRONMENT",
         callback=completion.chosen_environment,
         autocompletion=completion.environments,
@@ -23,7 +23,7 @@ NamedEnvironment = Annotated[
     typer.Option(
         "--environment",
         "-e",
-        help="Which environment.",
+        help="The environment.",
         envvar="CAPELIN_ENVIRONMENT",
         autocompletion=completion.environments,
     ),
@@ -34,7 +34,9 @@ Namespace = Annotated[
 ]
 Output = Annotated[
     Literal["text", "wide", "json", "yaml"],
-    typer.Option("--output", "-o", help="For people, with more columns, or for programs."),
+    typer.Option(
+        "--output", "-o", help="text and wide are for people, json and yaml for programs."
+    ),
 ]
-Within = Annotated[float, typer.Option(min=1, help="How many seconds to wait for it at most.")]
+Within = Annotated[float, typer.Option(min=1, help="How long to wait at most, in seconds.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

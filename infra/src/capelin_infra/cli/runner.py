@@ -16,8 +16,8 @@ ResultT = TypeVar("ResultT")
 
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 failed; 2 invalid command line; 3 this machine lacks something (see "
-    "capelin doctor); 4 no such environment or cluster; 5 another command is changing it; 6 it "
-    "did not happen in time; 7 a hook blocks its caller; 130 interrupted."
+    "capelin doctor); 4 no such environment or cluster; 5 another command is changing it; 6 timed "
+    "out; 7 a hook blocks its caller; 130 interrupted."
 )
 INTERRUPTED: Final = 130
 

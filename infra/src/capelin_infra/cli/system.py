@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     app.command()(versions)
     app.command()(doctor)
     cache = typer.Typer(
-        help="The programs that are kept on this machine.",
+        help="List, fetch and remove the programs in the cache.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -25,9 +25,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor() -> None:
-    """Say what this machine lacks.
+    """Check what this machine lacks, and say how to get it.
 
-    And how to get it. The exit code says whether `up` can work.
+    The exit code is 0 if capelin up can work, and else 3.
     """
     from capelin_infra.doctor import check_machine
 
@@ -56,21 +56,21 @@ def prefetch(
     programs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="As kube-apiserver, kube-apiserver@v1.33.13, or v1.35 for all of that version; "
-            "else all in every tested version.",
+            help="Such as kube-apiserver, kube-apiserver@v1.33.13, or v1.35 for all of that "
+            "version. Default: all, in every tested version.",
             autocompletion=completion.programs,
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Get programs now, so that nothing has to be fetched or built later."""
+    """Fetch or build programs now, so that nothing has to be later."""
     from capelin_infra.cache import prefetch as fetch
 
     run(fetch(programs or []), interrupted="What is there is kept; go on with the same command.")
 
 
 def prune(
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all programs.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would go, and remove nothing.")
     ] = False,
@@ -78,7 +78,7 @@ def prune(
 ) -> None:
     """Remove programs in versions that Capelin does not know any more, or all of them.
 
-    It asks before: getting them again may take minutes.
+    It asks first: to fetch or build them again may take minutes.
     """
     from capelin_infra.cache import prune as remove
 

@@ -16,14 +16,14 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         "-c",
-        help="A workload cluster; else the management cluster.",
+        help="A workload cluster. Without it: the management cluster.",
         autocompletion=completion.clusters,
         show_default=False,
     ),
 ]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ARGS", help="What the program is told.", show_default=False),
+    typer.Argument(metavar="ARGS", help="The arguments of the program.", show_default=False),
 ]
 
 
@@ -45,7 +45,7 @@ def kubectl(
 ) -> None:
     """Run kubectl in an environment, or in one of its clusters.
 
-    As in capelin kubectl get clusters -A, or capelin kubectl -c demo get nodes.
+    For example: capelin kubectl get clusters -A, or capelin kubectl -c demo get nodes
     """
     from capelin_infra.tools import prepare_tool, run_tool
 
@@ -60,7 +60,7 @@ def clusterctl(
 ) -> None:
     """Run clusterctl in an environment.
 
-    As in capelin clusterctl describe cluster demo.
+    For example: capelin clusterctl describe cluster demo
     """
     from capelin_infra.tools import prepare_tool, run_tool
 

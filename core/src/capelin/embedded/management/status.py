@@ -120,6 +120,13 @@ class StatusFile:
         self._stage(name).state = "Running"
         self.write()
 
+    def stage_waiting(self, name: StageName, message: str) -> None:
+        """What a stage waits for; one that failed says why until it is done."""
+        stage = self._stage(name)
+        if stage.state != "Failing":
+            stage.message = message
+            self.write()
+
     def stage_failing(self, name: StageName, message: str) -> None:
         """A stage failed; it is tried again."""
         stage = self._stage(name)

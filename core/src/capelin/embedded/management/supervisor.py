@@ -393,7 +393,9 @@ class Supervision:
             for manifest in manifests
             if not (is_definition(manifest) or is_webhook(manifest))
         ]
+        self._status.stage_waiting("installation", "the API server is sent kinds and roles")
         await do_all([self._send(client, kinds), self._give_rights(client, rights)])
+        self._status.stage_waiting("installation", "the API server is sent webhooks and policies")
         self._declare(self._managers)
         inventory = [manager.component.inventory for manager in self._managers]
         policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
@@ -410,6 +412,7 @@ class Supervision:
         )
 
     async def _install_late(self, client: Client) -> None:
+        self._status.stage_waiting("extensions", "the API server is sent their configurations")
         late = (manager.manifests(manager.component.late) for manager in self._managers)
         await self._send(client, [manifest for manifests in late for manifest in manifests])
 
