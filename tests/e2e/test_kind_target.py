@@ -1,7 +1,7 @@
 """`capelin up --target kind`: an environment whose API server is a kind cluster of its own."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from time import monotonic
 from uuid import uuid4
@@ -18,10 +18,12 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
-def name() -> Generator[str]:
-    """An environment of whose kind cluster nothing is left."""
+async def name(tmp_path: Path) -> AsyncGenerator[str]:
+    """An environment of which nothing is left, its kind cluster included, however the test ends."""
     name = f"e2e-{uuid4().hex[:6]}"
     yield name
+    # Where it is gone already, this says so and ends with another code.
+    await Home(tmp_path).capelin("down", "--yes", "-e", name)
     kind_cluster.delete(f"capelin-{name}")
 
 
