@@ -115,6 +115,13 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/site/external_loads.py", "build/site/html")
 
 
+@nox.session(default=False, requires=["docs"])
+def screens(session: nox.Session) -> None:
+    """The site in a browser, at desktop and phone width, in build/site/screens; needs Chromium."""
+    install(session)
+    session.run("python", "docs/site/screens.py", "build/site/html", "build/site/screens")
+
+
 @nox.session(default=False)
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def coverage(session: nox.Session, package: str) -> None:

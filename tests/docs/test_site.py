@@ -1,5 +1,6 @@
 """The site's diagrams are part of it, and its pages load nothing from elsewhere."""
 
+import re
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from docs.site.diagrams import draw
 from docs.site.external_loads import all_external_loads, external_loads
 
+ROOT = Path(__file__).parents[2]
 PAGE = """# Levels
 
 ```mermaid
@@ -77,3 +79,13 @@ def test_every_file_of_a_site_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<p>Capelin</p>")
     (tmp_path / "assets" / "site.css").write_text("a { src: url('https://fonts.example/a.woff') }")
     assert list(all_external_loads(tmp_path)) == ["assets/site.css: https://fonts.example/a.woff"]
+
+
+def test_letters_are_as_large_in_every_picture_of_a_terminal() -> None:
+    """A picture without a width is stretched to the page's, however few letters it has."""
+    pictures = sorted((ROOT / "docs" / "images" / "tour").glob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        size = re.search(r'viewBox="0 0 (\S+) \S+" width="(\d+)"', picture.read_text())
+        assert size is not None, picture.name
+        assert float(size[2]) / float(size[1]) == pytest.approx(0.6, abs=0.01), picture.name

@@ -22,6 +22,9 @@ _CONTROL = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b\][^\x07]*\x07")
 
 _FONTS = re.compile(r"\s*@font-face \{[^}]*\}")
 """Fonts that a browser would fetch from elsewhere; any other of fixed width will do."""
+_VIEW_BOX = re.compile(r'viewBox="0 0 (\S+) \S+"')
+_SCALE = 0.6
+"""Letters are as large as in a terminal, however many there are in a line."""
 
 
 @dataclass
@@ -140,7 +143,12 @@ class Terminal:
         console.print(text)
         self.pictures.mkdir(parents=True, exist_ok=True)
         picture = _FONTS.sub("", console.export_svg(title=command))
+        picture = _VIEW_BOX.sub(_with_width, picture, count=1)
         (self.pictures / f"{name}.svg").write_text(picture, encoding="utf-8")
+
+
+def _with_width(view_box: re.Match[str]) -> str:
+    return f'{view_box[0]} width="{float(view_box[1]) * _SCALE:.0f}"'
 
 
 def _follow(descriptor: int, feed: Callable[[str], None], ended: asyncio.Event) -> None:

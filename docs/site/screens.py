@@ -1,0 +1,188 @@
+"""Screenshots of the built site in a real browser, as wide as a desktop and as a phone.
+
+Fails where a part of a page is cut off. Needs Chromium (`CAPELIN_BROWSER` names another program).
+Usage: python docs/site/screens.py SITE FOLDER
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+SCREENS: Final = {"desktop": (1280, 800), "phone": (390, 844)}
+"""Widths and heights in CSS pixels."""
+PICTURED: Final = (
+    "index.html",
+    "docs/tutorials/operator.html",
+    "docs/concepts/levels.html",
+    "docs/figures.html",
+    "docs/troubleshooting.html",
+    "docs/extensions.html",
+    "docs/reference/commands.html",
+    "providers/control-plane/index.html",
+)
+"""The pages of which pictures are kept; all of them are checked."""
+TALLEST: Final = 4000
+_LOAD_SECONDS: Final = 30.0
+_CUT_OFF: Final = """
+(() => {
+  const width = document.documentElement.clientWidth, problems = [];
+  const scrolls = (element) => element && element !== document.body &&
+    (["auto", "scroll"].includes(getComputedStyle(element).overflowX)
+      || scrolls(element.parentElement));
+  for (const element of document.querySelectorAll(".md-content *")) {
+    const box = element.getBoundingClientRect();
+    if (box.width && box.height && Math.floor(box.right) > width && !scrolls(element))
+      problems.push(`${element.tagName} ends at ${Math.floor(box.right)}: `
+        + element.textContent.trim().slice(0, 40));
+  }
+  return problems.slice(0, 3);
+})()
+"""
+
+
+@dataclass
+class Tab:
+    """A page in the browser, spoken to by its debugging protocol."""
+
+    socket: aiohttp.ClientWebSocketResponse
+    session: str = ""
+    _ids: "count[int]" = field(default_factory=lambda: count(1))
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Have the browser do something; its result."""
+        number = next(self._ids)
+        message = {"id": number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        await self.socket.send_json(message)
+        answer = await self._until(lambda received: received.get("id") == number)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']['message']}")
+        return answer["result"]
+
+    async def show(self, page: Path, width: int, height: int) -> None:
+        """Open a page on a screen of a size, and wait until it is loaded."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        await self.call("Page.navigate", url=page.as_uri())
+        await self._until(lambda received: received.get("method") == "Page.loadEventFired")
+
+    async def cut_off(self) -> list[str]:
+        """What of the page lies beside the screen and cannot be scrolled to."""
+        done = await self.call("Runtime.evaluate", expression=_CUT_OFF, returnByValue=True)
+        return done["result"]["value"]
+
+    async def picture(self, width: int) -> bytes:
+        """A PNG of the page from its top."""
+        metrics = await self.call("Page.getLayoutMetrics")
+        height = min(metrics["cssContentSize"]["height"], TALLEST)
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        done = await self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+        return base64.b64decode(done["data"])
+
+    async def _until(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(_LOAD_SECONDS):
+            while not fits(received := json.loads(await self.socket.receive_str())):
+                pass
+        return received
+
+
+@dataclass
+class Screens:
+    """What was seen of a site."""
+
+    problems: list[str] = field(default_factory=list[str])
+    """Parts of pages that are cut off."""
+    pictures: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Pictures by their file names."""
+
+
+@asynccontextmanager
+async def browser(program: str) -> AsyncGenerator[Tab]:
+    """A browser with one empty page."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+        process = await asyncio.create_subprocess_exec(
+            *(program, *options, "--remote-debugging-port=0", f"--user-data-dir={folder}"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(await _address(process), max_msg_size=0) as socket,
+            ):
+                tab = Tab(socket)
+                target = await tab.call("Target.createTarget", url="about:blank")
+                attached = await tab.call(
+                    "Target.attachToTarget", targetId=target["targetId"], flatten=True
+                )
+                tab.session = attached["sessionId"]
+                await tab.call("Page.enable")
+                yield tab
+        finally:
+            process.terminate()
+            await process.communicate()
+
+
+async def _address(process: asyncio.subprocess.Process) -> str:
+    """Where the browser listens, as it says when it has started."""
+    said: list[str] = []
+    if process.stderr is not None:
+        async with asyncio.timeout(_LOAD_SECONDS):
+            async for line in process.stderr:
+                said.append(line.decode(errors="replace").strip())
+                if said[-1].startswith("DevTools listening on "):
+                    return said[-1].rpartition(" ")[2]
+    raise RuntimeError("\n".join(["The browser did not start:", *said]))
+
+
+async def screens(site: Path, pages: Sequence[Path], program: str) -> Screens:
+    """Open every page on every screen."""
+    found = Screens()
+    async with browser(program) as tab:
+        for page in pages:
+            name = page.relative_to(site).as_posix()
+            for screen, (width, height) in SCREENS.items():
+                await tab.show(page, width, height)
+                found.problems += [f"{name}, {screen}: {part}" for part in await tab.cut_off()]
+                if name in PICTURED:
+                    file = f"{name.removesuffix('.html').replace('/', '-')}-{screen}.png"
+                    found.pictures[file] = await tab.picture(width)
+    return found
+
+
+def main(site: Path, folder: Path) -> None:
+    """Write the pictures, and end with what is cut off."""
+    program = os.environ.get("CAPELIN_BROWSER", "chromium")
+    if shutil.which(program) is None:
+        sys.exit(f"There is no program {program}: install Chromium, or name another browser.")
+    pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
+    found = asyncio.run(screens(site, pages, program))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in found.pictures.items():
+        (folder / name).write_bytes(picture)
+    problems = ["Pages are cut off:", *found.problems] if found.problems else []
+    sys.exit("\n".join(problems) or 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]))
