@@ -8,13 +8,16 @@ from typing import Final
 import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, MachineDeployment
-from capelin.api.core import Namespace
+from capelin.api.core import ClusterRole, Namespace
 from capelin.client import Client, Config
+from capelin.contract import AGGREGATE_TO_MANAGER_LABEL
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import render_template
+from capelin.provider import Provider
 from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider as control_plane
+from capelin_infra.release.charts import aggregated_roles
 from capelin_infra.waiting import wait_until_ready
 from capelin_lifecycle.api import LifecyclePolicy
 from capelin_lifecycle.provider import provider as lifecycle
@@ -154,3 +157,47 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
         if not is_exempt(use)
     }
     assert unused == set()
+
+
+FOREIGN: Final = Provider(
+    name="fish",
+    type="InfrastructureProvider",
+    version="v1.2.3",
+    module="fish",
+    manager="fish",
+    crds=[{"spec": {"group": "sea.example", "names": {"plural": "fishes"}, "versions": []}}],
+)
+
+
+async def test_core_reads_kinds_of_other_groups_by_the_aggregated_role_alone(
+    management: Client,
+) -> None:
+    """Authorization asks for no kind that is there, so none is made."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": "system:serviceaccount:capi-system:capi-manager",
+            "resourceAttributes": {"group": "sea.example", "resource": "fishes", "verb": "list"},
+        },
+    }
+
+    async def may_list() -> bool:
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return (await management.request("POST", path, body=review))["status"]["allowed"]
+
+    async def may_not_list() -> bool:
+        return not await may_list()
+
+    assert not await may_list()
+    (role,) = [
+        role
+        for role in aggregated_roles(FOREIGN)
+        if AGGREGATE_TO_MANAGER_LABEL in role["metadata"]["labels"]
+    ]
+    await management.apply(role)
+    try:
+        await until(may_list)
+    finally:
+        await management.delete(ClusterRole, role["metadata"]["name"])
+    await until(may_not_list)

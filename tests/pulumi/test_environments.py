@@ -111,6 +111,17 @@ async def test_a_kind_cluster_that_was_deleted_by_hand_is_restored(
     await nothing_is_left(bed, project)
     assert kind_name not in kind_cluster.names()
 
+    # Interrupted as soon as there is something to go on with.
+    process = await bed.start(project, "up", "--yes", "--skip-preview")
+    await until(lambda: kind_name in kind_cluster.names(), within=300)
+    assert "interrupted" in await interrupted(process)
+    goes_on = await bed.run(project, "up", "--yes", "--skip-preview")
+    record_property("seconds of the up that goes on", round(goes_on.seconds, 1))
+    assert (await bed.outputs(project))["endpoint"]
+    await bed.run(project, "destroy", "--yes", "--skip-preview")
+    await nothing_is_left(bed, project)
+    assert kind_name not in kind_cluster.names()
+
 
 ADOPTING = """
 from capelin_infra.resources import KindCluster
