@@ -106,6 +106,8 @@ class PlannedReport:
     sent: dict[str, int] = field(default_factory=dict[str, int])
     postponed: dict[str, int] = field(default_factory=dict[str, int])
     problems: list[str] = field(default_factory=list[str])
+    is_stuck: bool = False
+    """Whether a change was never done, so that nothing can be said of others."""
 
     @property
     def changes(self) -> int:
@@ -126,7 +128,7 @@ async def planned_changes(folder: Path, count: int, seed: int, console: Console)
     report, random = PlannedReport(), Random(seed)  # noqa: S311 - seeds shall be repeatable
     proxy = ApiProxy(free_port("127.0.0.1"), folder)
     async with world(folder, NEW, proxy, Clock(folder / "clock")) as made:
-        while report.changes < count and not report.problems:
+        while report.changes < count and not report.is_stuck:
             number = report.changes
             cluster = made.cluster(f"planned-{number}", api_servers=2, etcd=3)
             cluster.workers = 0
@@ -149,6 +151,7 @@ async def _change(
         for keeps in (False, True)
     }
     version = OLD
+    reported = dict.fromkeys(loads, 0)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(load.run()) for load in loads.values()]
         for change in changes:
@@ -170,17 +173,16 @@ async def _change(
                 await until(is_done, within=_CHANGE_SECONDS)
             except TimeoutError:
                 report.problems.append(f"{change.name}: not done in {_CHANGE_SECONDS:g} s")
+                report.is_stuck = True
                 break
             seconds = time.monotonic() - began
             for load in loads.values():
                 await load.reaches(load.sent + _REQUESTS_AFTERWARDS)
             report.seconds.setdefault(change.name, []).append(seconds)
-            lost = {name: load.failed for name, load in loads.items() if load.failed}
             console.print(f"{report.changes} {cluster.name} {change.name}: {seconds:.1f} s")
-            for name, failed in lost.items():
-                report.problems += [f"{change.name}: {name}: {each}" for each in failed]
-            if lost:
-                break
+            for name, load in loads.items():
+                new, reported[name] = load.failed[reported[name] :], len(load.failed)
+                report.problems += [f"{change.name}: {name}: {each}" for each in new]
         for task in running:
             task.cancel()
     for name, load in loads.items():
