@@ -20,6 +20,7 @@ from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .pod_objects import on_pods, settings
 
 STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
+SERVICES = Resource("", "v1", "Service", "services")
 BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NAME = "one-etcd"
 
@@ -158,3 +159,16 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
     ]
     assert all("/two" in name or name == "ConfigMap/kube-root-ca.crt" for name in left), left
     assert len(left) >= 12
+
+
+async def test_a_patch_of_a_service_stays(rig: Rig) -> None:
+    patch = {
+        "target": {"kind": "Service", "component": "kube-apiserver"},
+        "merge": {"metadata": {"annotations": {"example.com/shoal": "yes"}}},
+    }
+    exposure = {"type": "ClusterIP"}
+    desired = replace(rig.desired, pods=settings(exposure=exposure, patches=[patch]))
+    await rig.apply(desired)
+    await rig.apply(desired)
+    service = await rig.client.get(SERVICES, "one-kube-apiserver", rig.namespace)
+    assert service["metadata"]["annotations"]["example.com/shoal"] == "yes"

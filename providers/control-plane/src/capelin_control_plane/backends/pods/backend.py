@@ -40,7 +40,7 @@ from capelin_control_plane.backends.pods.objects import (
     DesiredObjects,
     desired_objects,
     etcd_state,
-    labelled,
+    finished,
     pki_secret,
 )
 from capelin_control_plane.backends.pods.pki_secret import key_pair, pki_data
@@ -123,8 +123,8 @@ class PodsBackend:
         secret = await self._client.find(_SECRETS, names.pki, key.namespace)
         if address is not None and secret is None:
             await self._check_data(names, address)
-        manifest = labelled(api_server_service(desired, names), desired, names, "kube-apiserver")
-        service = await self._ensure(manifest)
+        manifest = api_server_service(desired, names)
+        service = await self._ensure(_finished(manifest, desired, names))
         endpoint = await self._endpoint(desired, names, service)
         present = {
             name: base64.b64decode(content) for name, content in fields_at(secret, "data").items()
@@ -374,6 +374,13 @@ class PodsBackend:
                 uid=live["metadata"]["uid"],
                 propagation="Background",
             )
+
+
+def _finished(manifest: Unstructured, desired: ControlPlane, names: Names) -> Unstructured:
+    try:
+        return finished(manifest, desired, names)
+    except InvalidSpecError as error:
+        raise Blocked("InvalidConfiguration", str(error)) from error
 
 
 def _owner(live: Unstructured) -> str | None:

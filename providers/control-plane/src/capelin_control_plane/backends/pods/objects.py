@@ -82,10 +82,7 @@ def desired_objects(desired: ControlPlane, names: Names, service: Unstructured) 
         *_network_policies(names),
     ]
     return DesiredObjects(
-        supporting=tuple(
-            _finished(manifest, desired, names, _component_of(manifest, names))
-            for manifest in supporting
-        ),
+        supporting=tuple(finished(manifest, desired, names) for manifest in supporting),
         etcd=_workload("etcd", etcd_stateful_set(desired, names), desired, names),
         api_server=_workload(
             "kube-apiserver", api_server_deployment(desired, names), desired, names
@@ -141,6 +138,15 @@ def labelled(
     return manifest
 
 
+def finished(manifest: Unstructured, desired: ControlPlane, names: Names) -> Unstructured:
+    """An object as it is applied: labelled, and with the patches that are for it.
+
+    Raises:
+        InvalidSpecError: a patch cannot be applied, or leads to what is not allowed.
+    """
+    return _finished(manifest, desired, names, _component_of(manifest, names))
+
+
 def _component_of(manifest: Unstructured, names: Names) -> Component | None:
     name = manifest["metadata"]["name"]
     if name == names.etcd_members:
@@ -153,11 +159,11 @@ def _component_of(manifest: Unstructured, names: Names) -> Component | None:
 def _workload(
     component: Component, manifest: Unstructured, desired: ControlPlane, names: Names
 ) -> Workload:
-    finished = _finished(manifest, desired, names, component)
-    template = finished["spec"]["template"]
+    complete = _finished(manifest, desired, names, component)
+    template = complete["spec"]["template"]
     digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
     template["metadata"]["annotations"][DIGEST_ANNOTATION] = digest
-    return Workload(component, finished, digest)
+    return Workload(component, complete, digest)
 
 
 def _finished(
