@@ -1,0 +1,238 @@
+"""Real kubelets: containers that are machines, join a control plane on pods, and run pods."""
+
+import asyncio
+import hashlib
+import json
+import subprocess
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+from capelin.api.core import ConfigMap, Node, Pod, Secret
+from capelin.client import Client, Config
+from capelin.embedded.binaries import Binaries
+from capelin.testing.waiting import until
+from capelin.yaml import read_all_yaml
+from capelin_control_plane.backends.pods.port_forward import forwarded_port
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from .conftest import VERSIONS
+from .hosted import Hosted, is_ready
+from .kind_cluster import IMAGE, KindCluster
+
+POD_CIDR = "10.245.0.0/16"
+TOKEN_ID, TOKEN_SECRET = "shoal1", "abcdef0123456789"
+WEB_PORT = 8080
+KUBECTL = VERSIONS[-1]
+
+
+async def docker(*arguments: str, within: float = 300) -> str:
+    process = await asyncio.create_subprocess_exec(
+        "docker", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    async with asyncio.timeout(within):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()[-3000:]
+    return output.decode()
+
+
+@asynccontextmanager
+async def machines(kind: KindCluster, count: int) -> AsyncGenerator[list[str]]:
+    """Containers that are machines without a cluster, as kind runs its nodes."""
+    names = [f"{kind.name}-shoal-{index}-{uuid4().hex[:4]}" for index in range(count)]
+    options = (
+        *("--detach", "--tty", "--privileged", "--net=kind", "--cgroupns=private", "--init=false"),
+        *("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"),
+        *("--tmpfs=/tmp", "--tmpfs=/run", "--volume=/var", "--volume=/lib/modules:/lib/modules:ro"),
+    )
+    try:
+        for name in names:
+            await docker("run", *options, f"--hostname={name}", f"--name={name}", IMAGE)
+        for name in names:
+            await until(lambda name=name: runs_containers(name), within=60)
+        yield names
+    finally:
+        await docker("rm", "--force", "--volumes", *names)
+
+
+async def runs_containers(machine: str) -> bool:
+    try:
+        await docker("exec", machine, "crictl", "info")
+    except AssertionError:
+        return False
+    return True
+
+
+def images_of(kind: KindCluster) -> list[str]:
+    """The images of its nodes, and of machines that run the same one."""
+    images = json.loads(kind.on_node("crictl", "images", "--output=json"))["images"]
+    return [tag for image in images for tag in image["repoTags"]]
+
+
+def addons(kind: KindCluster) -> dict[str, Any]:
+    """Add-ons with the images that machines have already."""
+    tags = images_of(kind)
+    return {
+        "coreDNS": {"image": next(tag for tag in tags if "/coredns:" in tag)},
+        "kubeProxy": {"image": next(tag for tag in tags if "/kube-proxy:" in tag)},
+    }
+
+
+async def load_on(machine: str, archive: Path) -> None:
+    """Load an image from an archive as `docker save` writes it."""
+    await docker("cp", str(archive), f"{machine}:/root/image.tar")
+    load = ("ctr", "--namespace=k8s.io", "images", "import", "/root/image.tar")
+    await docker("exec", machine, *load)
+
+
+async def join(hosted: Hosted, workload: Client, names: Sequence[str]) -> None:
+    """Have machines join, and wait until their nodes are ready."""
+    await workload.create(bootstrap_token())
+    for manifest in pod_network(hosted.kind):
+        await workload.apply(manifest)
+    await until(lambda: is_signed(workload))
+    command = await join_command(hosted)
+    await asyncio.gather(*(docker("exec", name, *command) for name in names))
+    await until(lambda: are_ready(workload, len(names)), within=240)
+
+
+async def are_ready(workload: Client, count: int) -> bool:
+    """Whether there are so many nodes, all of them ready."""
+    nodes = (await workload.list(Node)).items
+    return len(nodes) == count and all(map(node_is_ready, nodes))
+
+
+async def run_pods(hosted: Hosted, workload: Client, names: Sequence[str]) -> None:
+    """Run a pod on each machine, behind one service."""
+    helper = next(tag for tag in images_of(hosted.kind) if "local-path-helper" in tag)
+    for index, name in enumerate(names):
+        await workload.apply(web(f"web-{index}", helper, node=name))
+    await workload.apply(web_service())
+    await until(lambda: all_run(workload, len(names)), within=240)
+
+
+async def use(hosted: Hosted, workload: Client, count: int, folder: Path) -> None:
+    """DNS, services, logs, exec and port-forward, of the pods of so many machines."""
+    for index in range(count):
+        name = f"web-{index}"
+        assert "serving" in await kubectl(hosted, folder, "logs", name)
+        in_pod = ("exec", name, "--", "/bin/busybox")
+        lookup = ("nslookup", "web.default.svc.cluster.local")
+        answer = await kubectl(hosted, folder, *in_pod, *lookup)
+        assert "web.default.svc.cluster.local" in answer, answer
+        assert "10.9" in answer.rpartition("Name:")[2] or "10.10" in answer, answer
+
+        async def is_answered(in_pod: tuple[str, ...] = in_pod) -> bool:
+            fetch = ("wget", "-qO-", "http://web/")
+            return "shoal" in await kubectl(hosted, folder, *in_pod, *fetch)
+
+        await until(is_answered, within=60)
+        async with (
+            forwarded_port(workload.config, "default", name, WEB_PORT) as port,
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/") as response,
+        ):
+            assert "shoal" in await response.text()
+
+
+async def kubectl(hosted: Hosted, folder: Path, *arguments: str) -> str:
+    """What kubectl says as the administrator of the workload cluster."""
+    kubeconfig = folder / "workload.kubeconfig"
+    kubeconfig.write_bytes(await hosted.kubeconfig())
+    process = await asyncio.create_subprocess_exec(
+        await Binaries().path("kubectl", KUBECTL),
+        f"--kubeconfig={kubeconfig}",
+        *arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    return output.decode()
+
+
+async def all_run(workload: Client, count: int) -> bool:
+    pods = (await workload.list(Pod)).items
+    return len(pods) >= count and all(map(is_ready, pods))
+
+
+async def containers(workload: Client) -> Mapping[str, int | None]:
+    """By pod, how often its container was started again."""
+    return {
+        f"{pod.name} {pod.uid}": pod.status.container_statuses[0].restart_count
+        for pod in (await workload.list(Pod)).items
+    }
+
+
+def node_is_ready(node: Node) -> bool:
+    return any(state.type == "Ready" and state.status == "True" for state in node.status.conditions)
+
+
+def web(name: str, image: str, node: str) -> dict[str, Any]:
+    page = "mkdir /www; echo shoal >/www/index.html; echo serving"
+    script = f"{page}; busybox httpd -f -p {WEB_PORT} -h /www"
+    container = {
+        "name": "web",
+        "image": image,
+        "command": ["/bin/busybox", "sh", "-c", script],
+        "readinessProbe": {"httpGet": {"path": "/", "port": WEB_PORT}, "periodSeconds": 1},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 0},
+    }
+
+
+def web_service() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": WEB_PORT}]},
+    }
+
+
+def pod_network(kind: KindCluster) -> list[Any]:
+    """The pod network that kind gives its own nodes."""
+    text = kind.on_node("cat", "/kind/manifests/default-cni.yaml")
+    return list(read_all_yaml(text.replace("{{ .PodSubnet }}", POD_CIDR)))
+
+
+def bootstrap_token() -> Secret:
+    return Secret.of(
+        f"bootstrap-token-{TOKEN_ID}",
+        "kube-system",
+        type="bootstrap.kubernetes.io/token",
+        data={
+            "token-id": TOKEN_ID.encode(),
+            "token-secret": TOKEN_SECRET.encode(),
+            "usage-bootstrap-authentication": b"true",
+            "usage-bootstrap-signing": b"true",
+            "auth-extra-groups": b"system:bootstrappers:kubeadm:default-node-token",
+        },
+    )
+
+
+async def is_signed(client: Client) -> bool:
+    info = await client.get(ConfigMap, "cluster-info", "kube-public")
+    return f"jws-kubeconfig-{TOKEN_ID}" in info.data
+
+
+async def join_command(hosted: Hosted) -> tuple[str, ...]:
+    server = Config.from_kubeconfig(await hosted.kubeconfig()).server
+    assert isinstance(server.ca, bytes)
+    key = x509.load_pem_x509_certificate(server.ca).public_key()
+    encoded = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return (
+        *("kubeadm", "join", server.address.removeprefix("https://")),
+        f"--token={TOKEN_ID}.{TOKEN_SECRET}",
+        f"--discovery-token-ca-cert-hash=sha256:{hashlib.sha256(encoded).hexdigest()}",
+        # A container is no machine; and the only kubelet at hand is the newer version's.
+        "--ignore-preflight-errors=all",
+    )
