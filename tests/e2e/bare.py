@@ -20,6 +20,7 @@ from capelin_control_plane.backends.pods.objects import desired_objects, etcd_st
 from capelin_control_plane.backends.pods.pki_secret import pki_data
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import desired_state
+from capelin_control_plane.instances import Endpoint
 
 
 class BarePods:
@@ -48,7 +49,8 @@ class BarePods:
         )
         service = api_server_service(desired, names)
         objects = desired_objects(desired, names, service)
-        data, _ = pki_data(desired, authorities, names, host, {})
+        endpoint = Endpoint(names.api_server_host, host, desired.port)
+        data, _ = pki_data(desired, authorities, names, endpoint, {})
         claims: list[Any] = objects.etcd.manifest["spec"]["volumeClaimTemplates"]
         claim = f"data-{names.member(0)}"
         self._namespace, self._host = namespace, host

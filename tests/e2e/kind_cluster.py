@@ -53,7 +53,7 @@ class KindCluster:
     def load_program(self, name: str, program: Path, folder: Path) -> None:
         """Load an image that has nothing but one static program."""
         archive = folder / "image.tar"
-        archive.write_bytes(_image(name, program))
+        archive.write_bytes(program_image(name, program, f"usr/local/bin/{program.name}"))
         self.load_archive(archive)
         archive.unlink()
 
@@ -143,9 +143,9 @@ def _output(*command: str) -> str | None:
         return None
 
 
-def _image(name: str, program: Path) -> bytes:
-    """An image of one layer, as `docker save` writes it."""
-    layer = _tar([(f"usr/local/bin/{program.name}", program.read_bytes(), 0o755)])
+def program_image(name: str, program: Path, path: str) -> bytes:
+    """An image that has a static program at a path and nothing else, as `docker save` writes it."""
+    layer = _tar([(path, program.read_bytes(), 0o755)])
     config = json.dumps(
         {
             "architecture": "amd64",

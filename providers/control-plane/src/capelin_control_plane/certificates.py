@@ -16,6 +16,7 @@ from capelin.pki import (
 )
 
 from capelin_control_plane.desired import ControlPlane
+from capelin_control_plane.konnectivity import SERVER_CERTIFICATE, SERVER_USER
 
 Authority = Literal["ca", "etcd", "proxy"]
 
@@ -43,7 +44,12 @@ class Certificate(Leaf):
 
 
 def desired_certificates(
-    desired: ControlPlane, host: str, *, internal: Iterable[str], etcd: Iterable[str]
+    desired: ControlPlane,
+    host: str,
+    *,
+    internal: Iterable[str],
+    etcd: Iterable[str],
+    agents_host: str | None = None,
 ) -> tuple[Certificate, ...]:
     """Every certificate that a control plane needs.
 
@@ -52,6 +58,7 @@ def desired_certificates(
         host: The host of its endpoint.
         internal: The hosts at which its components find each other.
         etcd: The hosts of the members of etcd.
+        agents_host: The host at which agents of konnectivity find their servers, if there are any.
     """
     internal = tuple(internal)
     names, addresses = _names_and_addresses([*internal, host, *desired.cert_sans])
@@ -116,6 +123,20 @@ def desired_certificates(
             common_name="kube-apiserver-etcd-client",
             usages=("client",),
         ),
+        *(() if agents_host is None else (_konnectivity_server(agents_host),)),
+    )
+
+
+def _konnectivity_server(host: str) -> Certificate:
+    """What agents are shown, and what the server shows the API server."""
+    names, addresses = _names_and_addresses([host])
+    return Certificate(
+        name=SERVER_CERTIFICATE,
+        authority="ca",
+        common_name=SERVER_USER,
+        usages=("server", "client"),
+        dns_names=names,
+        addresses=addresses,
     )
 
 

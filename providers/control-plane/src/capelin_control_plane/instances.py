@@ -138,6 +138,14 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentsEndpoint:
+    """Where agents of konnectivity find their servers."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where the API of a control plane answers."""
 
@@ -145,6 +153,8 @@ class Endpoint:
     """The address that its backend keeps for the control plane. It never changes."""
     host: str
     port: int
+    agents: "AgentsEndpoint | None" = None
+    """Where agents of konnectivity connect, if there are any."""
 
     @property
     def authority(self) -> str:

@@ -71,6 +71,22 @@ class EtcdVolume(Model):
     """Storage class, if not the management cluster's default."""
 
 
+class Konnectivity(Model):
+    """Tunnels that nodes open to the API servers, for nodes that these do not reach."""
+
+    enabled: bool = False
+    """Whether a server runs beside each API server, and an agent on each node.
+
+    Logs, exec, port-forward, webhooks and aggregated APIs then need no route from the management
+    cluster to nodes and pods. Agents reach the servers through a Service of their own, of the same
+    type as that of the API servers. Disabling it later does not uninstall the agents.
+    """
+    server_image: Annotated[str, MinLen(1), MaxLen(512)] | None = None
+    """Image of the server in place of the one that Capelin was tested with."""
+    agent_image: Annotated[str, MinLen(1), MaxLen(512)] | None = None
+    """Image of the agent in place of the one that Capelin was tested with."""
+
+
 class JsonPatchOperation(Model):
     """One operation of a JSON patch (RFC 6902)."""
 
@@ -117,6 +133,8 @@ class Pods(Model):
         EtcdVolume, immutable("the volumes of etcd cannot be changed once they are there")
     ] = EtcdVolume()
     """Where the members of etcd keep their data."""
+    konnectivity: Konnectivity = Konnectivity()
+    """Tunnels that nodes open to the API servers."""
     patches: Annotated[list[Patch], MaxLen(32)] = []
     """Changes of generated objects, in their order.
 

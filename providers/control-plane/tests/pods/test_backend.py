@@ -172,3 +172,15 @@ async def test_a_patch_of_a_service_stays(rig: Rig) -> None:
     await rig.apply(desired)
     service = await rig.client.get(SERVICES, "one-kube-apiserver", rig.namespace)
     assert service["metadata"]["annotations"]["example.com/shoal"] == "yes"
+
+
+async def test_the_service_for_agents_goes_when_konnectivity_is_turned_off(rig: Rig) -> None:
+    exposure = {"type": "ClusterIP"}
+    tunnelled = settings(exposure=exposure, konnectivity={"enabled": True})
+    endpoint, _ = await rig.apply(replace(rig.desired, pods=tunnelled))
+    assert endpoint.agents is not None
+    service = await rig.client.get(SERVICES, "one-konnectivity-server", rig.namespace)
+    assert service["spec"]["clusterIP"] == endpoint.agents.host
+    endpoint, _ = await rig.apply(rig.desired)
+    assert endpoint.agents is None
+    assert await rig.client.find(SERVICES, "one-konnectivity-server", rig.namespace) is None

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from capelin.api.core import Pod
+from capelin.api.core import ContainerStatus, Pod
 from capelin_control_plane.backends.pods.names import MANAGED_BY_LABEL, Names, owner_of
 from capelin_control_plane.backends.pods.pod_status import failure_of, instance_status
 
@@ -85,3 +85,19 @@ ENDED = {"exitCode": 1, "message": 'E1122 08:00:01.123456       1 run.go:72] "ba
 )
 def test_a_failure_is_named_without_what_changes(state: dict[str, Any], failure: str) -> None:
     assert failure_of(pod(state), "kube-apiserver") == failure
+
+
+def test_a_server_of_konnectivity_that_cannot_start_is_the_failure() -> None:
+    waiting = pod({"state": {"waiting": {"reason": "PodInitializing"}}})
+    waiting.status.init_container_statuses = [
+        ContainerStatus.model_validate(
+            {
+                "name": "konnectivity-server",
+                "image": "r/proxy-server:v0.34.0",
+                "state": {"waiting": {"reason": "ImagePullBackOff"}},
+            }
+        )
+    ]
+    assert failure_of(waiting, "kube-apiserver") == (
+        "konnectivity-server cannot be started: image r/proxy-server:v0.34.0 cannot be pulled"
+    )

@@ -170,6 +170,7 @@ PULUMI_PYTHON = Project(
     stamps={"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "{version}"},
 )
 CRANE = Project("crane", "crane", sources={}, stamps={})
+KONNECTIVITY = Project("konnectivity", "konnectivity", sources={}, stamps={})
 
 PROJECTS = {
     project.name: project
@@ -183,6 +184,7 @@ PROJECTS = {
         CERT_MANAGER,
         CRANE,
         KIND,
+        KONNECTIVITY,
         PULUMI,
         PULUMI_PYTHON,
     )
@@ -249,6 +251,12 @@ COMPONENTS = {
         Component("helm3", HELM_3, "helm.sh/helm/v3/cmd/helm", None, ("version", "--short")),
         Component("crane", CRANE, "github.com/google/go-containerregistry/cmd/crane"),
         Component("kind", KIND, "sigs.k8s.io/kind", None, ("version",)),
+        Component(
+            "konnectivity-server", KONNECTIVITY, "sigs.k8s.io/apiserver-network-proxy/cmd/server"
+        ),
+        Component(
+            "konnectivity-agent", KONNECTIVITY, "sigs.k8s.io/apiserver-network-proxy/cmd/agent"
+        ),
         Component(
             "pulumi", PULUMI, "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", None, ("version",)
         ),

@@ -47,6 +47,7 @@ RECIPES = {
     "cert-manager": Recipe(("github.com/cert-manager/cert-manager",)),
     "crane": Recipe(("github.com/google/go-containerregistry",)),
     "kind": Recipe(("sigs.k8s.io/kind",)),
+    "konnectivity": Recipe(("sigs.k8s.io/apiserver-network-proxy",)),
     "pulumi": Recipe(("github.com/pulumi/pulumi/pkg/v3",)),
     "pulumi-python": Recipe(("github.com/pulumi/pulumi/sdk/v3",)),
 }

@@ -17,6 +17,7 @@ from capelin.yaml import read_all_yaml, write_yaml
 
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.konnectivity import konnectivity_image
 
 COREDNS_IMAGES = {
     "1.31": "registry.k8s.io/coredns/coredns:v1.11.3",
@@ -61,6 +62,17 @@ def workload_objects(
     if addons.kube_proxy.enabled:
         image = addons.kube_proxy.image or f"registry.k8s.io/kube-proxy:{desired.version}"
         objects += _rendered("kube-proxy", {**values, "image": image})
+    if endpoint.agents is not None:
+        objects += _rendered(
+            "konnectivity",
+            {
+                "agentImage": konnectivity_image(desired, "agent"),
+                "agentsHost": endpoint.agents.host,
+                "agentsPort": endpoint.agents.port,
+                "apiHost": endpoint.host,
+                "apiPort": str(endpoint.port),
+            },
+        )
     return objects
 
 

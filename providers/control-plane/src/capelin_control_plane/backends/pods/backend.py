@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from capelin.api import Resource, Unstructured, resource_of
@@ -26,7 +26,12 @@ from capelin.controller import ObjectKey
 from capelin.pki import KeyPair
 from capelin.provider import Blocked
 
-from capelin_control_plane.backends.pods.exposure import api_server_service, endpoint_of
+from capelin_control_plane.backends.pods.exposure import (
+    agents_endpoint_of,
+    api_server_service,
+    endpoint_of,
+)
+from capelin_control_plane.backends.pods.konnectivity import agents_service
 from capelin_control_plane.backends.pods.names import (
     COMPONENT_LABEL,
     ETCD_CLIENT_PORT,
@@ -62,7 +67,8 @@ from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd_members import MembershipError, make_room
-from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
+from capelin_control_plane.instances import AgentsEndpoint, Endpoint, InstanceStatus, Observed
+from capelin_control_plane.konnectivity import SERVER_CERTIFICATE
 from capelin_control_plane.plan import check_no_downgrade
 
 MANAGER = "capelin-control-plane-pods"
@@ -95,6 +101,7 @@ class _Known:
     ca: bytes
     etcd_ca: bytes
     renew_at: datetime | None
+    konnectivity_pem: bytes
     objects: DesiredObjects | None = None
     live: Mapping[Component, Unstructured] = field(default_factory=dict[Component, Unstructured])
     pods: Sequence[Pod] = ()
@@ -126,11 +133,13 @@ class PodsBackend:
         manifest = api_server_service(desired, names)
         service = await self._ensure(_finished(manifest, desired, names))
         endpoint = await self._endpoint(desired, names, service)
+        if desired.pods.konnectivity.enabled:
+            endpoint = replace(endpoint, agents=await self._agents_endpoint(desired, names))
         present = {
             name: base64.b64decode(content) for name, content in fields_at(secret, "data").items()
         }
         data, renew_at = await asyncio.to_thread(
-            pki_data, desired, authorities, names, endpoint.host, present
+            pki_data, desired, authorities, names, endpoint, present
         )
         if data != present:
             await self._ensure(pki_secret(desired, names, data))
@@ -146,6 +155,7 @@ class PodsBackend:
             authorities.ca.certificate_pem,
             authorities.etcd.certificate_pem,
             renew_at,
+            data.get(f"{SERVER_CERTIFICATE}.pem", b""),
             synced=before.synced if before else None,
         )
         return endpoint
@@ -155,7 +165,9 @@ class PodsBackend:
         del endpoint
         known = self._known[key]
         try:
-            objects = known.objects = desired_objects(desired, known.names, known.service)
+            objects = known.objects = desired_objects(
+                desired, known.names, known.service, known.konnectivity_pem
+            )
         except InvalidSpecError as error:
             raise Blocked("InvalidConfiguration", str(error)) from error
         labels = known.names.labels()
@@ -319,9 +331,17 @@ class PodsBackend:
     async def _endpoint(
         self, desired: ControlPlane, names: Names, service: Unstructured
     ) -> Endpoint:
-        needs_node = desired.host is None and desired.pods.exposure.type == "NodePort"
-        nodes = (await self._client.list(Node)).items if needs_node else ()
-        return endpoint_of(desired, names, service, nodes)
+        return endpoint_of(desired, names, service, await self._nodes(desired))
+
+    async def _agents_endpoint(self, desired: ControlPlane, names: Names) -> AgentsEndpoint:
+        manifest = _finished(agents_service(desired, names), desired, names)
+        service = await self._ensure(manifest)
+        return agents_endpoint_of(desired, service, await self._nodes(desired))
+
+    async def _nodes(self, desired: ControlPlane) -> Sequence[Node]:
+        """The nodes of the management cluster, where the endpoint is one of theirs."""
+        is_needed = desired.host is None and desired.pods.exposure.type == "NodePort"
+        return (await self._client.list(Node)).items if is_needed else ()
 
     async def _sync(self, known: _Known, objects: DesiredObjects, desired: ControlPlane) -> None:
         """Apply what supports the workloads, unless it was just found as it should be."""
@@ -334,6 +354,8 @@ class PodsBackend:
         if known.synced and known.synced[0] == digest and desired.now - known.synced[1] < _RESYNC:
             return
         await asyncio.gather(*map(self._ensure, objects.supporting))
+        if not desired.pods.konnectivity.enabled:
+            await self._delete_own(names, _SERVICES, names.konnectivity)
         known.synced = digest, desired.now
 
     async def _ensure(
@@ -410,7 +432,7 @@ def _deletable(names: Names) -> list[tuple[Resource, str]]:
     return [
         *((_DEPLOYMENTS, name) for name in components),
         (_STATEFUL_SETS, names.of_component("etcd")),
-        *((_SERVICES, name) for name in (*components[:2], names.etcd_members)),
+        *((_SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),
         *((_BUDGETS, name) for name in components),
         *((_NETWORK_POLICIES, name) for name in components),
         (_SECRETS, names.pki),

@@ -10,7 +10,7 @@ from capelin.provider import Blocked
 from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
 from capelin_control_plane.backends.pods.trees import items_at
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.instances import AgentsEndpoint, Endpoint
 
 _NODE_PORTS = range(30000, 32768)
 
@@ -66,10 +66,34 @@ def endpoint_of(
     Raises:
         Blocked: there is no address yet.
     """
-    spec, exposure = service["spec"], desired.pods.exposure.type
-    port = desired.port
-    host = desired.host
-    match exposure:
+    host, port = _address(desired, service, desired.host, desired.port, nodes)
+    return Endpoint(names.api_server_host, host, port)
+
+
+def agents_endpoint_of(
+    desired: ControlPlane, service: Mapping[str, Any], nodes: Iterable[Node] = ()
+) -> AgentsEndpoint:
+    """Where agents of konnectivity connect, from the Service for them as it is.
+
+    Raises:
+        Blocked: there is no address yet.
+    """
+    # A host that the spec names is that of the API servers' Service, or all nodes'.
+    host = desired.host if desired.pods.exposure.type == "NodePort" else None
+    return AgentsEndpoint(
+        *_address(desired, service, host, service["spec"]["ports"][0]["port"], nodes)
+    )
+
+
+def _address(
+    desired: ControlPlane,
+    service: Mapping[str, Any],
+    host: str | None,
+    port: int,
+    nodes: Iterable[Node],
+) -> tuple[str, int]:
+    spec = service["spec"]
+    match desired.pods.exposure.type:
         case "NodePort":
             port = spec["ports"][0].get("nodePort")
             host = host or _node_address(nodes)
@@ -78,7 +102,7 @@ def endpoint_of(
             host = host or _balancer_host(service)
             problem = (
                 "the load balancer of the management cluster has given no address yet to Service"
-                f" {names.of_component('kube-apiserver')}"
+                f" {service['metadata']['name']}"
             )
         case "ClusterIP":
             cluster_ip = spec.get("clusterIP")
@@ -90,7 +114,7 @@ def endpoint_of(
             problem,
             "if it never will, write another spec.pods.exposure.type",
         )
-    return Endpoint(names.api_server_host, host, port)
+    return host, port
 
 
 def _node_address(nodes: Iterable[Node]) -> str | None:

@@ -69,6 +69,11 @@ class Names:
         return f"{self.base}-control-plane-pki"
 
     @property
+    def konnectivity(self) -> str:
+        """The Service through which agents of konnectivity reach the servers."""
+        return f"{self.base}-konnectivity-server"
+
+    @property
     def etcd_state(self) -> str:
         """The ConfigMap that says whether etcd's cluster has formed."""
         return f"{self.base}-etcd-state"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from capelin.api import Unstructured
 
+from capelin_control_plane.backends.pods.konnectivity import agents_service
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
     DIGEST_ANNOTATION,
@@ -26,6 +27,7 @@ from capelin_control_plane.backends.pods.workloads import (
     scheduler_deployment,
 )
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
+from capelin_control_plane.konnectivity import AGENT_PORT
 
 EtcdState = Literal["new", "existing"]
 
@@ -56,13 +58,16 @@ class DesiredObjects:
         return {workload.component: workload.digest for workload in workloads}
 
 
-def desired_objects(desired: ControlPlane, names: Names, service: Unstructured) -> DesiredObjects:
+def desired_objects(
+    desired: ControlPlane, names: Names, service: Unstructured, konnectivity_pem: bytes = b""
+) -> DesiredObjects:
     """The objects of a control plane.
 
     Args:
         desired: The control plane.
         names: The names of its objects.
         service: The Service of its API servers.
+        konnectivity_pem: The certificate of its servers of konnectivity, if it is on.
 
     Raises:
         InvalidSpecError: a patch cannot be applied or leads to what is not allowed, or probes
@@ -79,13 +84,18 @@ def desired_objects(desired: ControlPlane, names: Names, service: Unstructured) 
         _etcd_service(names),
         _etcd_members_service(names),
         *(_disruption_budget(names, component) for component in PROGRAMS),
-        *_network_policies(names),
+        *_network_policies(desired, names),
     ]
+    if desired.pods.konnectivity.enabled:
+        supporting.append(agents_service(desired, names))
     return DesiredObjects(
         supporting=tuple(finished(manifest, desired, names) for manifest in supporting),
         etcd=_workload("etcd", etcd_stateful_set(desired, names), desired, names),
         api_server=_workload(
-            "kube-apiserver", api_server_deployment(desired, names), desired, names
+            "kube-apiserver",
+            api_server_deployment(desired, names, konnectivity_pem),
+            desired,
+            names,
         ),
         controllers=(
             _workload(
@@ -151,6 +161,8 @@ def _component_of(manifest: Unstructured, names: Names) -> Component | None:
     name = manifest["metadata"]["name"]
     if name == names.etcd_members:
         return "etcd"
+    if name == names.konnectivity:
+        return "kube-apiserver"
     return next(
         (component for component in PROGRAMS if name == names.of_component(component)), None
     )
@@ -219,12 +231,13 @@ def _disruption_budget(names: Names, component: Component) -> Unstructured:
     }
 
 
-def _network_policies(names: Names) -> list[Unstructured]:
+def _network_policies(desired: ControlPlane, names: Names) -> list[Unstructured]:
     """API servers are open to all; etcd to them and its members; the rest to nobody."""
+    ports = [API_SERVER_PORT, *([AGENT_PORT] if desired.pods.konnectivity.enabled else [])]
     peers = [_peer(names, "etcd")]
     clients = [_peer(names, "kube-apiserver")]
     return [
-        _network_policy(names, "kube-apiserver", [{"ports": [_port(API_SERVER_PORT)]}]),
+        _network_policy(names, "kube-apiserver", [{"ports": [_port(port) for port in ports]}]),
         _network_policy(
             names,
             "etcd",

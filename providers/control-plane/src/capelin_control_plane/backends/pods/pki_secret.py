@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from capelin.pki import KeyPair
 
 from capelin_control_plane.backends.pods.exposure import service_port
-from capelin_control_plane.backends.pods.names import Names
+from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
 from capelin_control_plane.certificates import (
     Authorities,
     desired_certificates,
@@ -16,6 +16,12 @@ from capelin_control_plane.certificates import (
 )
 from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.konnectivity import (
+    EGRESS_SELECTOR_FILE,
+    SERVER_CERTIFICATE,
+    egress_selector,
+)
 
 PKI_FOLDER = PurePosixPath("/etc/kubernetes/pki")
 FILES = ComponentFiles(PKI_FOLDER, PKI_FOLDER)
@@ -47,16 +53,20 @@ _BEGIN = b"-----BEGIN "
 
 def files_of(component: Component, desired: ControlPlane) -> tuple[str, ...]:
     """The files of the Secret that a component needs. It is given no others."""
-    if component == "kube-apiserver" and desired.audit_policy is not None:
-        return (*_FILES_OF[component], desired.audit_policy.name)
-    return _FILES_OF[component]
+    files = _FILES_OF[component]
+    if component == "kube-apiserver":
+        if desired.audit_policy is not None:
+            files = (*files, desired.audit_policy.name)
+        if desired.pods.konnectivity.enabled:
+            files = (*files, EGRESS_SELECTOR_FILE)
+    return files
 
 
 def pki_data(
     desired: ControlPlane,
     authorities: Authorities,
     names: Names,
-    host: str,
+    endpoint: Endpoint,
     present: Mapping[str, bytes],
 ) -> tuple[dict[str, bytes], datetime | None]:
     """The data of the Secret, with what is missing or due renewed; and when the next is due."""
@@ -73,10 +83,22 @@ def pki_data(
     for client in ("controller-manager", "scheduler"):
         kubeconfig = FILES.component_kubeconfig(client, server)
         data[f"{client}.kubeconfig"] = kubeconfig
+    agents = endpoint.agents
+    if agents is not None:
+        data[EGRESS_SELECTOR_FILE] = egress_selector()
+        # The API server that it runs beside.
+        kubeconfig = FILES.component_kubeconfig(
+            SERVER_CERTIFICATE, f"https://127.0.0.1:{API_SERVER_PORT}"
+        )
+        data[f"{SERVER_CERTIFICATE}.kubeconfig"] = kubeconfig
     pairs: list[KeyPair] = []
     members = [names.member_host(index) for index in range(desired.etcd_replicas)]
     for certificate in desired_certificates(
-        desired, host, internal=[names.api_server_host], etcd=[names.etcd_host, *members]
+        desired,
+        endpoint.host,
+        internal=[names.api_server_host],
+        etcd=[names.etcd_host, *members],
+        agents_host=agents.host if agents else None,
     ):
         file = f"{certificate.name}.pem"
         found = key_pair(present.get(file))

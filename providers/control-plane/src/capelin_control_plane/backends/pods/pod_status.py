@@ -65,6 +65,9 @@ def failure_of(pod: Pod, component: Component) -> str:
     for container in pod.status.container_statuses:
         if problem := _exit(container, component) or _waiting(container):
             return problem
+    for container in pod.status.init_container_statuses:
+        if problem := _waiting(container):
+            return f"{container.name} {problem}"
     if pod.status.phase == "Failed":
         return f"has failed: {pod.status.message or pod.status.reason or 'no reason is known'}"
     return ""

@@ -15,6 +15,7 @@ from capelin_control_plane.arguments import (
     scheduler_arguments,
 )
 from capelin_control_plane.backends.pods.images import image_of
+from capelin_control_plane.backends.pods.konnectivity import with_server
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
     CONTROLLER_MANAGER_PORT,
@@ -28,6 +29,7 @@ from capelin_control_plane.backends.pods.names import (
 )
 from capelin_control_plane.backends.pods.pki_secret import FILES, PKI_FOLDER, files_of
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.konnectivity import EGRESS_SELECTOR_FILE
 
 ETCD_STATE_KEY = "initial-cluster-state"
 
@@ -156,8 +158,12 @@ def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
     }
 
 
-def api_server_deployment(desired: ControlPlane, names: Names) -> Unstructured:
-    """The Deployment of the API servers."""
+def api_server_deployment(
+    desired: ControlPlane, names: Names, konnectivity_pem: bytes = b""
+) -> Unstructured:
+    """The Deployment of the API servers, with a server of konnectivity beside each if it is on."""
+    has_konnectivity = desired.pods.konnectivity.enabled
+    egress = {"egress-selector-config-file": str(FILES.pki / EGRESS_SELECTOR_FILE)}
     arguments = api_server_arguments(
         desired,
         FILES,
@@ -167,7 +173,7 @@ def api_server_deployment(desired: ControlPlane, names: Names) -> Unstructured:
         etcd_urls=tuple(
             f"https://{host}:{ETCD_CLIENT_PORT}" for host in _etcd_hosts(desired, names)
         ),
-        defaults=_SHUTDOWN,
+        defaults={**_SHUTDOWN, **(egress if has_konnectivity else {})},
     )
     # Without etcd no API server is healthy, and a restart would not help.
     alive = "/livez?exclude=etcd"
@@ -188,6 +194,8 @@ def api_server_deployment(desired: ControlPlane, names: Names) -> Unstructured:
         # The program in upstream's image has this capability, and does not start without it.
         capabilities=("NET_BIND_SERVICE",),
     )
+    if has_konnectivity:
+        template = with_server(template, desired, names, konnectivity_pem)
     return _deployment(desired, names, "kube-apiserver", desired.replicas, template)
 
 
