@@ -28,6 +28,11 @@ POD_CIDR = "10.245.0.0/16"
 TOKEN_ID, TOKEN_SECRET = "shoal1", "abcdef0123456789"
 WEB_PORT = 8080
 KUBECTL = VERSIONS[-1]
+# As kind has it for its own nodes: they share the disk of their host, however full it is.
+_KUBELET = (
+    "--runtime-cgroups=/system.slice/containerd.service --cgroup-root=/kubelet"
+    " --eviction-hard=nodefs.available<0%,imagefs.available<0%,nodefs.inodesFree<0%"
+)
 
 
 async def docker(*arguments: str, within: float = 300) -> str:
@@ -54,6 +59,8 @@ async def machines(kind: KindCluster, count: int) -> AsyncGenerator[list[str]]:
             await docker("run", *options, f"--hostname={name}", f"--name={name}", IMAGE)
         for name in names:
             await until(lambda name=name: runs_containers(name), within=60)
+            write = f"echo KUBELET_EXTRA_ARGS='{_KUBELET}' >/etc/default/kubelet"
+            await docker("exec", name, "sh", "-c", write)
         yield names
     finally:
         await docker("rm", "--force", "--volumes", *names)
@@ -92,12 +99,24 @@ async def load_on(machine: str, archive: Path) -> None:
 async def join(hosted: Hosted, workload: Client, names: Sequence[str]) -> None:
     """Have machines join, and wait until their nodes are ready."""
     await workload.create(bootstrap_token())
+    await spare_the_kernel(hosted, workload)
     for manifest in pod_network(hosted.kind):
         await workload.apply(manifest)
     await until(lambda: is_signed(workload))
     command = await join_command(hosted)
     await asyncio.gather(*(docker("exec", name, *command) for name in names))
     await until(lambda: are_ready(workload, len(names)), within=240)
+
+
+async def spare_the_kernel(hosted: Hosted, workload: Client) -> None:
+    """Have kube-proxy leave settings of the kernel alone, which a container may not change."""
+    # What is there stays there, and is nobody's any more.
+    await hosted.change(addons={"kubeProxy": {"enabled": False}})
+    await hosted.settles()
+    proxy = await workload.get(ConfigMap, "kube-proxy", "kube-system")
+    config = proxy.data["config.conf"] + "conntrack: {maxPerCore: 0, min: 0}\n"
+    patch = {"data": {"config.conf": config}}
+    await workload.patch(ConfigMap, "kube-proxy", "kube-system", patch)
 
 
 async def are_ready(workload: Client, count: int) -> bool:
