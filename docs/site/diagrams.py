@@ -12,6 +12,7 @@ from typing import Final
 
 _BLOCK: Final = re.compile(r"^```mermaid\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_VIEW_BOX: Final = re.compile(r'viewBox="\S+ \S+ (\S+) \S+"')
 _STYLE: Final = (
     '%%{init: {"theme": "neutral", "look": "classic", "fontFamily": "arial, sans-serif"}}%%\n'
 )
@@ -30,7 +31,19 @@ def render(diagram: str) -> str:
     )
     if drawn.returncode != 0:
         raise ValueError(f"A diagram cannot be drawn: {drawn.stderr.strip()}\n{diagram}")
-    return drawn.stdout
+    return sized(drawn.stdout)
+
+
+def sized(picture: str) -> str:
+    """A picture with a width of its own: with 100% of a page, a phone would shrink it to nothing.
+
+    Raises:
+        ValueError: if the picture does not say how wide it is.
+    """
+    width = _VIEW_BOX.search(picture)
+    if width is None:
+        raise ValueError("A diagram has no view box.")
+    return picture.replace('width="100%"', f'width="{float(width[1]):.0f}"', 1)
 
 
 def draw(

@@ -35,7 +35,7 @@ PICTURED: Final = (
 )
 """The pages of which pictures are kept; all of them are checked."""
 TALLEST: Final = 4000
-_LOAD_SECONDS: Final = 30.0
+_SECONDS: Final = 30.0
 _CUT_OFF: Final = """
 (() => {
   const width = document.documentElement.clientWidth, problems = [];
@@ -73,8 +73,13 @@ class Tab:
             raise RuntimeError(f"{method}: {answer['error']['message']}")
         return answer["result"]
 
-    async def show(self, page: Path, width: int, height: int) -> None:
-        """Open a page on a screen of a size, and wait until it is loaded."""
+    async def open(self, page: Path) -> None:
+        """Open a page, and wait until it is loaded."""
+        await self.call("Page.navigate", url=page.as_uri())
+        await self._until(lambda received: received.get("method") == "Page.loadEventFired")
+
+    async def resize(self, width: int, height: int) -> None:
+        """Give the page a screen of a size."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -82,8 +87,6 @@ class Tab:
             deviceScaleFactor=1,
             mobile=width < 600,
         )
-        await self.call("Page.navigate", url=page.as_uri())
-        await self._until(lambda received: received.get("method") == "Page.loadEventFired")
 
     async def cut_off(self) -> list[str]:
         """What of the page lies beside the screen and cannot be scrolled to."""
@@ -99,7 +102,7 @@ class Tab:
         return base64.b64decode(done["data"])
 
     async def _until(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        async with asyncio.timeout(_LOAD_SECONDS):
+        async with asyncio.timeout(_SECONDS):
             while not fits(received := json.loads(await self.socket.receive_str())):
                 pass
         return received
@@ -123,12 +126,12 @@ async def browser(program: str) -> AsyncGenerator[Tab]:
         process = await asyncio.create_subprocess_exec(
             *(program, *options, "--remote-debugging-port=0", f"--user-data-dir={folder}"),
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         try:
             async with (
                 aiohttp.ClientSession() as session,
-                session.ws_connect(await _address(process), max_msg_size=0) as socket,
+                session.ws_connect(await _address(Path(folder)), max_msg_size=0) as socket,
             ):
                 tab = Tab(socket)
                 target = await tab.call("Target.createTarget", url="about:blank")
@@ -140,19 +143,23 @@ async def browser(program: str) -> AsyncGenerator[Tab]:
                 yield tab
         finally:
             process.terminate()
-            await process.communicate()
+            await process.wait()
 
 
-async def _address(process: asyncio.subprocess.Process) -> str:
-    """Where the browser listens, as it says when it has started."""
-    said: list[str] = []
-    if process.stderr is not None:
-        async with asyncio.timeout(_LOAD_SECONDS):
-            async for line in process.stderr:
-                said.append(line.decode(errors="replace").strip())
-                if said[-1].startswith("DevTools listening on "):
-                    return said[-1].rpartition(" ")[2]
-    raise RuntimeError("\n".join(["The browser did not start:", *said]))
+async def _address(folder: Path) -> str:
+    """Where the browser listens; it writes that into its folder when it has started."""
+    async with asyncio.timeout(_SECONDS):
+        while not (address := _written_address(folder)):  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.05)
+    return address
+
+
+def _written_address(folder: Path) -> str:
+    try:
+        port, path = (folder / "DevToolsActivePort").read_text().split()
+    except (FileNotFoundError, ValueError):
+        return ""
+    return f"ws://127.0.0.1:{port}{path}"
 
 
 async def screens(site: Path, pages: Sequence[Path], program: str) -> Screens:
@@ -161,8 +168,9 @@ async def screens(site: Path, pages: Sequence[Path], program: str) -> Screens:
     async with browser(program) as tab:
         for page in pages:
             name = page.relative_to(site).as_posix()
+            await tab.open(page)
             for screen, (width, height) in SCREENS.items():
-                await tab.show(page, width, height)
+                await tab.resize(width, height)
                 found.problems += [f"{name}, {screen}: {part}" for part in await tab.cut_off()]
                 if name in PICTURED:
                     file = f"{name.removesuffix('.html').replace('/', '-')}-{screen}.png"

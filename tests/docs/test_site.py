@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from docs.site.diagrams import draw
+from docs.site.diagrams import draw, sized
 from docs.site.external_loads import all_external_loads, external_loads
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,13 @@ def test_each_diagram_becomes_a_picture_beside_its_page() -> None:
 
 def test_a_page_without_diagrams_stays_as_it_is() -> None:
     assert draw(PurePosixPath("a.md"), "# A\n\ntext\n") == ("# A\n\ntext\n", {})
+
+
+def test_a_diagram_is_as_wide_as_it_was_drawn() -> None:
+    drawn = '<svg id="a" width="100%" style="max-width:69.1px" viewBox="4 4 69.14 92.8"><g/></svg>'
+    assert sized(drawn) == drawn.replace("100%", "69")
+    with pytest.raises(ValueError, match="no view box"):
+        sized("<svg></svg>")
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,8 @@ class Terminal:
         for folder, shown in self.shown.items():
             ansi = ansi.replace(folder, shown)
         text = Text.from_ansi(ansi)
-        width = max(len(command) + 2, *map(len, text.plain.splitlines()))
+        # Beside the title are the three buttons of a window.
+        width = max(len(command) + 14, *map(len, text.plain.splitlines()))
         console = Console(record=True, file=io.StringIO(), width=width + 1)
         console.print(Text(f"$ {command}", "bold"))
         console.print(text)
