@@ -13,6 +13,8 @@ from typing import Final
 _BLOCK: Final = re.compile(r"^```mermaid\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _VIEW_BOX: Final = re.compile(r'viewBox="\S+ \S+ (\S+) \S+"')
+_SCALE: Final = 0.75
+"""Letters of a diagram beside those that it is drawn with: a little smaller than the text's."""
 _STYLE: Final = (
     '%%{init: {"theme": "neutral", "look": "classic", "fontFamily": "arial, sans-serif"}}%%\n'
 )
@@ -43,7 +45,7 @@ def sized(picture: str) -> str:
     width = _VIEW_BOX.search(picture)
     if width is None:
         raise ValueError("A diagram has no view box.")
-    return picture.replace('width="100%"', f'width="{float(width[1]):.0f}"', 1)
+    return picture.replace('width="100%"', f'width="{float(width[1]) * _SCALE:.0f}"', 1)
 
 
 def draw(

@@ -62,7 +62,7 @@ def commands() -> str:
     lines = ["# The command", "", EXIT_CODES, ""]
     for name, leaf in _leaves(command, "capelin"):
         lines += [f"## {name}", "", *_text(leaf.help), ""]
-        lines += ["| | |", "|---|---|"]
+        lines += ["| option or argument | says |", "|---|---|"]
         lines += [_parameter(parameter) for parameter in leaf.params if parameter.name != "help"]
         lines.append("")
     return "\n".join(lines)
