@@ -19,7 +19,7 @@ from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_infra.topology import upgrade_patch
 from capelin_lifecycle.actions.job import JOBS
-from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, LifecycleResult
 from capelin_machine_pool.api import CapelinMachinePool
 
 from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, stories_in
@@ -140,8 +140,8 @@ async def test_of_two_clusters_at_once_a_quota_of_one_admits_one(
 ) -> None:
     assert await stories.admitted() == [survivor]
     policy = await stories.client.get(LifecyclePolicy, "quota", NAME)
-    reservations = policy.status.reservations if policy.status else []
-    assert [entry.cluster for entry in reservations] == [f"{NAME}/{survivor}"]
+    reservation = await stories.client.get(LifecycleReservation, f"quota-{policy.uid}", NAME)
+    assert reservation.clusters == [(await stories.cluster(survivor)).uid]
 
 
 async def test_patches_are_visible_in_the_objects(stories: Stories, survivor: str) -> None:

@@ -1,6 +1,5 @@
 """Policies and occurrences for tests."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,16 +9,18 @@ from capelin.api import Resource
 from capelin.client import Client
 from capelin.testing.fake_client import Clock, FakeClient, cluster
 from capelin_lifecycle.actions import Outcome, Run
+from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import (
     ClusterLifecyclePolicy,
     HookName,
     LifecyclePolicy,
+    LifecycleReservation,
     LifecycleResult,
     Policy,
     ResultStatus,
 )
 from capelin_lifecycle.occurrence import Occurrence, result_name
-from capelin_lifecycle.results import new_result
+from capelin_lifecycle.pending import new_result
 from capelin_lifecycle.selection import KnownPolicy
 
 
@@ -80,7 +81,12 @@ class World:
 
     def __init__(self, *workload_kinds: Resource) -> None:
         self.clock = Clock()
-        kinds = (LifecyclePolicy, ClusterLifecyclePolicy, LifecycleResult)
+        kinds = (
+            LifecyclePolicy,
+            ClusterLifecyclePolicy,
+            LifecycleReservation,
+            LifecycleResult,
+        )
         self.client = FakeClient(*kinds, clock=self.clock)
         self.workload = FakeClient(*workload_kinds, clock=self.clock)
         self.cluster = self.client.add(cluster("demo", "team"))
@@ -103,7 +109,8 @@ class World:
             cluster_json=self.cluster.dump(),
             namespace_labels={},
             counted=None,
-            turn=asyncio.Lock(),
+            is_gone=lambda _: False,
+            reservations=Reservations(self.client, "system"),
             now=self.clock.now,
         )
 

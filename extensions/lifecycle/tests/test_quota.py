@@ -1,6 +1,8 @@
 """Quotas: what is counted, and that two Clusters at once do not both pass."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,9 @@ from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin_lifecycle.actions.counting import CountedCluster, counted, node_count
 from capelin_lifecycle.actions.quota import QuotaRunner
-from capelin_lifecycle.api import LifecyclePolicy, Quota
+from capelin_lifecycle.actions.reservations import Reservations
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, Quota
+from capelin_lifecycle.clusters import KnownCluster, counted_copies
 from capelin_lifecycle.selection import KnownPolicy
 
 from .factories import World, policy
@@ -44,7 +48,7 @@ def manifest(name: str, *, created: bool = False) -> Unstructured:
 
 
 class QuotaWorld(World):
-    """A quota of one Cluster, or what the fields say."""
+    """A quota of one Cluster, or what the fields say, and the replicas that keep it."""
 
     def __init__(self, **quota: Any) -> None:
         super().__init__()
@@ -52,11 +56,16 @@ class QuotaWorld(World):
         made = policy(hook="BeforeClusterCreate", action={"quota": {**limits, **quota}})
         assert isinstance(made, LifecyclePolicy)
         self.policy = self.client.add(made)
+        self.reservations = self.replica()
 
     def add_cluster(self, name: str, **labels: str) -> Cluster:
         made = manifest(name)
         made["metadata"]["labels"] = labels
         return self.client.add(Cluster.read(made))
+
+    def replica(self, client: Client | None = None) -> Reservations:
+        """What another replica knows: nothing yet."""
+        return Reservations(client or self.client, "system")
 
     @property
     def quota(self) -> Quota:
@@ -67,19 +76,23 @@ class QuotaWorld(World):
     async def phase_of(
         self,
         name: str,
-        client: Client | None = None,
+        replica: Reservations | None = None,
         copies: Sequence[CountedCluster] | None = None,
+        gone: Collection[str] = (),
     ) -> tuple[str, str]:
         self.cluster = await self.client.get(Cluster, name, "team")
-        run = self.run(KnownPolicy.of(self.policy))
+        run = replace(
+            self.run(KnownPolicy.of(self.policy)),
+            reservations=replica or self.reservations,
+            is_gone=gone.__contains__,
+        )
         if copies is not None:
 
-            def counted_copies(_: Quota) -> Sequence[CountedCluster]:
+            async def counted_copies(_: Quota) -> Sequence[CountedCluster]:
                 return copies
 
             run = replace(run, counted=counted_copies)
-        if client is not None:
-            run = replace(run, client=client)
+        self.client.requests.clear()
         outcome = await QuotaRunner().reconcile(run)
         return outcome.phase, outcome.message
 
@@ -88,8 +101,13 @@ class QuotaWorld(World):
         await self.client.patch(Cluster, name, "team", ref)
 
     async def reserved(self) -> list[str]:
-        found = await self.client.get(LifecyclePolicy, "p", "team")
-        return [entry.cluster for entry in (found.status.reservations if found.status else [])]
+        found = await self.client.get(LifecycleReservation, f"quota-{self.policy.uid}", "team")
+        return found.clusters
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of the requests of the last reconcile."""
+        return [request.method for request in self.client.requests]
 
 
 async def test_a_cluster_that_does_not_fit_is_refused_until_another_goes() -> None:
@@ -97,7 +115,7 @@ async def test_a_cluster_that_does_not_fit_is_refused_until_another_goes() -> No
     world.add_cluster("a")
     world.add_cluster("b")
     assert await world.phase_of("a") == ("Done", "within the quota")
-    assert await world.reserved() == ["team/a"]
+    assert await world.reserved() == ["uid-a"]
     refused = "the quota of namespace team is exhausted: 1 clusters wanted, 1 of 1 in use"
     assert await world.phase_of("b") == ("Waiting", refused)
     await world.create_topology("a")
@@ -105,7 +123,7 @@ async def test_a_cluster_that_does_not_fit_is_refused_until_another_goes() -> No
     await world.client.delete(Cluster, "a", "team")
     assert await world.phase_of("b") == ("Done", "within the quota")
     # What has its topology, or is gone, needs no reservation.
-    assert await world.reserved() == ["team/b"]
+    assert await world.reserved() == ["uid-b"]
 
 
 async def test_a_cluster_that_was_admitted_stays_so() -> None:
@@ -113,7 +131,7 @@ async def test_a_cluster_that_was_admitted_stays_so() -> None:
     world.add_cluster("a")
     for _ in range(3):
         assert (await world.phase_of("a"))[0] == "Done"
-    assert await world.reserved() == ["team/a"]
+    assert await world.reserved() == ["uid-a"]
     await world.create_topology("a")
     assert (await world.phase_of("a"))[0] == "Done"
 
@@ -148,21 +166,90 @@ class Interrupted(Client):
         self._transport = world.client._transport
         self._world, self._times = world, 1
 
-    async def patch(self, *arguments: Any, **options: Any) -> Any:
+    async def create(self, *arguments: Any, **options: Any) -> Any:
+        await self._interrupt()
+        return await super().create(*arguments, **options)
+
+    async def request(self, *arguments: Any, **options: Any) -> Any:
+        await self._interrupt()
+        return await super().request(*arguments, **options)
+
+    async def _interrupt(self) -> None:
         if self._times:
             self._times -= 1
-            world = self._world
-            assert (await world.phase_of("b"))[0] == "Done"
-        return await super().patch(*arguments, **options)
+            assert (await self._world.phase_of("b"))[0] == "Done"
 
 
-async def test_of_two_clusters_at_once_only_one_passes() -> None:
-    world = QuotaWorld()
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_of_two_clusters_at_once_only_one_passes(*, is_first: bool) -> None:
+    world = QuotaWorld(limits=[{"resource": "clusters", "limit": 1 if is_first else 2}])
+    if not is_first:
+        world.add_cluster("o")
+        assert (await world.phase_of("o"))[0] == "Done"
     world.add_cluster("a")
     world.add_cluster("b")
-    phase, _ = await world.phase_of("a", Interrupted(world))
+    phase, _ = await world.phase_of("a", world.replica(Interrupted(world)))
     assert phase == "Waiting"
-    assert await world.reserved() == ["team/b"]
+    assert await world.reserved() == ["uid-b", *([] if is_first else ["uid-o"])]
+
+
+async def test_a_replica_that_remembers_something_old_reads_again() -> None:
+    world = QuotaWorld(limits=[{"resource": "clusters", "limit": 2}])
+    other = world.replica()
+    for name in "abc":
+        world.add_cluster(name)
+    assert (await world.phase_of("a"))[0] == "Done"
+    assert (await world.phase_of("b", other))[0] == "Done"
+    assert (await world.phase_of("c"))[0] == "Waiting"
+    assert await world.reserved() == ["uid-a", "uid-b"]
+
+
+async def test_a_replica_that_knows_the_reservations_only_writes() -> None:
+    world = QuotaWorld(limits=[{"resource": "clusters", "limit": 3}])
+    copies: list[CountedCluster] = []
+    for name, methods in (("a", ["GET", "POST"]), ("b", ["PUT"]), ("c", ["PUT"])):
+        world.add_cluster(name)
+        copies.append(counted(world.quota, manifest(name)))
+        assert (await world.phase_of(name, copies=copies))[0] == "Done"
+        assert world.methods == methods
+        # Asked again, and refused, it writes nothing.
+        assert (await world.phase_of(name, copies=copies))[0] == "Done"
+        assert world.methods == []
+    world.add_cluster("d")
+    copies.append(counted(world.quota, manifest("d")))
+    assert (await world.phase_of("d", copies=copies))[0] == "Waiting"
+    assert world.methods == []
+
+
+async def test_a_reservation_of_a_cluster_that_is_gone_is_given_up() -> None:
+    world = QuotaWorld()
+    world.add_cluster("a")
+    assert (await world.phase_of("a"))[0] == "Done"
+    await world.client.delete(Cluster, "a", "team")
+    world.add_cluster("b")
+    copies = [counted(world.quota, manifest("b"))]
+    assert (await world.phase_of("b", copies=copies, gone=["uid-a"]))[0] == "Done"
+    assert world.methods == ["PUT"]
+    assert await world.reserved() == ["uid-b"]
+
+
+async def test_a_write_that_was_given_up_on_is_read_again() -> None:
+    world = QuotaWorld(limits=[{"resource": "clusters", "limit": 2}])
+    for name in "ab":
+        world.add_cluster(name)
+
+    class Silent(Client):
+        async def create(self, *arguments: Any, **options: Any) -> Any:
+            await world.client.create(*arguments, **options)
+            raise TimeoutError
+
+    client = Silent(world.client.config)
+    client._transport = world.client._transport
+    replica = world.replica(client)
+    with suppress(TimeoutError):
+        await world.phase_of("a", replica)
+    assert (await world.phase_of("b", replica))[0] == "Done"
+    assert await world.reserved() == ["uid-a", "uid-b"]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +266,27 @@ async def test_clusters_of_a_group_share_a_quota(group_by: dict[str, str], phase
     world.add_cluster("b", team="blue")
     assert (await world.phase_of("a"))[0] == "Done"
     assert (await world.phase_of("b"))[0] == phase
+
+
+async def test_counting_many_clusters_leaves_turns_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("capelin_lifecycle.clusters._TURN_SECONDS", 0)
+    limits = [{"resource": "clusters", "limit": 1}]
+    made = policy(hook="BeforeClusterCreate", action={"quota": {"limits": limits}})
+    quota = made.spec.action.quota
+    assert quota is not None
+    clusters = [KnownCluster.of(manifest(f"c-{number}")) for number in range(100)]
+    copies = {cluster.occurrence.uid: cluster for cluster in clusters}
+    counting = asyncio.create_task(
+        counted_copies(copies, clusters[0], KnownPolicy.of(made), quota, {})
+    )
+    turns = 0
+    while not counting.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len(await counting) == 100
+    assert turns > 50
 
 
 def test_nodes_cpu_and_memory_are_counted() -> None:

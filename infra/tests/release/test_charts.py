@@ -174,7 +174,7 @@ async def test_kinds_are_upgraded_by_helm_and_stay_when_it_goes() -> None:
             for (kind, _), obj in (await rendered(chart, {"keep": keep})).items()
             if kind == "CustomResourceDefinition"
         ]
-        assert len(kinds) == 11
+        assert len(kinds) == 12
         for obj in kinds:
             annotations: dict[str, str] = obj["metadata"]["annotations"] or {}
             assert (annotations.get("helm.sh/resource-policy") == "keep") is keep

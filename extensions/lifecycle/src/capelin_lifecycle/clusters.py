@@ -1,5 +1,7 @@
 """What a replica keeps of each Cluster, so that a hook counts quotas without listing Clusters."""
 
+import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -17,6 +19,7 @@ _HOOK: Final = "BeforeClusterCreate"
 """The hook of all quotas."""
 _CHANGING: Final = frozenset({"managedFields", "resourceVersion"})
 """What changes with the status, which is not kept."""
+_TURN_SECONDS: Final = 0.005
 
 
 class WholeCluster(BaseObject):
@@ -62,7 +65,7 @@ class KnownCluster:
         return self._counts[version]
 
 
-def counted_copies(
+async def counted_copies(
     clusters: Mapping[str, KnownCluster],
     own: KnownCluster,
     policy: KnownPolicy,
@@ -74,8 +77,13 @@ def counted_copies(
     Raises:
         ExpressionError: an expression has no value for one of them.
     """
-    return [
-        cluster.counted(policy, quota)
-        for cluster in {**clusters, own.occurrence.uid: own}.values()
-        if cluster.is_counted(policy, namespaces.get(cluster.occurrence.namespace))
-    ]
+    found: list[CountedCluster] = []
+    began = time.monotonic()
+    for cluster in {**clusters, own.occurrence.uid: own}.values():
+        if cluster.is_counted(policy, namespaces.get(cluster.occurrence.namespace)):
+            found.append(cluster.counted(policy, quota))
+        if time.monotonic() - began > _TURN_SECONDS:
+            # Expressions are evaluated for all Clusters when a policy is new: others wait too.
+            await asyncio.sleep(0)
+            began = time.monotonic()
+    return found

@@ -7,7 +7,7 @@ is answered, and Clusters without policies go on.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -18,15 +18,19 @@ from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Co
 from capelin.controller import Manager, Options, Reconciler
 from capelin.runtime import Handler
 
-from capelin_lifecycle.actions import MANAGER
+from capelin_lifecycle.actions import MANAGER, Outcome
+from capelin_lifecycle.actions.approval import approval_outcome
 from capelin_lifecycle.actions.counting import CountedCluster
 from capelin_lifecycle.actions.quota import reserve
-from capelin_lifecycle.api import LifecycleResult
+from capelin_lifecycle.actions.reservations import Reservations
+from capelin_lifecycle.actions.validate import validate_outcome
+from capelin_lifecycle.api import LifecycleResult, Quota
 from capelin_lifecycle.clusters import KnownCluster, counted_copies
-from capelin_lifecycle.decide import ResultView
 from capelin_lifecycle.expressions import ExpressionError
 from capelin_lifecycle.handlers import EVERY_GATE, needed_handlers
 from capelin_lifecycle.memory import CONFIG_MAP, from_text, stored_text
+from capelin_lifecycle.occurrence import Occurrence
+from capelin_lifecycle.pending import PendingResult, PendingResults
 from capelin_lifecycle.policies import (
     ClusterLifecyclePolicyReconciler,
     LifecyclePolicyReconciler,
@@ -42,6 +46,8 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 
 _RESTART_SECONDS: Final = 5.0
+_LAST_SECONDS: Final = 2.0
+"""For the results of the last answers, when the extension ends."""
 _CONCURRENCY: Final = 30
 """Several policies whose steps take long leave turns to the others."""
 _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
@@ -79,6 +85,9 @@ class Engine:
         self._clock = clock
         self._first_seconds = first_seconds
         self._client: Client | None = None
+        self._reservations: Reservations | None = None
+        self._pending = PendingResults()
+        self._reserving: set[asyncio.Task[Outcome | None]] = set()
 
     @property
     def policies(self) -> Sequence[KnownPolicy]:
@@ -103,31 +112,53 @@ class Engine:
         """Remember policies from what was stored of them, for as long as they are not known."""
         self._remembered = from_text(text)
 
-    async def reserve(self, policy: KnownPolicy, cluster: Unstructured) -> ResultView | None:
-        """Admit a Cluster to the quota of a policy, or refuse it.
+    async def decided_at_once(
+        self, policy: KnownPolicy, occurrence: Occurrence, cluster: Unstructured
+    ) -> Outcome | None:
+        """The outcome of an action that is a matter of a moment, from what this replica has.
 
-        Nothing if the policy has none, or if only the reconciler can tell.
+        Nothing for other actions, and if only the reconciler can tell.
         """
-        quota, known = policy.spec.action.quota, self.store.clusters
-        if quota is None or known is None or self._client is None:
+        action = policy.spec.action
+        if action.validate_ is not None:
+            return validate_outcome(
+                action.validate_,
+                cluster,
+                occurrence.from_version,
+                occurrence.to_version,
+                self.now(),
+            )
+        if action.approval is not None:
+            annotations: dict[str, str] = cluster["metadata"].get("annotations") or {}
+            now = self.now()
+            return approval_outcome(action.approval, policy.name, annotations, since=now, now=now)
+        if action.quota is not None:
+            reserving = asyncio.create_task(self._reserve(policy, action.quota, cluster))
+            self._reserving.add(reserving)
+            reserving.add_done_callback(self._reserving.discard)
+            # A write that is on its way goes on if the hook has no more time for it.
+            return await asyncio.shield(reserving)
+        return None
+
+    async def _reserve(
+        self, policy: KnownPolicy, quota: Quota, cluster: Unstructured
+    ) -> Outcome | None:
+        """Admit a Cluster to a quota, or refuse it."""
+        known, reservations = self.store.clusters, self._reservations
+        if known is None or reservations is None:
             return None
         own = KnownCluster.of(cluster)
 
         async def listing() -> list[CountedCluster]:
-            return counted_copies(known, own, policy, quota, self.store.namespaces)
+            return await counted_copies(known, own, policy, quota, self.store.namespaces)
 
-        uid = own.occurrence.uid
         try:
-            async with self.store.turn(policy.uid):
-                outcome = await reserve(
-                    self._client, policy, quota, uid, listing, is_complete=False
-                )
+            async with reservations.turn(policy):
+                uid, is_gone = own.occurrence.uid, self.store.is_gone
+                return await reserve(reservations, policy, quota, uid, listing, is_gone=is_gone)
         except (ClientError, ExpressionError) as error:
             log.info("Policy %s is left to its reconciler: %s", policy.name, error)
             return None
-        if outcome is None:
-            return None
-        return ResultView(outcome.phase, outcome.message, outcome.retry_seconds)
 
     def is_discovered(self, handler: Handler) -> bool:
         """Whether discovery reports a handler now."""
@@ -147,6 +178,10 @@ class Engine:
         except AlreadyExists:
             return
 
+    def create_soon(self, result: PendingResult) -> None:
+        """Create a result of what is answered without it."""
+        self._pending.add(result)
+
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Run for as long as the block lasts; it begins when the policies are known, or soon."""
@@ -154,9 +189,14 @@ class Engine:
         try:
             await self._until_known()
             yield
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await self._pending.all_created()
         finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            tasks = [work, *self._reserving]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _until_known(self) -> None:
         try:
@@ -176,16 +216,20 @@ class Engine:
             except* Exception as errors:  # noqa: BLE001 - it starts again
                 for error in _leaves(errors):
                     log.error("The policy engine failed, and starts again: %s", error)  # noqa: TRY400
-            self._client = None
+            self._client = self._reservations = None
             await asyncio.sleep(_RESTART_SECONDS)
 
     async def _work(self) -> None:
         config = self._find_config()
         async with Client(config, manager=MANAGER, options=_OPTIONS) as client:
             self._client = client
-            manager = Manager(MANAGER, self._reconcilers(config), self._manager_options(), config)
+            self._reservations = reservations = Reservations(client, config.namespace)
+            manager = Manager(
+                MANAGER, self._reconcilers(config, reservations), self._manager_options(), config
+            )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.store.follow(client))
+                tasks.create_task(self._pending.create(client))
                 tasks.create_task(self._read_stored(client, config.namespace))
                 tasks.create_task(manager.run())
 
@@ -197,10 +241,10 @@ class Engine:
             health_address=None,
         )
 
-    def _reconcilers(self, config: Config) -> list[Reconciler[Any]]:
+    def _reconcilers(self, config: Config, reservations: Reservations) -> list[Reconciler[Any]]:
         registration = Registration(self.store, self._options.extension_config, config.namespace)
         return [
-            ResultReconciler(self.store, config.namespace, self._clock),
+            ResultReconciler(self.store, reservations, config.namespace, self._clock),
             LifecyclePolicyReconciler(self.store, config.namespace, registration),
             ClusterLifecyclePolicyReconciler(self.store, config.namespace),
         ]

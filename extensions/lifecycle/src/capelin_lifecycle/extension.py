@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from typing import Any, Final
 
 from capelin.api import Model, Unstructured
@@ -20,6 +21,7 @@ from capelin.runtime.v1alpha1 import (
     GenerateUpgradePlanResponse,
 )
 
+from capelin_lifecycle.actions import ACTIONS_AT_ONCE
 from capelin_lifecycle.api import HookName, PatchVersion
 from capelin_lifecycle.decide import Answer, ResultView, decide
 from capelin_lifecycle.engine import Engine
@@ -30,7 +32,7 @@ from capelin_lifecycle.occurrence import (
     occurrence_of,
     result_name,
 )
-from capelin_lifecycle.results import new_result
+from capelin_lifecycle.pending import PendingResult, new_result
 from capelin_lifecycle.selection import KnownPolicy, selected
 from capelin_lifecycle.topology import (
     check_topology,
@@ -42,9 +44,8 @@ from capelin_lifecycle.topology import (
 NAME: Final = "lifecycle"
 _TIMEOUT_SECONDS: Final = 10
 _UNKNOWN_SECONDS: Final = 10
-_QUICK_ACTIONS: Final = frozenset({"approval", "quota", "validate"})
-_QUICK_SECONDS: Final = 0.08
-"""How long a first call waits for an action that may be done at once: less than 200 ms in all."""
+_SECONDS_AT_ONCE: Final = 0.08
+"""How long a first call may take for what is a matter of a moment: less than 200 ms in all."""
 
 BLOCKING: Final[dict[HookName, AnyHook]] = {
     "BeforeClusterCreate": hooks.BeforeClusterCreate,
@@ -188,21 +189,22 @@ async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bo
     keys = [
         ObjectKey(occurrence.namespace, result_name(policy.uid, occurrence)) for policy in policies
     ]
-    missing = [
-        (policy, key)
-        for policy, key in zip(policies, keys, strict=True)
-        if policy.problem is None and store.result(key) is None
+    usable = [
+        (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.problem is None
     ]
-    views: dict[ObjectKey, ResultView] = {}
-    if missing:
-        # Those of a greater order wait for the first ones.
-        first = policies[0].spec.order
-        views = await _start(engine, occurrence, missing, first, request.cluster_json)
+    views = {key: _view(engine, key) for key in keys}
+    undecided = [(policy, key) for policy, key in usable if views[key] is None]
+    if undecided:
+        await _start(engine, occurrence, undecided)
+        with suppress(TimeoutError):
+            # What takes longer is left to the reconciler.
+            async with asyncio.timeout(_SECONDS_AT_ONCE):
+                await _decide_at_once(engine, occurrence, usable, views, request.cluster_json)
+        _create_soon(engine, occurrence, undecided, views)
     pairs = [
         (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.blocks == blocks
     ]
-    found = [views.get(key) or _view(engine, key) for _, key in pairs]
-    return decide([policy for policy, _ in pairs], found)
+    return decide([policy for policy, _ in pairs], [views[key] for _, key in pairs])
 
 
 def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -> Answer:
@@ -222,27 +224,57 @@ def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -
     return Answer(_UNKNOWN_SECONDS, f"policy {names}: {problem}")
 
 
-async def _start(
+Named = Sequence[tuple[KnownPolicy, ObjectKey]]
+"""Policies in their order, with the names of their results."""
+Views = dict[ObjectKey, ResultView | None]
+
+
+async def _start(engine: Engine, occurrence: Occurrence, undecided: Named) -> None:
+    """Create the results that the reconciler starts work for."""
+    results = [
+        new_result(policy, key.name, occurrence)
+        for policy, key in undecided
+        if policy.spec.action.name not in ACTIONS_AT_ONCE and engine.store.result(key) is None
+    ]
+    if results:
+        await asyncio.gather(*(engine.create(result) for result in results))
+
+
+async def _decide_at_once(
     engine: Engine,
     occurrence: Occurrence,
-    missing: Sequence[tuple[KnownPolicy, ObjectKey]],
-    first: int,
+    policies: Named,
+    views: Views,
     cluster: Unstructured,
-) -> dict[ObjectKey, ResultView]:
-    """Create the results; what is known of some of them before their reconciler has run."""
-    for policy, key in missing:
-        await engine.create(new_result(policy, key.name, occurrence))
-    views: dict[ObjectKey, ResultView] = {}
-    quick = all(policy.spec.action.name in _QUICK_ACTIONS for policy, _ in missing)
-    # What takes longer is left to the reconciler.
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_QUICK_SECONDS):
-            for policy, key in missing:
-                if policy.spec.order == first and (view := await engine.reserve(policy, cluster)):
-                    views[key] = view
-            if quick:
-                await engine.store.until_done(key for _, key in missing if key not in views)
-    return views
+) -> None:
+    """Add the views of what is a matter of a moment; of each order if those before are done."""
+
+    async def add_view(policy: KnownPolicy, key: ObjectKey) -> None:
+        outcome = await engine.decided_at_once(policy, occurrence, cluster)
+        if outcome is not None:
+            views[key] = ResultView(outcome.phase, outcome.message, outcome.retry_seconds)
+
+    for _, group in groupby(policies, key=lambda entry: entry[0].spec.order):
+        entries = list(group)
+        await asyncio.gather(*(add_view(*entry) for entry in entries if views[entry[1]] is None))
+        if not all(_lets_pass(policy, views[key]) for policy, key in entries):
+            return
+
+
+def _create_soon(engine: Engine, occurrence: Occurrence, undecided: Named, views: Views) -> None:
+    """Have results created of what needs none for the answer."""
+    for policy, key in undecided:
+        if policy.spec.action.name in ACTIONS_AT_ONCE and engine.store.result(key) is None:
+            view = views[key]
+            done = view.message if view is not None and view.phase == "Done" else None
+            engine.create_soon(PendingResult(policy, key.name, occurrence, done))
+
+
+def _lets_pass(policy: KnownPolicy, view: ResultView | None) -> bool:
+    """Whether policies of a greater order start."""
+    if view is None:
+        return False
+    return view.phase == "Done" or (view.phase == "Failed" and not policy.blocks)
 
 
 def _view(engine: Engine, key: ObjectKey) -> ResultView | None:

@@ -41,6 +41,8 @@ PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 
 FINALIZER: Final = f"{GROUP}/policy"
 _SHOWN: Final = 50
+_SUMMARY_SECONDS: Final = 2.0
+"""How late what a policy's status says of its results may be."""
 _SOURCES_SECONDS: Final = 20.0
 _PERMISSIONS: Final = (
     Permission(GROUP, ("lifecycleresults",), ("get", "list", "watch", "delete")),
@@ -151,11 +153,16 @@ async def _results(client: Client, policy: Policy) -> list[dict[str, Any]]:
 
 
 class _Waking(Reconciler[PolicyT]):
-    """Wakes a policy when one of its results changes."""
+    """Wakes a policy when its results have changed.
+
+    Its status counts them and lists the unfinished ones. Written for each change of hundreds of
+    results, it would cost more than all that the hooks do.
+    """
 
     def __init__(self, store: Store, namespace: str) -> None:
         self._store = store
         self._namespace = namespace
+        self._due: set[ObjectKey] = set()
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
@@ -173,7 +180,16 @@ class _Waking(Reconciler[PolicyT]):
         del key
         for policy in self._store.policies():
             if policy.uid == uid and policy.kind == self.main_watch.kind.resource.kind:
-                self.wake(ObjectKey(policy.namespace or "", policy.name))
+                self._wake_soon(ObjectKey(policy.namespace or "", policy.name))
+
+    def _wake_soon(self, policy: ObjectKey) -> None:
+        if policy not in self._due:
+            self._due.add(policy)
+            asyncio.get_running_loop().call_later(_SUMMARY_SECONDS, self._wake_due, policy)
+
+    def _wake_due(self, policy: ObjectKey) -> None:
+        self._due.discard(policy)
+        self.wake(policy)
 
 
 class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):

@@ -12,6 +12,7 @@ from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
     LifecyclePolicy,
+    LifecycleReservation,
     LifecycleResult,
 )
 from capelin_lifecycle.extension import NAME
@@ -42,6 +43,7 @@ def provider() -> Provider:
         version=f"v{version('capelin-lifecycle')}",
         module="capelin_lifecycle",
         reconcilers=RECONCILERS,
+        kinds=[LifecycleReservation],
         manager=MANAGER,
         objects=[
             *roles(),
@@ -79,7 +81,9 @@ def memory() -> Unstructured:
 
 def roles() -> list[Unstructured]:
     """What users' roles view, edit and admin have, and the extension's own in its namespace."""
-    namespaced = [LifecyclePolicy.resource.plural, LifecycleResult.resource.plural]
+    namespaced = [
+        kind.resource.plural for kind in (LifecyclePolicy, LifecycleReservation, LifecycleResult)
+    ]
     written = [LifecyclePolicy.resource.plural]
     return [
         _aggregated("view", [_rule(namespaced, _READ)], "view"),

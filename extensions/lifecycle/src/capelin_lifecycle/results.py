@@ -2,15 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from capelin.api import ObjectMeta, OwnerReference, format_duration
+import orjson
+from capelin.api import Unstructured, format_duration
 from capelin.api.capi import Cluster
 from capelin.client import ClientError, ClientOptions, ConfigError, WorkloadClients
-from capelin.contract import CLUSTER_NAME_LABEL, label_value
 from capelin.controller import (
     After,
     Context,
@@ -24,34 +24,33 @@ from capelin.controller import (
 )
 
 from capelin_lifecycle.actions import (
-    CLUSTER_LABEL,
+    ACTIONS_AT_ONCE,
+    DONE_ANNOTATION,
     MANAGER,
-    POLICY_LABEL,
     RUNNERS,
     SLOW_SECONDS,
     ActionRunner,
     Cleanup,
+    Lasting,
     Outcome,
     Run,
+    done,
     failed,
     waiting,
 )
 from capelin_lifecycle.actions.counting import CountedCluster
+from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import (
     GROUP,
-    UPGRADE_HOOKS,
     ClusterLifecyclePolicy,
-    ClusterReference,
     LifecyclePolicy,
     LifecycleResult,
     PolicyReference,
     Quota,
-    ResultSpec,
     ResultStatus,
 )
 from capelin_lifecycle.clusters import KnownCluster, counted_copies
 from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.occurrence import Occurrence
 from capelin_lifecycle.selection import KnownPolicy
 from capelin_lifecycle.store import KnownResult, Store, Subject
 
@@ -62,46 +61,17 @@ _CLEANUP_LIMIT: Final = timedelta(minutes=10)
 """After so long, what an unreachable workload cluster still has is left to it."""
 _CLEANUP_RETRY: Final = 10.0
 _STEP_SECONDS: Final = 60
-_SLOW: Final = frozenset({"apply", "backup", "http", "job"})
 _MOST_SLOW_STEPS: Final = 3
 """How many steps of one policy run at once, where a step may take long: others need turns too."""
+_MOST_QUICK_STEPS: Final = 2
+"""How many of the other steps run at once: the same process answers hooks, which come first."""
 _CROWDED_SECONDS: Final = 3.0
 _LONGEST: Final = 1024
+_LOOKS_AT_COPIES: Final = frozenset({"approval", "quota"})
+"""Actions for which the replica's copy of the Cluster is enough."""
+_RARELY: Final = 300.0
+"""How often to look at what goes on only when its Cluster changes, and is then woken."""
 _WORKLOAD = ClientOptions(timeout=10.0, connect_timeout=5.0)
-
-
-def new_result(policy: KnownPolicy, name: str, occurrence: Occurrence) -> LifecycleResult:
-    """The result of a policy for an occurrence, which starts its action."""
-    owner = OwnerReference(
-        api_version=Cluster.resource.api_version,
-        kind=Cluster.resource.kind,
-        name=occurrence.cluster,
-        uid=occurrence.uid,
-    )
-    return LifecycleResult(
-        metadata=ObjectMeta(
-            name=name,
-            namespace=occurrence.namespace,
-            labels={
-                CLUSTER_NAME_LABEL: label_value(occurrence.cluster),
-                CLUSTER_LABEL: occurrence.uid,
-                POLICY_LABEL: policy.uid,
-            },
-            owner_references=[owner],
-        ),
-        spec=ResultSpec(
-            policy=PolicyReference(
-                kind=policy.kind, namespace=policy.namespace, name=policy.name, uid=policy.uid
-            ),
-            cluster=ClusterReference(name=occurrence.cluster, uid=occurrence.uid),
-            hook=occurrence.hook,
-            from_version=occurrence.from_version,
-            to_version=occurrence.to_version,
-            target_version=occurrence.target_version if occurrence.hook in UPGRADE_HOOKS else None,
-            action=policy.spec.action.name,
-            order=policy.spec.order,
-        ),
-    )
 
 
 class ResultReconciler(Reconciler[LifecycleResult]):
@@ -110,6 +80,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     watches = (For(LifecycleResult),)
     permissions = (
         Permission(GROUP, ("lifecycleresults",), ("create", "delete")),
+        Permission(GROUP, ("lifecyclereservations",), ("create", "get", "update")),
         Permission(GROUP, ("lifecyclepolicies", "clusterlifecyclepolicies"), ("get",)),
         Permission("cluster.x-k8s.io", ("clusters",), ("get", "list", "watch")),
         Permission("", ("namespaces",), ("get", "list", "watch")),
@@ -121,13 +92,19 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     )
 
     def __init__(
-        self, store: Store, namespace: str, clock: Clock = lambda: datetime.now(UTC)
+        self,
+        store: Store,
+        reservations: Reservations,
+        namespace: str,
+        clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
         self._store = store
+        self._reservations = reservations
         self._namespace = namespace
         self._clock = clock
         self._workloads: WorkloadClients | None = None
         self._slow_steps: Counter[str] = Counter()
+        self._quick_steps = asyncio.Semaphore(_MOST_QUICK_STEPS)
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
@@ -145,7 +122,11 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         if subject == "policy":
             results = self._store.results_of_policy(uid)
         elif subject == "cluster":
-            results = self._store.results_of_cluster(uid)
+            results = [
+                result
+                for result in self._store.results_of_cluster(uid)
+                if not (_is_over(result) and self._is_current(result.cluster_uid, result.target))
+            ]
         elif (changed := self._store.result(key)) is not None:
             # Those that wait for it.
             results = [
@@ -156,40 +137,68 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         for result in results:
             self.wake(result.key)
 
+    def _is_current(self, cluster_uid: str, target: str | None) -> bool:
+        """Whether a Cluster is there, with the version that a result is about, by its copy."""
+        known = (self._store.clusters or {}).get(cluster_uid)
+        return known is not None and target in (None, known.occurrence.target_version)
+
     async def reconcile(self, ctx: Context, result: LifecycleResult, /) -> Result:
         """Reconcile one result."""
-        spec = result.spec
-        cluster_json = await ctx.client.find(Cluster.resource, spec.cluster.name, result.namespace)
-        cluster = None
-        if cluster_json is not None and cluster_json["metadata"]["uid"] == spec.cluster.uid:
-            cluster_json["metadata"].pop("managedFields", None)
-            cluster = Cluster.read(cluster_json)
-        policy = self._store.policy(spec.policy.kind, spec.policy.namespace, spec.policy.name)
-        if policy is not None and policy.uid != spec.policy.uid:
-            policy = None
-        if result.metadata.deletion_timestamp is not None:
+        if result.spec.action not in ACTIONS_AT_ONCE:
+            return await self._reconcile(ctx, result)
+        async with self._quick_steps:
+            return await self._reconcile(ctx, result)
+
+    async def _reconcile(self, ctx: Context, result: LifecycleResult) -> Result:
+        spec, policy = result.spec, self._policy(result.spec.policy)
+        is_deleted = result.metadata.deletion_timestamp is not None
+        is_current = not is_deleted and self._is_current(spec.cluster.uid, spec.target_version)
+        if is_current and policy is not None and _stays(result, policy):
+            return Done()
+        cluster_json = self._copy(result) if is_current else None
+        if cluster_json is None:
+            cluster_json = await _read_cluster(ctx, result)
+        cluster = Cluster.read(cluster_json) if cluster_json is not None else None
+        if is_deleted:
             return await self._delete(ctx, result, policy, cluster)
-        if cluster is None or self._is_over(result, cluster):
+        if cluster is None or cluster_json is None or self._is_outdated(result, cluster):
             await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
             return Done()
         if policy is None:
             return await self._without_policy(ctx, result)
-        await ctx.add_finalizer(result, FINALIZER)
-        run = self._run(ctx, result, policy, cluster, cluster_json or {})
+        return await self._advance(self._run(ctx, result, policy, cluster, cluster_json), ctx)
+
+    async def _advance(self, run: Run, ctx: Context) -> Result:
+        """Take the next step of the action, and save how far it is."""
+        result, policy = run.result, run.policy
+        if not isinstance(RUNNERS.get(result.spec.action), Lasting):
+            await ctx.add_finalizer(result, FINALIZER)
         async with self._turn(policy) as is_free:
             if not is_free:
                 return After(_CROWDED_SECONDS)
-            outcome = await self._outcome(run)
+            message = _done_before(result)
+            outcome = await self._outcome(run) if message is None else done(message)
         if outcome is not None:
-            await self._save(ctx, result, policy, cluster, outcome)
+            await self._save(ctx, result, policy, run.cluster, outcome)
             if outcome.phase in ("Waiting", "Running"):
-                return After(float(outcome.retry_seconds))
+                rarely = outcome.only_by_cluster
+                return After(_RARELY if rarely else float(outcome.retry_seconds))
         return Done()
+
+    def _policy(self, reference: PolicyReference) -> KnownPolicy | None:
+        policy = self._store.policy(reference.kind, reference.namespace, reference.name)
+        return policy if policy is not None and policy.uid == reference.uid else None
+
+    def _copy(self, result: LifecycleResult) -> Unstructured | None:
+        """The copy of its Cluster, if that is all that the action looks at: it has no status."""
+        known = (self._store.clusters or {}).get(result.spec.cluster.uid)
+        is_enough = result.spec.action in _LOOKS_AT_COPIES or _done_before(result) is not None
+        return orjson.loads(known.document) if known is not None and is_enough else None
 
     @asynccontextmanager
     async def _turn(self, policy: KnownPolicy) -> AsyncGenerator[bool]:
         """Whether a step of a policy may run now."""
-        if policy.spec.action.name not in _SLOW:
+        if policy.spec.action.name in ACTIONS_AT_ONCE:
             yield True
         elif self._slow_steps[policy.uid] >= _MOST_SLOW_STEPS:
             yield False
@@ -229,13 +238,14 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             cluster_json=cluster_json,
             namespace_labels=self._store.namespaces,
             counted=self._counting(policy, cluster_json),
-            turn=self._store.turn(policy.uid),
+            is_gone=self._store.is_gone,
+            reservations=self._reservations,
             now=self._clock(),
         )
 
     def _counting(
         self, policy: KnownPolicy, cluster_json: dict[str, Any]
-    ) -> Callable[[Quota], Sequence[CountedCluster]] | None:
+    ) -> Callable[[Quota], Awaitable[Sequence[CountedCluster]]] | None:
         known = self._store.clusters
         if known is None:
             return None
@@ -253,7 +263,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         """How far the action is now; nothing if there is nothing to do any more."""
         policy, status = run.policy, run.result.status
         runner = RUNNERS.get(policy.spec.action.name)
-        if _is_over(run, keeps_up=runner is not None and runner.keeps_up):
+        if _stays(run.result, policy):
             return None
         if policy.spec.suspend:
             return waiting("the policy is suspended", SLOW_SECONDS)
@@ -261,7 +271,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return waiting(f"the policy cannot be used: {policy.problem}", SLOW_SECONDS)
         if (earlier := self._earlier(run.result)) is not None:
             return waiting(f"waits for policy {earlier}")
-        started = status.started if status is not None and _is_current(run) else None
+        started = status.started if status is not None and _is_about(run.result, policy) else None
         if started is not None and run.now - started > policy.spec.timeout:
             return failed(f"not done within {format_duration(policy.spec.timeout)}")
         return await _reconciled(runner, run)
@@ -312,6 +322,9 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             **({"started": started} if started is not None else {}),
         )
         await ctx.patch_status(result, status)
+        if before is None and outcome.phase == "Done":
+            # The Cluster has not waited.
+            return
         if changed or (before is not None and before.message != message):
             warn = outcome.phase == "Failed"
             text = f"{result.spec.hook}: policy {policy.name}: {message or outcome.phase.lower()}"
@@ -349,7 +362,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         await ctx.remove_finalizer(result, FINALIZER)
         return Done()
 
-    def _is_over(self, result: LifecycleResult, cluster: Cluster) -> bool:
+    def _is_outdated(self, result: LifecycleResult, cluster: Cluster) -> bool:
         """Whether the upgrade that it is about was taken back, or another one has followed.
 
         A result that keeps objects up to date knows them, and stays until a later one does.
@@ -370,19 +383,43 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         )
 
 
-def _is_current(run: Run) -> bool:
-    status = run.result.status
-    return status is not None and status.observed_generation == run.policy.generation
+async def _read_cluster(ctx: Context, result: LifecycleResult) -> Unstructured | None:
+    """Its Cluster, and no other one of the same name."""
+    reference = result.spec.cluster
+    found = await ctx.client.find(Cluster.resource, reference.name, result.namespace)
+    if found is None or found["metadata"]["uid"] != reference.uid:
+        return None
+    found["metadata"].pop("managedFields", None)
+    return found
 
 
-def _is_over(run: Run, *, keeps_up: bool) -> bool:
+def _done_before(result: LifecycleResult) -> str | None:
+    """What the hook that created it has answered, if that is not in its status yet."""
+    if result.status is not None:
+        return None
+    return result.metadata.annotations.get(DONE_ANNOTATION)
+
+
+def _is_over(result: KnownResult) -> bool:
+    return result.view is not None and result.view.phase in ("Done", "Failed")
+
+
+def _is_about(result: LifecycleResult, policy: KnownPolicy) -> bool:
+    """Whether its status is about the policy as it is."""
+    status = result.status
+    return status is not None and status.observed_generation == policy.generation
+
+
+def _stays(result: LifecycleResult, policy: KnownPolicy) -> bool:
     """Whether the result stays as it is."""
-    status = run.result.status
+    status = result.status
     if status is None or status.phase in {"Waiting", "Running"}:
         return False
-    if _is_current(run):
+    if _is_about(result, policy):
         return True
-    return status.phase == "Done" and (not keeps_up or run.policy.spec.suspend)
+    runner = RUNNERS.get(policy.spec.action.name)
+    keeps_up = runner is not None and runner.keeps_up
+    return status.phase == "Done" and (not keeps_up or policy.spec.suspend)
 
 
 async def _reconciled(runner: ActionRunner, run: Run) -> Outcome:

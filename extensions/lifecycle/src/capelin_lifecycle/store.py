@@ -5,18 +5,18 @@ It is a copy of what the API server has, a moment late. Only what hooks need is 
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, Event, Expired
 from capelin.controller import ObjectKey
 
+from capelin_lifecycle.actions import DONE_ANNOTATION, SLOW_SECONDS
 from capelin_lifecycle.api import (
     ClusterLifecyclePolicy,
     HookName,
@@ -37,6 +37,7 @@ Listener = Callable[[Subject, ObjectKey, str], None]
 """Called with what changed, its name and its uid."""
 
 _RETRY_SECONDS: Final = 2.0
+_REMEMBERED: Final = 10_000
 ChangedT_contra = TypeVar("ChangedT_contra", bound=BaseObject, contravariant=True)
 
 
@@ -87,11 +88,9 @@ class Store:
         default_factory=lambda: defaultdict[str, set[ObjectKey]](set)
     )
     _synced: set[str] = field(default_factory=set[str])
-    _turns: WeakValueDictionary[str, asyncio.Lock] = field(
-        default_factory=WeakValueDictionary[str, asyncio.Lock]
-    )
     _listeners: list[Listener] = field(default_factory=list[Listener])
-    _settled: dict[ObjectKey, asyncio.Event] = field(default_factory=dict[ObjectKey, asyncio.Event])
+    _gone: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
+    """Uids of Clusters that were there, the last ones."""
     problem: str | None = "the policies have not been read yet"
     """Why the policies are not known."""
 
@@ -105,9 +104,9 @@ class Store:
         """All Clusters by their uids; nothing until they were read."""
         return self._clusters if "Cluster" in self._synced else None
 
-    def turn(self, policy_uid: str) -> asyncio.Lock:
-        """Held by who reserves for a policy: one at a time in a replica."""
-        return self._turns.setdefault(policy_uid, asyncio.Lock())
+    def is_gone(self, uid: str) -> bool:
+        """Whether a Cluster was there, and is no more. One that nobody remembers may still come."""
+        return uid in self._gone
 
     def subscribe(self, listener: Listener) -> None:
         """Have a function called on every change."""
@@ -139,12 +138,6 @@ class Store:
         """The results of a Cluster."""
         return [self._results[key] for key in self._of_cluster.get(uid, ())]
 
-    async def until_done(self, keys: Iterable[ObjectKey]) -> None:
-        """Wait until these results are done."""
-        for key in keys:
-            while not _is_done(self._results.get(key)):
-                await self._settled.setdefault(key, asyncio.Event()).wait()
-
     # Following
 
     async def follow(self, client: Client) -> None:
@@ -171,8 +164,9 @@ class Store:
             try:
                 listing = await client.list(kind)
                 now = {_key(obj): obj.uid for obj in listing.items}
-                for key in known.keys() - now.keys():
-                    changed(_gone(kind, key, known[key]), gone=True)
+                for key, uid in known.items():
+                    if now.get(key) != uid:
+                        changed(_gone(kind, key, uid), gone=True)
                 for obj in listing.items:
                     changed(obj, gone=False)
                 known = now
@@ -230,14 +224,8 @@ class Store:
             known = self._results[key] = _known(key, result)
             self._of_policy[known.policy_uid].add(key)
             self._of_cluster[known.cluster_uid].add(key)
-        if gone or _is_done(known):
-            self._wake(key)
         if known is not None:
             self._tell("result", key, known.policy_uid)
-
-    def _wake(self, key: ObjectKey) -> None:
-        if event := self._settled.pop(key, None):
-            event.set()
 
     def _namespace_changed(self, namespace: Namespace, /, *, gone: bool) -> None:
         if gone:
@@ -248,6 +236,9 @@ class Store:
     def _cluster_changed(self, cluster: WholeCluster, /, *, gone: bool) -> None:
         if gone:
             self._clusters.pop(cluster.uid, None)
+            self._gone[cluster.uid] = None
+            if len(self._gone) > _REMEMBERED:
+                self._gone.popitem(last=False)
         else:
             known = KnownCluster.of(cluster.dump())
             if (before := self._clusters.get(cluster.uid)) is None or before != known:
@@ -276,15 +267,13 @@ def _discard(index: defaultdict[str, set[ObjectKey]], uid: str, key: ObjectKey) 
         del index[uid]
 
 
-def _is_done(result: KnownResult | None) -> bool:
-    return result is not None and result.view is not None and result.view.phase == "Done"
-
-
 def _known(key: ObjectKey, result: LifecycleResult) -> KnownResult:
     spec, status = result.spec, result.status
     view = None
     if status is not None:
         view = ResultView(status.phase, status.message, status.retry_seconds)
+    elif (message := result.metadata.annotations.get(DONE_ANNOTATION)) is not None:
+        view = ResultView("Done", message, SLOW_SECONDS)
     return KnownResult(
         key=key,
         policy_uid=spec.policy.uid,

@@ -4,13 +4,16 @@ from typing import Final
 
 from capelin_lifecycle.actions.action import (
     CLUSTER_LABEL,
+    DONE_ANNOTATION,
     MANAGER,
     POLICY_LABEL,
     SLOW_SECONDS,
     ActionRunner,
     Cleanup,
+    Lasting,
     Outcome,
     Run,
+    done,
     failed,
     waiting,
 )
@@ -33,17 +36,24 @@ RUNNERS: Final[dict[str, ActionRunner]] = {
 }
 """The actions of the hooks of a Cluster's life, by their names in YAML."""
 
+ACTIONS_AT_ONCE: Final = frozenset({"approval", "quota", "validate"})
+"""Those that a hook decides itself: nothing has to be started, and nobody is asked."""
+
 __all__ = [
+    "ACTIONS_AT_ONCE",
     "ANNOTATION_PREFIX",
     "CLUSTER_LABEL",
+    "DONE_ANNOTATION",
     "MANAGER",
     "POLICY_LABEL",
     "RUNNERS",
     "SLOW_SECONDS",
     "ActionRunner",
     "Cleanup",
+    "Lasting",
     "Outcome",
     "Run",
+    "done",
     "failed",
     "waiting",
 ]

@@ -1,7 +1,6 @@
 """What an action is: started, observed and cleaned up from objects alone, never from memory."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -10,6 +9,7 @@ from capelin.api.capi import Cluster
 from capelin.client import Client, WorkloadClients
 
 from capelin_lifecycle.actions.counting import CountedCluster
+from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import CreatedObject, LifecycleResult, Phase, Quota
 from capelin_lifecycle.selection import KnownPolicy
 
@@ -20,6 +20,8 @@ POLICY_LABEL: Final = "runtime.capelin.cluster.x-k8s.io/policy-uid"
 """On what an action created: the uid of the policy."""
 CLUSTER_LABEL: Final = "runtime.capelin.cluster.x-k8s.io/cluster-uid"
 """On results: the uid of the Cluster."""
+DONE_ANNOTATION: Final = "runtime.capelin.cluster.x-k8s.io/done"
+"""On results whose action a hook has already found to be done: the message."""
 
 QUICK_SECONDS: Final = 5
 """When to ask again about what a person or another Cluster may change any moment."""
@@ -42,10 +44,12 @@ class Run:
     """The Cluster as it was read."""
     namespace_labels: Mapping[str, Mapping[str, str]]
     """Labels of the namespaces, by their names."""
-    counted: Callable[[Quota], Sequence[CountedCluster]] | None
+    counted: Callable[[Quota], Awaitable[Sequence[CountedCluster]]] | None
     """The Clusters that a quota of the policy counts, by the copies of a replica that has any."""
-    turn: asyncio.Lock
-    """Held by who reserves for the policy in this replica."""
+    is_gone: Callable[[str], bool]
+    """Whether a Cluster with this uid was there, and is no more."""
+    reservations: Reservations
+    """Of the quotas of all policies."""
     now: datetime
 
     @property
@@ -73,11 +77,15 @@ class Outcome:
     retry_seconds: int = SLOW_SECONDS
     created: Sequence[CreatedObject] | None = None
     """All that it has created; what it had before, if unset."""
+    only_by_cluster: bool = False
+    """Whether it goes on only when its Cluster changes, and not by itself."""
 
 
-def waiting(message: str, seconds: int = QUICK_SECONDS) -> Outcome:
+def waiting(
+    message: str, seconds: int = QUICK_SECONDS, *, only_by_cluster: bool = False
+) -> Outcome:
     """The action waits for something that is not its own work."""
-    return Outcome("Waiting", message, seconds)
+    return Outcome("Waiting", message, seconds, only_by_cluster=only_by_cluster)
 
 
 def done(message: str = "") -> Outcome:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -30,7 +31,7 @@ def refusal(
     quota: Quota,
     candidate: CountedCluster,
     others: Sequence[CountedCluster],
-    reserved: set[str],
+    reserved: AbstractSet[str],
 ) -> str | None:
     """Why a Cluster does not fit beside the admitted ones; `None` if it does."""
     used: defaultdict[str, Decimal] = defaultdict(Decimal)

@@ -1,7 +1,7 @@
 """Limits what the Clusters of a group have together.
 
-A Cluster counts from when it was admitted. A reservation in the policy's status says so for as long
-as the Cluster is there. It is written only if nobody has written the policy since it was read: of
+A Cluster counts from when it was admitted. A reservation says so for as long as the Cluster is
+there. It is written only if nobody has written the policy's reservations since they were read: of
 two Clusters at once, one conflicts and counts again.
 
 The hook itself reserves, on any replica, from the copies that the replica has, and so does the
@@ -10,29 +10,23 @@ many policies, that would be all that it does.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
-from capelin.client import Client, Conflict
 
 from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
 from capelin_lifecycle.actions.counting import VARIABLES, CountedCluster, counted, refusal
-from capelin_lifecycle.api import (
-    ClusterLifecyclePolicy,
-    LifecyclePolicy,
-    Policy,
-    Quota,
-    Reservation,
-)
+from capelin_lifecycle.actions.reservations import Reservations
+from capelin_lifecycle.api import MOST_RESERVATIONS, Quota
 from capelin_lifecycle.expressions import ExpressionError, compile_expression
 from capelin_lifecycle.occurrence import cluster_occurrence
 from capelin_lifecycle.selection import KnownPolicy, matches
 
 _TRIES = 10
 _CLUSTERS: Final = Cluster.resource
-_MOST_RESERVATIONS: Final = 1000
-"""As many as the status of a policy can have."""
+ADMITTED: Final = "within the quota"
 
 Listing = Callable[[], Awaitable[Sequence[CountedCluster] | None]]
 """Lists the Clusters that a policy counts, if they are known."""
@@ -58,15 +52,15 @@ class QuotaRunner(Lasting):
         quota = run.policy.spec.action.quota
         if quota is None:
             return done()
-        async with run.turn:
-            for is_complete in (False, True):
+        async with run.reservations.turn(run.policy):
+            for is_gone in (run.is_gone, None):
                 outcome = await reserve(
-                    run.client,
+                    run.reservations,
                     run.policy,
                     quota,
                     run.cluster.uid,
-                    lambda complete=is_complete: _clusters(run, quota, complete=complete),
-                    is_complete=is_complete,
+                    partial(_clusters, run, quota, complete=is_gone is None),
+                    is_gone=is_gone,
                 )
                 if outcome is not None:
                     return outcome
@@ -76,7 +70,7 @@ class QuotaRunner(Lasting):
 async def _clusters(run: Run, quota: Quota, *, complete: bool) -> Sequence[CountedCluster] | None:
     """The Clusters that count: all that there are, or those that the replica has copies of."""
     if not complete:
-        return None if run.counted is None else run.counted(quota)
+        return None if run.counted is None else await run.counted(quota)
     return [
         counted(quota, cluster)
         async for cluster in run.client.iterate(_CLUSTERS, run.policy.namespace)
@@ -91,58 +85,38 @@ def _is_counted(run: Run, cluster_json: Unstructured) -> bool:
 
 
 async def reserve(
-    client: Client,
+    reservations: Reservations,
     policy: KnownPolicy,
     quota: Quota,
     uid: str,
     listing: Listing,
     *,
-    is_complete: bool,
+    is_gone: Callable[[str], bool] | None = None,
 ) -> Outcome | None:
     """Reserve for a Cluster if it fits; nothing if that cannot be decided now.
 
-    `is_complete` says that the listing has every Cluster that there is. Callers hold the turn
-    of the policy in their replica: else most of them would conflict, and count again.
+    `is_gone` says which of the Clusters that are not listed are gone; all, if it is not given.
+    Callers hold the turn of the policy in their replica: else most of them would conflict, and
+    count again.
     """
     for _ in range(_TRIES):
-        live_policy = await _read(client, policy)
+        before = await reservations.read(policy)
         if (clusters := await listing()) is None:
             return None
         listed = {cluster.uid: cluster for cluster in clusters}
-        status = live_policy.status
-        reservations = status.reservations if status else []
-        kept = [entry for entry in reservations if entry.uid in listed]
-        if len(kept) < len(reservations) and not is_complete:
+        reserved = before.clusters & listed.keys()
+        if is_gone is not None and not all(map(is_gone, before.clusters - reserved)):
             # Another replica has admitted a Cluster that this one does not know yet.
             return None
-        reserved = {entry.uid for entry in kept}
         candidate = listed.get(uid)
         if candidate is None or candidate.is_created or uid in reserved:
-            return done("within the quota")
+            return done(ADMITTED)
         if (problem := refusal(quota, candidate, clusters, reserved)) is not None:
             return waiting(problem)
-        if len(kept) >= _MOST_RESERVATIONS:
+        if len(reserved) >= MOST_RESERVATIONS:
             # A topology that exists is counted anyway. It is kept as long as there is room, for
             # replicas that do not know yet that it exists.
-            kept = [entry for entry in kept if not listed[entry.uid].is_created]
-        kept.append(Reservation(uid=uid, cluster=candidate.name))
-        try:
-            await client.patch(
-                live_policy.resource,
-                live_policy.name,
-                live_policy.namespace,
-                {
-                    "metadata": {"resourceVersion": live_policy.metadata.resource_version},
-                    "status": {"reservations": [entry.dump() for entry in kept]},
-                },
-                subresource="status",
-            )
-        except Conflict:
-            continue
-        return done("within the quota")
+            reserved = {entry for entry in reserved if not listed[entry].is_created}
+        if await reservations.write(policy, before, sorted([*reserved, uid])):
+            return done(ADMITTED)
     return None
-
-
-async def _read(client: Client, policy: KnownPolicy) -> Policy:
-    kind = LifecyclePolicy if policy.kind == "LifecyclePolicy" else ClusterLifecyclePolicy
-    return await client.get(kind, policy.name, policy.namespace)

@@ -1,6 +1,9 @@
 """Checks rules about a Cluster before a step of its life."""
 
+from datetime import datetime
 from typing import Any
+
+from capelin.api import Unstructured
 
 from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
 from capelin_lifecycle.api import Validate
@@ -36,6 +39,27 @@ def broken_rules(
     return broken
 
 
+def validate_outcome(
+    validate: Validate,
+    cluster_json: Unstructured,
+    from_version: str | None,
+    to_version: str | None,
+    now: datetime,
+) -> Outcome:
+    """Whether the rules hold for a step in the life of a Cluster."""
+    variables = {
+        "object": cluster_json,
+        "fromVersion": from_version or "",
+        "toVersion": to_version or "",
+        "now": now,
+    }
+    broken = broken_rules(validate, CLUSTER_VARIABLES, variables)
+    if not broken:
+        return done()
+    by_clock = any("now" in validation.expression for validation in validate.rules_)
+    return waiting("; ".join(broken)[:1024], only_by_cluster=not by_clock)
+
+
 class ValidateRunner(Lasting):
     """The action `validate`."""
 
@@ -56,11 +80,6 @@ class ValidateRunner(Lasting):
         if validate is None:
             return done()
         spec = run.result.spec
-        variables = {
-            "object": run.cluster_json,
-            "fromVersion": spec.from_version or "",
-            "toVersion": spec.to_version or "",
-            "now": run.now,
-        }
-        broken = broken_rules(validate, CLUSTER_VARIABLES, variables)
-        return waiting("; ".join(broken)[:1024]) if broken else done()
+        return validate_outcome(
+            validate, run.cluster_json, spec.from_version, spec.to_version, run.now
+        )

@@ -38,10 +38,10 @@ from capelin_lifecycle.api.policies import (
     Policy,
     PolicySpec,
     PolicyStatus,
-    Reservation,
     ResultCounts,
     ResultSummary,
 )
+from capelin_lifecycle.api.reservations import MOST_RESERVATIONS, LifecycleReservation
 from capelin_lifecycle.api.results import (
     ClusterReference,
     CreatedObject,
@@ -59,6 +59,7 @@ __all__ = [
     "ACTIONS",
     "GROUP",
     "LIFECYCLE_HOOKS",
+    "MOST_RESERVATIONS",
     "UPGRADE_HOOKS",
     "VERSION",
     "Action",
@@ -74,6 +75,7 @@ __all__ = [
     "Http",
     "Job",
     "LifecyclePolicy",
+    "LifecycleReservation",
     "LifecycleResult",
     "PatchOperation",
     "PatchVersion",
@@ -86,7 +88,6 @@ __all__ = [
     "PolicyStatus",
     "Quota",
     "QuotaLimit",
-    "Reservation",
     "ResultCounts",
     "ResultSpec",
     "ResultStatus",

@@ -15,7 +15,6 @@ from capelin.api import (
     Object,
     Time,
     kind,
-    map_list,
     rule,
     set_list,
 )
@@ -148,15 +147,6 @@ class ResultCounts(Model):
     """Those that have failed."""
 
 
-class Reservation(Model):
-    """A Cluster that a quota has admitted."""
-
-    uid: Annotated[str, MaxLen(64)]
-    """The Cluster's uid."""
-    cluster: Annotated[str, MaxLen(512)]
-    """Its namespace and name."""
-
-
 class PolicyStatus(Model):
     """Observed state of a policy."""
 
@@ -168,8 +158,6 @@ class PolicyStatus(Model):
     """How many results it has. They are LifecycleResults in the Clusters' namespaces."""
     unfinished: Annotated[list[ResultSummary], MaxLen(50)] = []
     """Results that are not done, the oldest 50."""
-    reservations: Annotated[list[Reservation], MaxLen(1000), map_list("uid")] = []
-    """Clusters that a quota has admitted."""
 
 
 def _condition(type_: str) -> str:

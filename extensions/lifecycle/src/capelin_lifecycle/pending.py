@@ -1,0 +1,127 @@
+"""The results that hooks create: at once, or behind their answers.
+
+The answer of an action that is a matter of a moment needs no result: another call, or another
+replica, comes to the same one. So its result does not keep Cluster API waiting.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from capelin.api import ObjectMeta, OwnerReference
+from capelin.api.capi import Cluster
+from capelin.client import AlreadyExists, Client, ClientError, Unavailable, Unreachable
+from capelin.contract import CLUSTER_NAME_LABEL, label_value
+from capelin.controller import ObjectKey
+
+from capelin_lifecycle.actions import CLUSTER_LABEL, DONE_ANNOTATION, POLICY_LABEL
+from capelin_lifecycle.api import (
+    UPGRADE_HOOKS,
+    ClusterReference,
+    LifecycleResult,
+    PolicyReference,
+    ResultSpec,
+)
+from capelin_lifecycle.occurrence import Occurrence
+from capelin_lifecycle.selection import KnownPolicy
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+
+def new_result(
+    policy: KnownPolicy, name: str, occurrence: Occurrence, done: str | None = None
+) -> LifecycleResult:
+    """The result of a policy for an occurrence, which starts its action.
+
+    `done` is the message if the hook has found that the action is done.
+    """
+    owner = OwnerReference(
+        api_version=Cluster.resource.api_version,
+        kind=Cluster.resource.kind,
+        name=occurrence.cluster,
+        uid=occurrence.uid,
+    )
+    return LifecycleResult(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=occurrence.namespace,
+            labels={
+                CLUSTER_NAME_LABEL: label_value(occurrence.cluster),
+                CLUSTER_LABEL: occurrence.uid,
+                POLICY_LABEL: policy.uid,
+            },
+            annotations={} if done is None else {DONE_ANNOTATION: done},
+            owner_references=[owner],
+        ),
+        spec=ResultSpec(
+            policy=PolicyReference(
+                kind=policy.kind, namespace=policy.namespace, name=policy.name, uid=policy.uid
+            ),
+            cluster=ClusterReference(name=occurrence.cluster, uid=occurrence.uid),
+            hook=occurrence.hook,
+            from_version=occurrence.from_version,
+            to_version=occurrence.to_version,
+            target_version=occurrence.target_version if occurrence.hook in UPGRADE_HOOKS else None,
+            action=policy.spec.action.name,
+            order=policy.spec.order,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingResult:
+    """What a result is made of: thousands may wait."""
+
+    policy: KnownPolicy
+    name: str
+    occurrence: Occurrence
+    done: str | None = None
+
+    @property
+    def key(self) -> ObjectKey:
+        """The namespace and name of the result."""
+        return ObjectKey(self.occurrence.namespace, self.name)
+
+
+class PendingResults:
+    """Results that are about to be created, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._results: dict[ObjectKey, PendingResult] = {}
+        self._added = asyncio.Event()
+        self._created = asyncio.Event()
+        self._created.set()
+
+    def add(self, result: PendingResult) -> None:
+        """Create a result soon, if nobody else does."""
+        self._results.setdefault(result.key, result)
+        self._added.set()
+        self._created.clear()
+
+    async def all_created(self) -> None:
+        """Wait until there is none left."""
+        await self._created.wait()
+
+    async def create(self, client: Client) -> None:
+        """Create what comes, one after the other, until cancelled."""
+        while True:
+            await self._added.wait()
+            while self._results:
+                pending = next(iter(self._results.values()))
+                result = new_result(pending.policy, pending.name, pending.occurrence, pending.done)
+                try:
+                    await client.create(result)
+                except AlreadyExists:
+                    pass
+                except (Unreachable, Unavailable) as error:
+                    log.info("Result %s is created later: %s", pending.key, error)
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+                except ClientError as error:
+                    log.warning("Result %s cannot be created: %s", pending.key, error)
+                del self._results[pending.key]
+            self._added.clear()
+            self._created.set()

@@ -1,0 +1,167 @@
+"""What a hook answers before any reconciler has run, and the results that it leaves behind."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from capelin.api import Unstructured
+from capelin.client import Client, ClientError, Config, ConfigError, Unreachable
+from capelin.testing.fake_client import FakeClient
+from capelin.testing.waiting import until
+from capelin_lifecycle.actions import DONE_ANNOTATION
+from capelin_lifecycle.api import LifecycleResult, Policy
+from capelin_lifecycle.decide import Answer
+from capelin_lifecycle.engine import Engine
+from capelin_lifecycle.extension import answer_for
+from capelin_lifecycle.occurrence import occurrence_of, result_name
+from capelin_lifecycle.pending import PendingResult, PendingResults, new_result
+from capelin_lifecycle.selection import KnownPolicy
+
+from .factories import known, occurrence, policy
+
+HOOK = "BeforeClusterUpgrade"
+
+
+def rules(expression: str) -> dict[str, Any]:
+    return {"validate": {"rules": [{"expression": expression, "message": "a team"}]}}
+
+
+HAS_TEAM = rules("has(object.metadata.labels) && 'team' in object.metadata.labels")
+
+
+class Replica:
+    """An engine that knows policies and results, and has no connection to an API server."""
+
+    def __init__(self, *policies: Policy) -> None:
+        def unreadable() -> Config:
+            raise ConfigError("no credentials")
+
+        self.engine = Engine(unreadable)
+        self.engine.store._synced.update({"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"})
+        for made in policies:
+            self.engine.store._policy_changed(made, gone=False)
+
+    async def asked(self, **labels: str) -> Answer:
+        return await answer_for(self.engine, HOOK, request(**labels), blocks=True)
+
+    def sees(self, result: LifecycleResult) -> None:
+        self.engine.store._result_changed(result, gone=False)
+
+    @property
+    def left_behind(self) -> dict[str, str | None]:
+        """The policies whose results are to be created, and what they say is done."""
+        return {
+            result.policy.name: result.done for result in self.engine._pending._results.values()
+        }
+
+
+def request(**labels: str) -> Any:
+    metadata: Unstructured = {"name": "demo", "namespace": "team", "uid": "uid-of-demo"}
+    if labels:
+        metadata["labels"] = labels
+    return SimpleNamespace(
+        cluster_json={"metadata": metadata, "spec": {"topology": {"version": "v1.34.4"}}},
+        from_kubernetes_version="v1.33.13",
+        to_kubernetes_version="v1.34.4",
+    )
+
+
+async def test_rules_are_decided_without_a_request() -> None:
+    replica = Replica(policy(action=HAS_TEAM))
+    assert await replica.asked() == Answer(5, "policy p: a team")
+    assert replica.left_behind == {"p": None}
+    replica = Replica(policy(action=HAS_TEAM))
+    assert await replica.asked(team="red") == Answer()
+    assert replica.left_behind == {"p": ""}
+
+
+async def test_an_approval_is_waited_for_without_a_request() -> None:
+    answer = await Replica(policy()).asked()
+    assert answer.message.startswith("policy p: waits for approval by alice")
+    assert answer.retry_seconds == 5
+
+
+async def test_another_replica_answers_as_the_hook_that_found_it_done() -> None:
+    made = policy(action=HAS_TEAM)
+    upgrade, policy_of = occurrence_of(HOOK, request()), KnownPolicy.of(made)
+    replica = Replica(made)
+    replica.sees(new_result(policy_of, result_name(made.uid, upgrade), upgrade, done=""))
+    assert await replica.asked() == Answer()
+    assert replica.left_behind == {}
+
+
+async def test_a_greater_order_starts_when_the_smaller_one_is_done() -> None:
+    first, second = policy("first", action=HAS_TEAM), policy("second", order=1, action=HAS_TEAM)
+    replica = Replica(first, second)
+    answer = await replica.asked()
+    assert answer.message == "policy first: a team; policy second has started"
+    assert replica.left_behind == {"first": None, "second": None}
+    replica = Replica(first, second)
+    assert await replica.asked(team="red") == Answer()
+    assert replica.left_behind == {"first": "", "second": ""}
+
+
+async def test_a_result_that_waits_keeps_a_greater_order_waiting() -> None:
+    first, second = policy("first"), policy("second", order=1, action=rules("true"))
+    replica = Replica(first, second)
+    upgrade = occurrence_of(HOOK, request())
+    result = new_result(KnownPolicy.of(first), result_name(first.uid, upgrade), upgrade)
+    status = {"phase": "Waiting", "message": "no", "since": "2026-01-01T00:00:00Z"}
+    replica.sees(LifecycleResult.read({**result.dump(), "status": status}))
+    assert (await replica.asked()).message == "policy first: no; policy second has started"
+    assert replica.left_behind == {"second": None}
+
+
+async def test_work_has_its_result_before_the_answer() -> None:
+    pods = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+    job = {"job": {"template": {"template": {"spec": pods}}}}
+    replica = Replica(policy("work", action=job), policy("rules", action=HAS_TEAM))
+    with pytest.raises(ClientError, match="no connection"):
+        await replica.asked()
+    assert replica.left_behind == {}
+
+
+def result_of(name: str, done: str | None = None) -> PendingResult:
+    return PendingResult(known(name), name, occurrence(), done)
+
+
+async def test_results_are_created_behind_the_answers() -> None:
+    client, pending = FakeClient(LifecycleResult), PendingResults()
+    await client.create(new_result(known("b"), "b", occurrence()))
+    working = asyncio.create_task(pending.create(client))
+    for name in "aabc":
+        pending.add(result_of(name, done="fine"))
+    await pending.all_created()
+    created = [request for request in client.requests if request.method == "POST"]
+    assert len(created) == 4
+    results = (await client.list(LifecycleResult)).items
+    done = {result.name: result.metadata.annotations.get(DONE_ANNOTATION) for result in results}
+    assert done == {"a": "fine", "b": None, "c": "fine"}
+    working.cancel()
+
+
+async def test_a_result_is_created_when_the_api_server_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("capelin_lifecycle.pending._RETRY_SECONDS", 0.01)
+    client, pending = FakeClient(LifecycleResult), PendingResults()
+
+    class Flaky(Client):
+        async def create(self, *arguments: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await client.create(*arguments, **options)
+
+    failures: list[ClientError] = [Unreachable("no answer"), Unreachable("no answer")]
+    working = asyncio.create_task(pending.create(Flaky(client.config)))
+    pending.add(result_of("a"))
+    await pending.all_created()
+    assert [found.name for found in (await client.list(LifecycleResult)).items] == ["a"]
+    # What the API server refuses is not tried again, and keeps nothing else from being created.
+    failures.append(ClientError("refused"))
+    pending.add(result_of("b"))
+    pending.add(result_of("c"))
+    await until(lambda: not pending._results)
+    assert [found.name for found in (await client.list(LifecycleResult)).items] == ["a", "c"]
+    working.cancel()
