@@ -142,6 +142,8 @@ class Terminal:
         console = Console(record=True, file=io.StringIO(), width=width + 1)
         console.print(Text(f"$ {command}", "bold"))
         console.print(text)
+        # The last line would be cut at its foot.
+        console.print()
         self.pictures.mkdir(parents=True, exist_ok=True)
         picture = _FONTS.sub("", console.export_svg(title=command))
         picture = _VIEW_BOX.sub(_with_width, picture, count=1)
