@@ -19,12 +19,9 @@ from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider as control_plane
 from capelin_infra.release.charts import aggregated_roles
 from capelin_infra.waiting import wait_until_ready
-from capelin_lifecycle.api import LifecyclePolicy
-from capelin_lifecycle.provider import provider as lifecycle
 from capelin_machine_pool.provider import provider as machine_pool
 
 from .homes import Home
-from .lifecycle_stories import Stories
 from .repositories import ROOT
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,30 +40,6 @@ rules:
 """
 
 
-POLICIES: Final = """
-apiVersion: runtime.capelin.cluster.x-k8s.io/v1alpha1
-kind: ClusterLifecyclePolicy
-metadata: {name: everywhere}
-spec:
-  hook: BeforeClusterDelete
-  action: {validate: {rules: [{expression: object.metadata.name == 'demo', message: not demo}]}}
----
-apiVersion: runtime.capelin.cluster.x-k8s.io/v1alpha1
-kind: LifecyclePolicy
-metadata: {name: here, namespace: default}
-spec:
-  hook: BeforeClusterDelete
-  action: {approval: {approvers: [nobody]}}
----
-apiVersion: runtime.capelin.cluster.x-k8s.io/v1alpha1
-kind: LifecyclePolicy
-metadata: {name: service, namespace: default}
-spec:
-  hook: BeforeClusterCreate
-  action: {http: {url: "https://127.0.0.1:1", token: {name: service, key: token}}}
-"""
-
-
 def is_exempt(use: Use) -> bool:
     """What is allowed for a reason that this test cannot bring about."""
     group, resource, verb = use
@@ -75,8 +48,8 @@ def is_exempt(use: Use) -> bool:
         (resource.endswith("/finalizers") and verb == "update")
         # That nothing had to be told about is no fault.
         or resource == "events"
-        # The backend `Pods` and the Jobs of policies need a cluster with nodes.
-        or group in {"apps", "batch", "policy", "networking.k8s.io", "storage.k8s.io"}
+        # The backend `Pods` needs a cluster with nodes.
+        or group in {"apps", "policy", "networking.k8s.io", "storage.k8s.io"}
         or (group == "" and (resource != "secrets" or verb == "delete"))
         # A pool deletes a machine itself only while core has made no Machine of it.
         or (resource, verb) == ("capelinmachines", "delete")
@@ -119,7 +92,7 @@ async def audited(tmp_path: Path) -> AsyncGenerator[tuple[ApiServer, Path]]:
 async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: Home) -> None:
     server, log = audited
     there = ("--target", "existing", "--kubeconfig", str(server.kubeconfig))
-    ended = await home.capelin("up", *there, "--workers", "2", "--with", "lifecycle")
+    ended = await home.capelin("up", *there, "--workers", "2")
     assert ended.code == 0, ended.err
     variables = {
         "CLUSTER_NAME": "machines",
@@ -130,7 +103,7 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
     text = (ROOT / "clusterctl" / "cluster-template-machines.yaml").read_text()
     async with Client(Config.from_kubeconfig(server.kubeconfig)) as client:
         await client.apply(Namespace.of("machines"))
-        for manifest in (*render_template(text, variables), *render_template(POLICIES, {})):
+        for manifest in render_template(text, variables):
             await client.apply(manifest)
         progress: list[str] = []
         await wait_until_ready(client, "machines", "machines", 300, progress.append)
@@ -139,12 +112,8 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
         await client.patch(
             MachineDeployment, "machines-workers", "machines", {"spec": {"replicas": 0}}
         )
-        stories = Stories(client, "default")
-        await stories.are_called("BeforeClusterDelete")
         for name, namespace in (("demo", "default"), ("machines", "machines")):
             await client.delete(Cluster, name, namespace)
-        await stories.says("demo", "policy here: waits")
-        await client.delete(LifecyclePolicy, "here", "default")
 
         async def gone() -> bool:
             return not (await client.list(Cluster)).items
@@ -152,7 +121,7 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
         await until(gone)
     unused = {
         (provider.label, use)
-        for provider in (control_plane(), machine_pool(), lifecycle())
+        for provider in (control_plane(), machine_pool())
         for use in {*allowed([*provider.rules])} - {*used(log, provider.namespace)}
         if not is_exempt(use)
     }
