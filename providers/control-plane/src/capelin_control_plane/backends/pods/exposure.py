@@ -23,16 +23,23 @@ def service_port(desired: ControlPlane) -> int:
 
 def api_server_service(desired: ControlPlane, names: Names) -> Unstructured:
     """The Service of the API servers. It sends nothing to those that are not ready."""
-    exposure = desired.pods.exposure
     port: dict[str, Any] = {
         "name": "https",
         "port": service_port(desired),
         "targetPort": API_SERVER_PORT,
         "protocol": "TCP",
     }
-    if exposure.type == "NodePort" and desired.port in _NODE_PORTS:
+    if desired.pods.exposure.type == "NodePort" and desired.port in _NODE_PORTS:
         # The endpoint is in every machine's kubeconfig: a new Service has the same port.
         port["nodePort"] = desired.port
+    return exposed_service(desired, names, names.of_component("kube-apiserver"), port)
+
+
+def exposed_service(
+    desired: ControlPlane, names: Names, name: str, port: Unstructured
+) -> Unstructured:
+    """A Service of the pods of the API servers, exposed as the control plane says."""
+    exposure = desired.pods.exposure
     spec: dict[str, Any] = {
         "type": exposure.type,
         "selector": names.labels("kube-apiserver"),
@@ -44,7 +51,7 @@ def api_server_service(desired: ControlPlane, names: Names) -> Unstructured:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": names.of_component("kube-apiserver"),
+            "name": name,
             "namespace": names.namespace,
             "annotations": dict(exposure.annotations),
         },

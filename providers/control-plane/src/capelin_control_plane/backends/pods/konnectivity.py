@@ -5,6 +5,7 @@ from typing import Any
 
 from capelin.api import Unstructured
 
+from capelin_control_plane.backends.pods.exposure import exposed_service
 from capelin_control_plane.backends.pods.names import Names
 from capelin_control_plane.backends.pods.pki_secret import FILES, PKI_FOLDER
 from capelin_control_plane.component_files import ComponentFiles
@@ -30,27 +31,10 @@ def agents_service(desired: ControlPlane, names: Names) -> Unstructured:
 
     An API server that needs a webhook or an aggregated API to be ready needs its agents first.
     """
-    exposure = desired.pods.exposure
-    spec: dict[str, Any] = {
-        "type": exposure.type,
-        "selector": names.labels("kube-apiserver"),
-        "ports": [
-            {"name": "agents", "port": AGENT_PORT, "targetPort": AGENT_PORT, "protocol": "TCP"}
-        ],
-        "publishNotReadyAddresses": True,
-    }
-    if exposure.load_balancer_class is not None:
-        spec["loadBalancerClass"] = exposure.load_balancer_class
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": names.konnectivity,
-            "namespace": names.namespace,
-            "annotations": dict(exposure.annotations),
-        },
-        "spec": spec,
-    }
+    port = {"name": "agents", "port": AGENT_PORT, "targetPort": AGENT_PORT, "protocol": "TCP"}
+    service = exposed_service(desired, names, names.konnectivity, port)
+    service["spec"]["publishNotReadyAddresses"] = True
+    return service
 
 
 def with_server(
