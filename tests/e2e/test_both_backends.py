@@ -2,59 +2,43 @@
 
 import asyncio
 import os
-import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import Client, Config, Invalid
 from capelin.contract import PAUSED_ANNOTATION
-from capelin.controller import ObjectKey
-from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import kill_all, marked_processes
+from capelin.embedded.processes import kill_all
 from capelin.testing.load import Load
-from capelin.testing.managers import running
 from capelin.testing.waiting import until
-from capelin_control_plane.api import BackendName, CapelinControlPlane
-from capelin_control_plane.backends import Backend
-from capelin_control_plane.backends.pods import PodsBackend
-from capelin_control_plane.backends.processes import ProcessesBackend
+from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import PROGRAMS, RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
-from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
 from .conftest import VERSIONS
 from .hosted import ControlPlane, Hosted
+from .kills import Change, Kill, planned_kills
+from .under_test import ETCD_MEMBERS, UnderTest, on_pods, on_processes
 
 OLD, NEW = VERSIONS
 PAUSE_SECONDS = 0.1
+SEED = int(os.environ.get("CAPELIN_TEST_SEED", "1"))
+KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "8"))
+ANSWER_SECONDS = 2
+# As long as a campaign of faults allows: see tests/faults.
+LIE_SECONDS = 15
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@dataclass(frozen=True)
-class UnderTest:
-    """A control plane that is not made yet, and what only its backend knows."""
-
-    control_plane: ControlPlane
-    provider: Callable[[], AbstractAsyncContextManager[object]]
-    """Runs the provider for as long as a block lasts."""
-    programs: Callable[[], Awaitable[Mapping[str, str]]]
-    """Everything that runs, by its name: something that is another's after a restart."""
-    kill: Callable[[str], Awaitable[None]]
-    """Kills the programs of a component."""
-    left: Callable[[], list[str]]
-    """What is left of it."""
-
-    async def runs_as_wanted(self) -> bool:
-        return (
-            await self.control_plane.is_settled() and not await self.control_plane.is_remediating()
-        )
 
 
 @pytest.fixture(params=["Processes", "Pods"])
@@ -78,68 +62,6 @@ async def under_test(
         yield on_processes(client, config, namespace, state)
         for folder in state.iterdir() if state.exists() else ():
             await kill_all(folder / "run")
-
-
-def on_processes(client: Client, config: Config, namespace: str, state: Path) -> UnderTest:
-    def processes() -> dict[str, int]:
-        folders = state.glob("*/run")
-        return {one.name: one.identity.pid for run in folders for one in marked_processes(run)}
-
-    async def programs() -> Mapping[str, str]:
-        return {name: str(pid) for name, pid in processes().items()}
-
-    async def kill(component: str) -> None:
-        for name, pid in processes().items():
-            if name.startswith(component):
-                os.kill(pid, signal.SIGKILL)
-
-    reconcilers: list[CapelinControlPlaneReconciler] = []
-
-    def wake(key: ObjectKey) -> None:
-        reconcilers[-1].wake(key)
-
-    # Its locks end with the process of the provider, which is the test's own.
-    backends: dict[BackendName, Backend] = {"Processes": ProcessesBackend(state, Binaries(), wake)}
-
-    def running_provider() -> AbstractAsyncContextManager[object]:
-        reconcilers.append(CapelinControlPlaneReconciler(backends))
-        return running(reconcilers[-1], config=config, namespace=namespace)
-
-    return UnderTest(
-        ControlPlane(client, namespace, "one", "Processes"),
-        running_provider,
-        programs,
-        kill,
-        left=lambda: [*map(str, state.iterdir()), *processes()],
-    )
-
-
-def on_pods(hosted: Hosted) -> UnderTest:
-    kind, namespace = hosted.kind, hosted.namespace
-    config = Config.from_kubeconfig(kind.kubeconfig)
-
-    async def programs() -> Mapping[str, str]:
-        return {
-            pod.name: f"{pod.uid} {pod.status.container_statuses[0].restart_count}"
-            for pod in await hosted.pods()
-            if pod.status.container_statuses
-        }
-
-    async def kill(component: str) -> None:
-        await asyncio.to_thread(kind.kill_container, component, namespace)
-
-    def running_provider() -> AbstractAsyncContextManager[object]:
-        reconciler = CapelinControlPlaneReconciler({"Pods": PodsBackend(Client(config))})
-        return running(reconciler, config=config, namespace=namespace)
-
-    selector = "--selector=app.kubernetes.io/managed-by=capelin-control-plane"
-    listed = "all,secret,configmap,pdb,netpol,pvc"
-
-    def left() -> list[str]:
-        arguments = ("get", listed, selector, "--output=name", f"--namespace={namespace}")
-        return kind.kubectl(*arguments).split()
-
-    return UnderTest(hosted, running_provider, programs, kill, left)
 
 
 async def test_the_life_of_a_control_plane(under_test: UnderTest) -> None:
@@ -186,7 +108,9 @@ async def test_what_is_killed_is_started_again(under_test: UnderTest) -> None:
             await workload.create(ConfigMap.of("kept", "default"))
         for component in PROGRAMS:
             before = await under_test.programs()
-            await under_test.kill(component)
+            for name in before:
+                if component in name:
+                    assert await under_test.kill(name)
 
             async def is_another(before: Mapping[str, str] = before) -> bool:
                 now = await under_test.programs()
@@ -197,6 +121,143 @@ async def test_what_is_killed_is_started_again(under_test: UnderTest) -> None:
         async with mine.workload() as workload:
             await workload.get(ConfigMap, "kept", "default")
         await mine.delete_all()
+
+
+@dataclass
+class Provider:
+    """The provider, which stops and starts again."""
+
+    run: Callable[[], AbstractAsyncContextManager[object]]
+    is_running: bool = False
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def start(self) -> None:
+        await self._stack.enter_async_context(self.run())
+        self.is_running = True
+
+    async def stop(self) -> None:
+        self.is_running = False
+        await self._stack.aclose()
+
+
+async def test_no_seeded_kill_loses_a_write_or_leaves_anything_behind(
+    under_test: UnderTest, record_property: Callable[[str, object], None]
+) -> None:
+    mine = under_test.control_plane
+    provider = Provider(under_test.provider)
+    kills = planned_kills(SEED, KILLS)
+    await provider.start()
+    try:
+        await mine.create(OLD, etcd={"replicas": ETCD_MEMBERS})
+        await until(under_test.problems, lambda found: not found, within=240)
+        kubeconfig = await mine.kubeconfig()
+        config = Config.from_kubeconfig(kubeconfig)
+        load = Load(config, pause=PAUSE_SECONDS)
+        async with beside(load.run()), lies_of(mine, config, provider) as lies:
+            for number, kill in enumerate(kills):
+                with told(kills[: number + 1]):
+                    began = monotonic()
+                    await carry_out(kill, under_test, provider)
+                    await until(under_test.problems, lambda found: not found, within=240)
+                    record_property(f"seconds: {kill}", round(monotonic() - began, 1))
+                    answered = len(load.written)
+                    await until(lambda answered=answered: len(load.written) > answered)
+                    written = set(load.written)
+                    async with mine.workload() as workload:
+                        kept = (await workload.list(ConfigMap, "default")).items
+                    assert written - {found.name for found in kept} == set()
+                    assert await mine.kubeconfig() == kubeconfig
+                    assert lies == []
+        record_property("requests", load.sent)
+        record_property("requests that failed", len(load.failed))
+        with told(kills):
+            await mine.client.delete(CapelinControlPlane, mine.name, mine.namespace)
+            await until(mine.is_gone, within=180)
+            await until(under_test.left, lambda left: not left, within=60)
+    finally:
+        await provider.stop()
+
+
+async def carry_out(kill: Kill, under_test: UnderTest, provider: Provider) -> None:
+    changes: Mapping[Change, Mapping[str, Any]] = {
+        "next version": {"version": NEW},
+        "another API server": {"replicas": 2},
+        "an API server less": {"replicas": 1},
+        "rollout": {"rollout": {"after": datetime.now(UTC).isoformat()}},
+    }
+    if kill.change is not None:
+        await under_test.control_plane.change(**changes[kill.change])
+    await asyncio.sleep(kill.seconds)
+    if kill.stops_provider:
+        await provider.stop()
+    before = await under_test.programs()
+    name = kill.component and await under_test.kill_any(kill.component, kill.instance)
+    if kill.stops_provider:
+        await provider.start()
+    if name:
+
+        async def is_another() -> bool:
+            return (await under_test.programs()).get(name) != before.get(name)
+
+        await until(is_another)
+
+
+@contextmanager
+def told(kills: Sequence[Kill]) -> Generator[None]:
+    """Say with a failure what led to it, and how to have it again."""
+    try:
+        yield
+    except AssertionError as error:
+        done = "\n".join(map(str, kills))
+        error.add_note(f"CAPELIN_TEST_SEED={SEED} CAPELIN_TEST_KILLS={KILLS}, until then:\n{done}")
+        raise
+
+
+@asynccontextmanager
+async def beside(work: Awaitable[None]) -> AsyncGenerator[None]:
+    """Let work go on for as long as a block lasts."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+        # It has ended by itself only if it failed.
+        assert not task.done() or task.exception() is None
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def lies_of(
+    mine: ControlPlane, config: Config, provider: Provider
+) -> AsyncGenerator[list[str]]:
+    """Note whenever it is called available for long while it does not answer.
+
+    Nobody corrects a condition while the provider is away.
+    """
+    lies: list[str] = []
+
+    async def answers() -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                path = "/api/v1/namespaces/default"
+                return (await Load(config).exchange("GET", path, None)).status < 500
+        except (OSError, EOFError):
+            return False
+
+    async def look() -> None:
+        since: float | None = None
+        while True:
+            await asyncio.sleep(1)
+            is_available = (await mine.conditions())["Available"] == "True"
+            if not provider.is_running or not is_available or await answers():
+                since = None
+            elif since is None:
+                since = monotonic()
+            elif monotonic() - since > LIE_SECONDS:
+                lies.append(f"Available for {LIE_SECONDS} s while nothing answered")
+
+    async with beside(look()):
+        yield lies
 
 
 async def test_what_cannot_be_run_is_said_and_changes_nothing(under_test: UnderTest) -> None:

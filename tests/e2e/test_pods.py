@@ -21,6 +21,8 @@ from .conftest import VERSIONS
 from .hosted import Hosted, is_ready, under_load
 
 OLD, NEW = VERSIONS
+# When five API servers end under it. Two runs out of four had one.
+MOST_CLOSED = 3
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -53,6 +55,7 @@ async def test_no_request_fails_while_it_is_upgraded_scaled_renewed_and_rolled_o
     assert clients.failed() == []
     for name, count in clients.counts().items():
         record_property(name, count)
+    assert len(clients.closed()) <= MOST_CLOSED, clients.closed()
 
 
 def moment() -> str:

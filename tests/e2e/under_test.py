@@ -1,0 +1,161 @@
+"""A control plane under test, and what only its backend knows."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from capelin.client import Client, Config
+from capelin.controller import ObjectKey
+from capelin.embedded.binaries import Binaries
+from capelin.embedded.processes import marked_processes
+from capelin.testing.managers import running
+from capelin.testing.waiting import until
+from capelin_control_plane.api import BackendName
+from capelin_control_plane.backends import Backend
+from capelin_control_plane.backends.pods import PodsBackend
+from capelin_control_plane.backends.processes import ProcessesBackend
+from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
+
+from .hosted import ControlPlane, Hosted
+
+ETCD_MEMBERS = 3
+"""Of those whose components are counted."""
+
+
+@dataclass(frozen=True)
+class UnderTest:
+    """A control plane that is not made yet, and what only its backend knows."""
+
+    control_plane: ControlPlane
+    provider: Callable[[], AbstractAsyncContextManager[object]]
+    """Runs the provider for as long as a block lasts."""
+    programs: Callable[[], Awaitable[Mapping[str, str]]]
+    """Everything that runs, by its name: something that is another's after a restart."""
+    kill: Callable[[str], Awaitable[bool]]
+    """Kills a program by its name, if it runs."""
+    components: Callable[[], Awaitable[Counter[str]]]
+    """How many programs of each component run, whether anybody knows them or not."""
+    expected: Callable[[int], Mapping[str, int]]
+    """How many there are to be, by the number of API servers."""
+    left: Callable[[], list[str]]
+    """What is left of it."""
+
+    async def runs_as_wanted(self) -> bool:
+        return (
+            await self.control_plane.is_settled() and not await self.control_plane.is_remediating()
+        )
+
+    async def kill_any(self, component: str, index: int) -> str:
+        """Kill one of a component's programs, and return its name."""
+
+        async def killed() -> str | None:
+            names = sorted(name for name in await self.programs() if component in name)
+            if not names:
+                return None
+            name = names[index % len(names)]
+            return name if await self.kill(name) else None
+
+        return await until(killed)
+
+    async def problems(self) -> list[str]:
+        """What is not as its spec says, also of what runs."""
+        found = await self.control_plane.unsettled()
+        if await self.control_plane.is_remediating():
+            found.append("it is remediating")
+        expected = self.expected((await self.control_plane.get()).spec.replicas)
+        if (now := await self.components()) != expected:
+            found.append(f"{dict(now)} run, to be {dict(expected)}")
+        return found
+
+
+def on_processes(client: Client, config: Config, namespace: str, state: Path) -> UnderTest:
+    def marked() -> list[tuple[str, int]]:
+        folders = state.glob("*/run")
+        return [(one.name, one.identity.pid) for run in folders for one in marked_processes(run)]
+
+    def processes() -> dict[str, int]:
+        return dict(marked())
+
+    async def programs() -> Mapping[str, str]:
+        return {name: str(pid) for name, pid in processes().items()}
+
+    async def kill(name: str) -> bool:
+        with suppress(KeyError, ProcessLookupError):
+            os.kill(processes()[name], signal.SIGKILL)
+            return True
+        return False
+
+    async def components() -> Counter[str]:
+        return Counter(name.rpartition("-")[0] for name, _ in marked())
+
+    def expected(replicas: int) -> Mapping[str, int]:
+        controllers = {"kube-controller-manager": 1, "kube-scheduler": 1, "relay": 1}
+        return {"etcd": ETCD_MEMBERS, "kube-apiserver": replicas, **controllers}
+
+    reconcilers: list[CapelinControlPlaneReconciler] = []
+
+    def wake(key: ObjectKey) -> None:
+        reconcilers[-1].wake(key)
+
+    # Its locks end with the process of the provider, which is the test's own.
+    backends: dict[BackendName, Backend] = {"Processes": ProcessesBackend(state, Binaries(), wake)}
+
+    def running_provider() -> AbstractAsyncContextManager[object]:
+        reconcilers.append(CapelinControlPlaneReconciler(backends))
+        return running(reconcilers[-1], config=config, namespace=namespace)
+
+    return UnderTest(
+        ControlPlane(client, namespace, "one", "Processes"),
+        running_provider,
+        programs,
+        kill,
+        components,
+        expected,
+        left=lambda: [*map(str, state.iterdir()), *processes()],
+    )
+
+
+def on_pods(hosted: Hosted) -> UnderTest:
+    kind, namespace = hosted.kind, hosted.namespace
+    config = Config.from_kubeconfig(kind.kubeconfig)
+
+    async def programs() -> Mapping[str, str]:
+        return {
+            pod.name: f"{pod.uid} {pod.status.container_statuses[0].restart_count}"
+            for pod in await hosted.pods()
+            if pod.status.container_statuses
+        }
+
+    async def kill(name: str) -> bool:
+        labels = {"io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.name": name}
+        selected = (f"--label={label}={value}" for label, value in labels.items())
+        listed = await asyncio.to_thread(kind.on_node, "crictl", "ps", *selected, "--quiet")
+        for container in listed.split():
+            await asyncio.to_thread(kind.on_node, "crictl", "stop", "--timeout=0", container)
+        return bool(listed.split())
+
+    async def components() -> Counter[str]:
+        pods = await hosted.pods()
+        return Counter(pod.metadata.labels["app.kubernetes.io/component"] for pod in pods)
+
+    def expected(replicas: int) -> Mapping[str, int]:
+        controllers = dict.fromkeys(("kube-controller-manager", "kube-scheduler"), min(replicas, 2))
+        return {"etcd": ETCD_MEMBERS, "kube-apiserver": replicas, **controllers}
+
+    def running_provider() -> AbstractAsyncContextManager[object]:
+        reconciler = CapelinControlPlaneReconciler({"Pods": PodsBackend(Client(config))})
+        return running(reconciler, config=config, namespace=namespace)
+
+    selector = "--selector=app.kubernetes.io/managed-by=capelin-control-plane"
+    listed = "all,secret,configmap,pdb,netpol,pvc"
+
+    def left() -> list[str]:
+        arguments = ("get", listed, selector, "--output=name", f"--namespace={namespace}")
+        return kind.kubectl(*arguments).split()
+
+    return UnderTest(hosted, running_provider, programs, kill, components, expected, left)
