@@ -99,9 +99,10 @@ def tests(session: nox.Session, package: str) -> None:
 
 @nox.session
 def shared(session: nox.Session) -> None:
-    """The examples, and that the documents' links and index are right."""
+    """The examples, the documents' links and index, and what of `e2e` needs no cluster."""
     install(session)
-    pytest(session, "-n2", "-m", "not integration", "examples", "tests/docs")
+    paths = ("examples", "tests/docs", "tests/e2e/test_cloud_config.py")
+    pytest(session, "-n2", "-m", "not integration", *paths)
 
 
 @nox.session

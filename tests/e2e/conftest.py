@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from .kind_cluster import KindCluster, kind_cluster, missing
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 VERSIONS = (TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1])
 """An older version, and a newer one to upgrade to."""
+_WITHOUT_CLUSTER = ("test_cloud_config.py", "test_helpers.py")
 ETCD_IMAGE = "registry.k8s.io/etcd:3.6.5-0"
 
 
@@ -28,8 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if Path(__file__).parent in item.path.parents]
     if here and (why := missing()):
         for item in here:
-            # Of what runs on both backends, or on none.
-            if "[Processes]" not in item.nodeid and item.path.name != "test_helpers.py":
+            if "[Processes]" not in item.nodeid and item.path.name not in _WITHOUT_CLUSTER:
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
@@ -43,6 +44,15 @@ def kind(tmp_path_factory: pytest.TempPathFactory) -> Generator[KindCluster]:
 
 
 async def _prepared(cluster: KindCluster, folder: Path) -> None:
+    await load_programs(cluster, folder)
+    async with Client(Config.from_kubeconfig(cluster.kubeconfig), manager="e2e") as client:
+        ours = provider()
+        for manifest in (*await cluster_api_crds(*kinds_in(ours.rules)), *ours.crds):
+            await client.apply(manifest)
+
+
+async def load_programs(cluster: KindCluster, folder: Path) -> None:
+    """Have what control planes run, in both versions, as images of a cluster."""
     programs = {
         f"registry.k8s.io/{program}:{version}": f"{program}@{version}"
         for version in VERSIONS
@@ -52,15 +62,26 @@ async def _prepared(cluster: KindCluster, folder: Path) -> None:
     for image, program in programs.items():
         if not cluster.has_image(image):
             cluster.load_program(image, await Binaries().path(program), folder)
-    async with Client(Config.from_kubeconfig(cluster.kubeconfig), manager="e2e") as client:
-        ours = provider()
-        for manifest in (*await cluster_api_crds(*kinds_in(ours.rules)), *ours.crds):
-            await client.apply(manifest)
 
 
 @pytest.fixture
 async def unmanaged(kind: KindCluster) -> AsyncGenerator[Hosted]:
     """A control plane that is not made yet, in a namespace of its own, without a provider."""
+    async with namespace_in(kind) as hosted:
+        yield hosted
+
+
+@pytest.fixture
+async def hosted(unmanaged: Hosted) -> AsyncGenerator[Hosted]:
+    """A control plane that is not made yet, and the provider that will."""
+    async with provider_for(unmanaged):
+        yield unmanaged
+        await unmanaged.delete_all()
+
+
+@asynccontextmanager
+async def namespace_in(kind: KindCluster) -> AsyncGenerator[Hosted]:
+    """A namespace for a control plane, which is not made yet."""
     namespace = f"e2e-{uuid4().hex[:8]}"
     async with Client(Config.from_kubeconfig(kind.kubeconfig), manager="e2e") as client:
         await client.create(Namespace.of(namespace))
@@ -68,11 +89,10 @@ async def unmanaged(kind: KindCluster) -> AsyncGenerator[Hosted]:
         await client.delete(Namespace, namespace)
 
 
-@pytest.fixture
-async def hosted(unmanaged: Hosted) -> AsyncGenerator[Hosted]:
-    """A control plane that is not made yet, and the provider that will."""
-    config = Config.from_kubeconfig(unmanaged.kind.kubeconfig)
+@asynccontextmanager
+async def provider_for(hosted: Hosted) -> AsyncGenerator[None]:
+    """The provider, in this process and for one namespace."""
+    config = Config.from_kubeconfig(hosted.kind.kubeconfig)
     reconciler = CapelinControlPlaneReconciler({"Pods": PodsBackend(Client(config))})
-    async with running(reconciler, config=config, namespace=unmanaged.namespace):
-        yield unmanaged
-        await unmanaged.delete_all()
+    async with running(reconciler, config=config, namespace=hosted.namespace):
+        yield

@@ -2,9 +2,10 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Self, cast
 from uuid import uuid4
@@ -20,7 +21,7 @@ from capelin_control_plane.api import BackendName, CapelinControlPlane
 
 from tests.faults.http2 import Http2Load
 
-from .kind_cluster import KindCluster
+from .kind_cluster import KindCluster, copy_to, run
 
 _URL = "/api/v1/namespaces/default/configmaps?number=[1-1000000]"
 _PAUSE_SECONDS = 0.1
@@ -215,12 +216,12 @@ class Http1Load(Load):
 
 @dataclass
 class Clients:
-    """Clients outside and on the node: HTTP/1.1 and HTTP/2, new and kept connections, a watch."""
+    """Clients outside and on nodes: HTTP/1.1 and HTTP/2, new and kept connections, a watch."""
 
     loads: Mapping[str, Load]
     """Outside. They write and read; the watch is expected to see what they wrote."""
     answers: Mapping[str, list[str]]
-    """On the node: what curl says of each request."""
+    """On nodes: what curl says of each request."""
     seen: set[str] = field(default_factory=set[str])
     """What the watch has seen."""
 
@@ -278,14 +279,17 @@ class Clients:
 
 
 @asynccontextmanager
-async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Clients]:
-    """Clients that use a control plane for as long as the block lasts.
+async def under_load(
+    hosted: Hosted, folder: Path, machine: str | None = None
+) -> AsyncGenerator[Clients]:
+    """Clients that use a control plane for as long as the block lasts; on a machine of its, too.
 
     In the end, whatever was acknowledged is there, and the watch has seen it.
     """
     kubeconfig = await hosted.kubeconfig()
     config = Config.from_kubeconfig(kubeconfig)
-    _write_certificates(kubeconfig, folder, hosted.kind)
+    nodes = {"on the node": hosted.kind.node} | ({"on a machine": machine} if machine else {})
+    _write_certificates(kubeconfig, folder, nodes.values())
     loads: dict[str, Load] = {
         f"outside, {protocol}, {'kept' if keeps else 'new'}": load(
             config, _PAUSE_SECONDS, keeps, f"{prefix}-{uuid4().hex[:6]}"
@@ -293,14 +297,14 @@ async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Clients]:
         for protocol, prefix, load in (("HTTP/1.1", "one", Http1Load), ("HTTP/2", "two", Http2Load))
         for keeps in (False, True)
     }
-    clients = Clients(loads, {f"on the node, {name}": [] for name in _CURL})
+    clients = Clients(loads, {f"{place}, {name}": [] for place in nodes for name in _CURL})
     tasks = [asyncio.create_task(load.run()) for load in loads.values()]
     tasks.append(asyncio.create_task(_watch(config, clients.seen)))
-    for name, options in _CURL.items():
+    for (place, node), (name, options) in product(nodes.items(), _CURL.items()):
         command = _curl(config.server.address, folder, options)
         # What an exec has started does not end with it.
-        on_node = ("docker", "exec", hosted.kind.node, "timeout", _LONGEST_LOAD, *command)
-        tasks.append(asyncio.create_task(_ask(on_node, clients.answers[f"on the node, {name}"])))
+        on_node = ("docker", "exec", node, "timeout", _LONGEST_LOAD, *command)
+        tasks.append(asyncio.create_task(_ask(on_node, clients.answers[f"{place}, {name}"])))
     try:
         await clients.go_on()
         yield clients
@@ -315,7 +319,8 @@ async def under_load(hosted: Hosted, folder: Path) -> AsyncGenerator[Clients]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        hosted.kind.on_node("sh", "-c", "pkill curl || true")
+        for node in nodes.values():
+            run("docker", "exec", node, "sh", "-c", "pkill curl || true")
 
 
 def _is_closed(failure: str) -> bool:
@@ -362,7 +367,7 @@ async def _ask(command: tuple[str, ...], lines: list[str]) -> None:
             await process.wait()
 
 
-def _write_certificates(kubeconfig: bytes, folder: Path, kind: KindCluster) -> None:
+def _write_certificates(kubeconfig: bytes, folder: Path, nodes: Collection[str]) -> None:
     document = cast("dict[str, Any]", yaml.safe_load(kubeconfig))
     user = document["users"][0]["user"]
     contents = (
@@ -370,8 +375,8 @@ def _write_certificates(kubeconfig: bytes, folder: Path, kind: KindCluster) -> N
         user["client-certificate-data"],
         user["client-key-data"],
     )
-    kind.on_node("mkdir", "-p", str(folder))
     for name, content in zip(_CERTIFICATES, contents, strict=True):
         path = folder / name
         path.write_bytes(base64.b64decode(content))
-        kind.copy_to_node(path)
+        for node in nodes:
+            copy_to(node, path)

@@ -59,7 +59,7 @@ class KindCluster:
 
     def load_archive(self, archive: Path) -> None:
         """Load images from an archive as `docker save` writes it."""
-        _run(KIND, "load", "image-archive", "--name", self.name, str(archive))
+        run(KIND, "load", "image-archive", "--name", self.name, str(archive))
 
     def tag_image(self, name: str, other: str) -> None:
         """Give an image of the node another name."""
@@ -67,7 +67,7 @@ class KindCluster:
 
     def on_node(self, *command: str, seconds: float = 60) -> str:
         """The output of a command on its node."""
-        return _run("docker", "exec", self.node, *command, seconds=seconds)
+        return run("docker", "exec", self.node, *command, seconds=seconds)
 
     def kubectl(self, *arguments: str, seconds: float = 60) -> str:
         """The output of kubectl, as the cluster's administrator."""
@@ -98,12 +98,6 @@ class KindCluster:
         ]
         return sorted(names)
 
-    def copy_to_node(self, path: Path) -> None:
-        """Copy a file to the same place on its node."""
-        # Not `docker cp`, which does not see what is mounted there.
-        write = ("docker", "exec", "--interactive", self.node, "sh", "-c", 'cat > "$0"', str(path))
-        subprocess.run(write, input=path.read_bytes(), check=True, timeout=60)
-
 
 @contextmanager
 def kind_cluster(name: str, folder: Path) -> Generator[KindCluster]:
@@ -111,25 +105,34 @@ def kind_cluster(name: str, folder: Path) -> Generator[KindCluster]:
     kubeconfig = folder / "kubeconfig"
     create = ("create", "cluster", "--name", name, "--image", IMAGE, "--wait", "120s")
     try:
-        _run(KIND, *create, "--kubeconfig", str(kubeconfig), seconds=_CREATE_SECONDS)
+        run(KIND, *create, "--kubeconfig", str(kubeconfig), seconds=_CREATE_SECONDS)
         yield KindCluster(name, kubeconfig)
     finally:
         delete(name)
+
+
+def copy_to(container: str, path: Path) -> None:
+    """Copy a file to the same place in a node or another machine."""
+    # Not `docker cp`, which does not see what is mounted there.
+    script = 'mkdir -p "$(dirname "$0")" && cat > "$0"'
+    write = ("docker", "exec", "--interactive", container, "sh", "-c", script, str(path))
+    subprocess.run(write, input=path.read_bytes(), check=True, timeout=60)
 
 
 def delete(name: str) -> None:
     """Delete a cluster, if it is there; nobody's kubeconfig is touched."""
     with TemporaryDirectory() as folder:
         none = str(Path(folder, "kubeconfig"))
-        _run(KIND, "delete", "cluster", "--name", name, "--kubeconfig", none)
+        run(KIND, "delete", "cluster", "--name", name, "--kubeconfig", none)
 
 
 def names() -> list[str]:
     """The clusters that there are."""
-    return _run(KIND, "get", "clusters").split()
+    return run(KIND, "get", "clusters").split()
 
 
-def _run(*command: str, seconds: float = 120) -> str:
+def run(*command: str, seconds: float = 120) -> str:
+    """The output of a command."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-1000:]}")
@@ -138,7 +141,7 @@ def _run(*command: str, seconds: float = 120) -> str:
 
 def _output(*command: str) -> str | None:
     try:
-        return _run(*command, seconds=20)
+        return run(*command, seconds=20)
     except (OSError, RuntimeError, subprocess.TimeoutExpired):
         return None
 

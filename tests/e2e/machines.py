@@ -1,7 +1,6 @@
 """Real kubelets: containers that are machines, join a control plane on pods, and run pods."""
 
 import asyncio
-import hashlib
 import json
 import subprocess
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -11,59 +10,87 @@ from typing import Any
 from uuid import uuid4
 
 import aiohttp
-from capelin.api.core import ConfigMap, Node, Pod, Secret
+from capelin.api.core import ConfigMap, Node, Pod
 from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
+from capelin.testing.joining import BootstrapToken, ca_cert_hash
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from .conftest import VERSIONS
 from .hosted import Hosted, is_ready
 from .kind_cluster import IMAGE, KindCluster
 
 POD_CIDR = "10.245.0.0/16"
-TOKEN_ID, TOKEN_SECRET = "shoal1", "abcdef0123456789"
 WEB_PORT = 8080
 KUBECTL = VERSIONS[-1]
-# As kind has it for its own nodes: they share the disk of their host, however full it is.
-_KUBELET = (
-    "--runtime-cgroups=/system.slice/containerd.service --cgroup-root=/kubelet"
-    " --eviction-hard=nodefs.available<0%,imagefs.available<0%,nodefs.inodesFree<0%"
-)
+KUBELET = {
+    "runtime-cgroups": "/system.slice/containerd.service",
+    "cgroup-root": "/kubelet",
+    "eviction-hard": "nodefs.available<0%,imagefs.available<0%,nodefs.inodesFree<0%",
+}
+"""Flags as kind has them for its own nodes: they share their disk, however full it is."""
+_LABEL = "capelin-e2e"
 
 
-async def docker(*arguments: str, within: float = 300) -> str:
+async def docker(*arguments: str, content: bytes | None = None, within: float = 300) -> str:
+    """What a command of docker prints, given something to read."""
     process = await asyncio.create_subprocess_exec(
-        "docker", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        "docker",
+        *arguments,
+        stdin=subprocess.DEVNULL if content is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     async with asyncio.timeout(within):
-        output, _ = await process.communicate()
+        output, _ = await process.communicate(content)
     assert process.returncode == 0, output.decode()[-3000:]
     return output.decode()
 
 
-@asynccontextmanager
-async def machines(kind: KindCluster, count: int) -> AsyncGenerator[list[str]]:
-    """Containers that are machines without a cluster, as kind runs its nodes."""
-    names = [f"{kind.name}-shoal-{index}-{uuid4().hex[:4]}" for index in range(count)]
+async def start_machine(name: str, cluster: str) -> None:
+    """Start a container that is a machine without a cluster, as kind runs its nodes.
+
+    Its network is that of the kind cluster that it is for.
+    """
     options = (
         *("--detach", "--tty", "--privileged", "--net=kind", "--cgroupns=private", "--init=false"),
         *("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"),
         *("--tmpfs=/tmp", "--tmpfs=/run", "--volume=/var", "--volume=/lib/modules:/lib/modules:ro"),
+        *(f"--label={_LABEL}={cluster}", f"--hostname={name}", f"--name={name}"),
     )
+    await docker("run", *options, IMAGE)
+    await until(lambda: runs_containers(name), within=60)
+
+
+async def remove_machine(name: str) -> None:
+    """Remove a machine, if it is there."""
+    await docker("rm", "--force", "--volumes", name)
+
+
+async def machines_for(cluster: str) -> list[str]:
+    """The machines for a kind cluster."""
+    listed = await docker(
+        "ps", "--all", f"--filter=label={_LABEL}={cluster}", "--format={{.Names}}"
+    )
+    return listed.split()
+
+
+@asynccontextmanager
+async def machines(kind: KindCluster, count: int) -> AsyncGenerator[list[str]]:
+    """Machines that belong to no cluster yet."""
+    names = [f"{kind.name}-shoal-{index}-{uuid4().hex[:4]}" for index in range(count)]
+    flags = " ".join(f"--{flag}={value}" for flag, value in KUBELET.items())
     try:
         for name in names:
-            await docker("run", *options, f"--hostname={name}", f"--name={name}", IMAGE)
-        for name in names:
-            await until(lambda name=name: runs_containers(name), within=60)
-            write = f"echo KUBELET_EXTRA_ARGS='{_KUBELET}' >/etc/default/kubelet"
+            await start_machine(name, kind.name)
+            write = f"echo KUBELET_EXTRA_ARGS='{flags}' >/etc/default/kubelet"
             await docker("exec", name, "sh", "-c", write)
         yield names
     finally:
-        await docker("rm", "--force", "--volumes", *names)
+        for name in names:
+            await remove_machine(name)
 
 
 async def runs_containers(machine: str) -> bool:
@@ -97,15 +124,21 @@ async def load_on(machine: str, archive: Path) -> None:
 
 
 async def join(hosted: Hosted, workload: Client, names: Sequence[str]) -> None:
-    """Have machines join, and wait until their nodes are ready."""
-    await workload.create(bootstrap_token())
+    """Have machines join by `kubeadm join`, and wait until their nodes are ready."""
+    token = BootstrapToken()
+    await workload.create(token.manifest)
+    await prepare_for_machines(hosted, workload)
+    await until(lambda: token.is_signed(workload))
+    command = await join_command(hosted, token)
+    await asyncio.gather(*(docker("exec", name, *command) for name in names))
+    await until(lambda: are_ready(workload, len(names)), within=240)
+
+
+async def prepare_for_machines(hosted: Hosted, workload: Client) -> None:
+    """Give a workload cluster what machines that are containers need."""
     await spare_the_kernel(hosted, workload)
     for manifest in pod_network(hosted.kind):
         await workload.apply(manifest)
-    await until(lambda: is_signed(workload))
-    command = await join_command(hosted)
-    await asyncio.gather(*(docker("exec", name, *command) for name in names))
-    await until(lambda: are_ready(workload, len(names)), within=240)
 
 
 async def spare_the_kernel(hosted: Hosted, workload: Client) -> None:
@@ -223,35 +256,13 @@ def pod_network(kind: KindCluster) -> list[Any]:
     return list(read_all_yaml(text.replace("{{ .PodSubnet }}", POD_CIDR)))
 
 
-def bootstrap_token() -> Secret:
-    return Secret.of(
-        f"bootstrap-token-{TOKEN_ID}",
-        "kube-system",
-        type="bootstrap.kubernetes.io/token",
-        data={
-            "token-id": TOKEN_ID.encode(),
-            "token-secret": TOKEN_SECRET.encode(),
-            "usage-bootstrap-authentication": b"true",
-            "usage-bootstrap-signing": b"true",
-            "auth-extra-groups": b"system:bootstrappers:kubeadm:default-node-token",
-        },
-    )
-
-
-async def is_signed(client: Client) -> bool:
-    info = await client.get(ConfigMap, "cluster-info", "kube-public")
-    return f"jws-kubeconfig-{TOKEN_ID}" in info.data
-
-
-async def join_command(hosted: Hosted) -> tuple[str, ...]:
+async def join_command(hosted: Hosted, token: BootstrapToken) -> tuple[str, ...]:
     server = Config.from_kubeconfig(await hosted.kubeconfig()).server
     assert isinstance(server.ca, bytes)
-    key = x509.load_pem_x509_certificate(server.ca).public_key()
-    encoded = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return (
         *("kubeadm", "join", server.address.removeprefix("https://")),
-        f"--token={TOKEN_ID}.{TOKEN_SECRET}",
-        f"--discovery-token-ca-cert-hash=sha256:{hashlib.sha256(encoded).hexdigest()}",
+        f"--token={token}",
+        f"--discovery-token-ca-cert-hash={ca_cert_hash(server.ca)}",
         # A container is no machine; and the only kubelet at hand is the newer version's.
         "--ignore-preflight-errors=all",
     )

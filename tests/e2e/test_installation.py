@@ -18,22 +18,16 @@ from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
-from capelin_infra.release.charts import dump_yaml
 from capelin_infra.release.components import helm
 from capelin_infra.release.our_charts import our_charts
 from capelin_infra.waiting import wait_until_ready
 
-from tests.integration.repositories import (
-    CLUSTER_API,
-    REGISTRY,
-    Repository,
-    older_charts,
-)
+from tests.integration.repositories import REGISTRY, Repository, older_charts
 
 from . import cert_manager
+from .cluster_api import INIT, WAITING, add_cluster_api, load_managers
 from .hosted import Hosted, under_load
 from .kind_cluster import KindCluster, kind_cluster
-from .manager_image import manager_image
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", "helm")]
 
@@ -45,10 +39,6 @@ KUBERNETES = os.environ.get("CAPELIN_E2E_KUBERNETES", "v1.34.4")
 CHARTS = ("capelin-control-plane", "capelin-machine-pool")
 LABELS = ("control-plane-capelin", "infrastructure-capelin")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-MANAGERS = {
-    "cluster-api-controller": "localhost/cluster-api-controller:e2e",
-    "kubeadm-bootstrap-controller": "localhost/kubeadm-bootstrap-controller:e2e",
-}
 NAME = "demo"
 """The workload cluster and its namespace."""
 
@@ -59,14 +49,8 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Ki
     if absent := [name for name in (IMAGES, cert_manager.PROGRAM) if name not in os.environ]:
         pytest.skip(f"the environment has no {' and no '.join(absent)}")
     folder = tmp_path_factory.mktemp("kind")
-    programs = {
-        **{reference: await Binaries().path(name) for name, reference in MANAGERS.items()},
-        cert_manager.IMAGE: Path(os.environ[cert_manager.PROGRAM]),
-    }
     with kind_cluster(f"charts-{uuid4().hex[:6]}", folder) as made:
-        for reference, program in programs.items():
-            archive = manager_image(program, reference, folder / "manager.tar")
-            await asyncio.to_thread(made.load_archive, archive)
+        await load_managers(made, folder)
         for name in CHARTS:
             archive = archive_of(name)
             await asyncio.to_thread(made.load_archive, archive)
@@ -88,17 +72,7 @@ async def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     repository.variables.update({"CAPELIN_BACKEND": "Pods", "CAPELIN_EXPOSURE": "NodePort"})
     await repository.add_capelin(VERSION)
     await repository.add_older_capelin(OLDER)
-    await repository.add_cluster_api()
-    versions = {"cluster-api": CLUSTER_API, "bootstrap-kubeadm": CLUSTER_API}
-    repository.write_config({**versions, **dict.fromkeys(LABELS, f"v{VERSION}")})
-    repositories = repository.folder / "dist" / "clusterctl"
-    file = await asyncio.to_thread(cert_manager.use_own_image, repositories)
-    local = {"repository": "localhost", "tag": "e2e"}
-    more = {
-        "images": dict.fromkeys(versions, local),
-        "cert-manager": {"url": str(file), "version": cert_manager.VERSION, "timeout": "15m"},
-    }
-    repository.config.write_text(repository.config.read_text() + dump_yaml(more))
+    await add_cluster_api(repository, dict.fromkeys(LABELS, f"v{VERSION}"))
     return repository
 
 
@@ -121,7 +95,6 @@ async def test_charts_then_clusterctl(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    waiting = ("--wait-providers", "--wait-provider-timeout=600")
     steps = Steps(record_property)
 
     async def clusterctl(*arguments: str) -> str:
@@ -132,9 +105,7 @@ async def test_charts_then_clusterctl(
         await helm(Binaries(), *arguments, *where)
 
     async with Client(Config.from_kubeconfig(cluster.kubeconfig)) as client:
-        await clusterctl(
-            *("init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=-", *waiting)
-        )
+        await clusterctl(*INIT)
         steps.done("cert-manager and Cluster API by clusterctl init")
 
         # By Helm: the older version, a cluster, the newer version.
@@ -165,7 +136,7 @@ async def test_charts_then_clusterctl(
         await helm_in("uninstall", "capelin", "--wait")
         assert await is_available(client)
         ours = [f"--control-plane=capelin:v{OLDER}", f"--infrastructure=capelin:v{OLDER}"]
-        await clusterctl("init", *ours, *waiting)
+        await clusterctl("init", *ours, *WAITING)
         apart = [(f"{label}-system", label) for label in LABELS]
         await all_run(client, apart, OLDER)
         await is_ready(client)
@@ -174,7 +145,7 @@ async def test_charts_then_clusterctl(
         async def upgrade_by_clusterctl() -> None:
             await clusterctl(
                 *("upgrade", "apply", f"--control-plane=capelin:v{VERSION}"),
-                *(f"--infrastructure=capelin:v{VERSION}", *waiting),
+                *(f"--infrastructure=capelin:v{VERSION}", *WAITING),
             )
             await all_run(client, apart, VERSION)
 

@@ -1,14 +1,31 @@
-"""Real kubelets join a control plane on pods by plain `kubeadm join`, and outlive its upgrade."""
+"""Real kubelets join a control plane on pods, run pods, and outlive its upgrade.
 
-from collections.abc import Callable, Sequence
+They join by plain `kubeadm join`, and by bootstrap data that Cluster API's kubeadm bootstrap
+provider made.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from time import monotonic
+from uuid import uuid4
 
 import pytest
+from capelin.api.capi import Cluster, Machine, MachineDeployment
+from capelin.api.core import Node
+from capelin.client import Client, Config
+from capelin.testing.managers import running
 from capelin.testing.waiting import until
+from capelin_control_plane.provider import provider
 
-from .conftest import VERSIONS
+from tests.integration.repositories import Repository
+
+from . import cert_manager, container_machines
+from .cluster_api import INIT, add_cluster_api, load_managers
+from .conftest import VERSIONS, load_programs, namespace_in, provider_for
+from .container_machines import ContainerMachineReconciler, machine_deployment
 from .hosted import Hosted, under_load
+from .kind_cluster import KindCluster, kind_cluster
 from .machines import (
     KUBECTL,
     POD_CIDR,
@@ -18,6 +35,9 @@ from .machines import (
     docker,
     join,
     machines,
+    machines_for,
+    prepare_for_machines,
+    remove_machine,
     run_pods,
     use,
 )
@@ -27,13 +47,101 @@ NODES = 2
 CERTIFICATE = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 SIGNING = "4m"
 """How long certificates of kubelets last. They renew them after 70 to 90 % of it."""
+HEALTHY = ("Available", "NodeHealthy", "NodeReady", "Ready")
+"""What core says of a Machine that works."""
+Record = Callable[[str, object], None]
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs_programs(f"kubectl@{KUBECTL}")]
 
 
 async def test_machines_that_join_run_pods_and_outlive_an_upgrade(
-    hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
+    hosted: Hosted, tmp_path: Path, record_property: Record
 ) -> None:
+    await create(hosted)
+    async with hosted.workload() as workload, machines(hosted.kind, NODES) as names:
+        began = monotonic()
+        await join(hosted, workload, names)
+        record_property(
+            f"seconds: {NODES} machines joined and Ready", round(monotonic() - began, 1)
+        )
+        await outlive_an_upgrade(hosted, workload, names, tmp_path, record_property)
+
+
+@pytest.fixture(scope="module")
+async def with_cluster_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[KindCluster]:
+    """A kind cluster with Cluster API's core and kubeadm bootstrap provider, and our kinds."""
+    if cert_manager.PROGRAM not in os.environ:
+        pytest.skip(f"the environment has no {cert_manager.PROGRAM}")
+    folder = tmp_path_factory.mktemp("kind")
+    repository = Repository(folder / "repository")
+    with kind_cluster(f"nodes-{uuid4().hex[:6]}", folder) as cluster:
+        await load_programs(cluster, folder)
+        await load_managers(cluster, folder)
+        await add_cluster_api(repository, {})
+        await repository.clusterctl(*INIT, kubeconfig=cluster.kubeconfig)
+        config = Config.from_kubeconfig(cluster.kubeconfig)
+        async with Client(config, manager="e2e") as client:
+            ours, theirs = provider(), container_machines.provider()
+            for manifest in (*ours.crds, *ours.objects, *theirs.crds):
+                await client.apply(manifest)
+        yield cluster
+
+
+@pytest.fixture
+async def hosted_with_cluster_api(with_cluster_api: KindCluster) -> AsyncGenerator[Hosted]:
+    """A control plane that is not made yet, and the providers of it and of its machines."""
+    config = Config.from_kubeconfig(with_cluster_api.kubeconfig)
+    reconciler = ContainerMachineReconciler(with_cluster_api.name)
+    try:
+        async with (
+            namespace_in(with_cluster_api) as hosted,
+            provider_for(hosted),
+            running(reconciler, config=config, namespace=hosted.namespace),
+        ):
+            yield hosted
+            # Core deletes the workers first, as whoever deletes a Cluster has it.
+            await hosted.client.delete(Cluster, hosted.name, hosted.namespace)
+            await until(lambda: has_no_cluster(hosted), within=240)
+    finally:
+        for name in await machines_for(with_cluster_api.name):
+            await remove_machine(name)
+
+
+@pytest.mark.needs_programs("clusterctl", "helm")
+async def test_machines_with_bootstrap_data_run_pods_and_outlive_an_upgrade(
+    hosted_with_cluster_api: Hosted, tmp_path: Path, record_property: Record
+) -> None:
+    hosted, client = hosted_with_cluster_api, hosted_with_cluster_api.client
+    deployment = f"shoal-{uuid4().hex[:6]}"
+    await create(hosted)
+    async with hosted.workload() as workload:
+        await prepare_for_machines(hosted, workload)
+        began = monotonic()
+        for manifest in machine_deployment(deployment, hosted.namespace, hosted.name, OLD, NODES):
+            await client.apply(manifest)
+        await until(lambda: are_ready(workload, NODES), within=240)
+        record_property(
+            f"seconds: {NODES} Machines with bootstrap data to Ready nodes",
+            round(monotonic() - began, 1),
+        )
+        await until(lambda: unhealthy(hosted), lambda problems: not problems, within=60)
+        names = await machines_for(hosted.kind.name)
+        assert {machine.name for machine in await machines_of(hosted)} == {*names}
+        await outlive_an_upgrade(hosted, workload, names, tmp_path, record_property)
+        await until(lambda: unhealthy(hosted), lambda problems: not problems, within=60)
+        assert await machines_for(hosted.kind.name) == names
+
+        began = monotonic()
+        await client.delete(MachineDeployment, deployment, hosted.namespace)
+        await until(lambda: left(hosted, workload), lambda names: not names, within=240)
+        record_property(
+            f"seconds: {NODES} Machines deleted, and their nodes and containers",
+            round(monotonic() - began, 1),
+        )
+
+
+async def create(hosted: Hosted) -> None:
+    """Create the control plane, and wait until it has settled."""
     # Kubelets are of the newer version: nobody has an older one at hand.
     await hosted.create(
         OLD,
@@ -44,29 +152,61 @@ async def test_machines_that_join_run_pods_and_outlive_an_upgrade(
         controllerManager={"extraArgs": {"cluster-signing-duration": SIGNING}},
     )
     await hosted.settles()
-    async with hosted.workload() as workload, machines(hosted.kind, NODES) as names:
-        began = monotonic()
-        await join(hosted, workload, names)
-        record_property(
-            f"seconds: {NODES} machines joined and Ready", round(monotonic() - began, 1)
-        )
-        certificates = await certificates_of(names)
-        await run_pods(hosted, workload, names)
-        await use(hosted, workload, NODES, tmp_path)
-        before = await containers(workload)
-        async with under_load(hosted, tmp_path) as clients:
-            await hosted.change(version=NEW)
-            await hosted.settles()
-            assert clients.failed() == []
+
+
+async def outlive_an_upgrade(
+    hosted: Hosted, workload: Client, names: Sequence[str], folder: Path, record: Record
+) -> None:
+    """Run pods on machines that have joined, and use them before and after an upgrade."""
+    certificates = await certificates_of(names)
+    await run_pods(hosted, workload, names)
+    await use(hosted, workload, NODES, folder)
+    before = await containers(workload)
+    async with under_load(hosted, folder, names[0]) as clients:
+        await hosted.change(version=NEW)
+        await hosted.settles()
         assert clients.failed() == []
-        for name, count in clients.counts().items():
-            record_property(name, count)
-        await until(lambda: certificates_of(names), certificates.isdisjoint, within=300)
-        await until(lambda: are_ready(workload, NODES), within=60)
-        assert await containers(workload) == before
-        await use(hosted, workload, NODES, tmp_path)
+    assert clients.failed() == []
+    for name, count in clients.counts().items():
+        record(name, count)
+    await until(lambda: certificates_of(names), certificates.isdisjoint, within=300)
+    await until(lambda: are_ready(workload, NODES), within=60)
+    assert await containers(workload) == before
+    await use(hosted, workload, NODES, folder)
 
 
 async def certificates_of(names: Sequence[str]) -> set[str]:
     """What kubelets show API servers."""
     return {await docker("exec", name, "cat", CERTIFICATE) for name in names}
+
+
+async def has_no_cluster(hosted: Hosted) -> bool:
+    return await hosted.client.find(Cluster, hosted.name, hosted.namespace) is None
+
+
+async def machines_of(hosted: Hosted) -> list[Machine]:
+    return (await hosted.client.list(Machine, hosted.namespace)).items
+
+
+async def unhealthy(hosted: Hosted) -> list[str]:
+    """What core says of Machines that are not as they should be."""
+    problems: list[str] = []
+    for machine in await machines_of(hosted):
+        status = machine.status
+        node = status.node_ref.name if status.node_ref else None
+        if (status.phase, node) != ("Running", machine.name):
+            problems.append(f"{machine.name}: {status.phase}, node {node}")
+        states = {condition.type: condition for condition in status.conditions}
+        problems += [
+            f"{machine.name}: {name}: {states.get(name)}"
+            for name in HEALTHY
+            if name not in states or states[name].status != "True"
+        ]
+    return problems
+
+
+async def left(hosted: Hosted, workload: Client) -> list[str]:
+    """Machines, nodes and containers that are there."""
+    nodes = (await workload.list(Node)).items
+    objects = [obj.name for obj in (*await machines_of(hosted), *nodes)]
+    return [*objects, *await machines_for(hosted.kind.name)]
