@@ -43,6 +43,8 @@ from .machines import (
 )
 
 OLD, NEW = VERSIONS
+REPLICAS = 2
+"""Of API servers."""
 NODES = 2
 CERTIFICATE = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 SIGNING = "4m"
@@ -145,7 +147,7 @@ async def create(hosted: Hosted) -> None:
     # Kubelets are of the newer version: nobody has an older one at hand.
     await hosted.create(
         OLD,
-        replicas=2,
+        replicas=REPLICAS,
         etcd={"replicas": 3},
         network={"pods": {"cidrBlocks": [POD_CIDR]}},
         addons=addons(hosted.kind),
@@ -169,6 +171,8 @@ async def outlive_an_upgrade(
     assert clients.failed() == []
     for name, count in clients.counts().items():
         record(name, count)
+    # At the end of each API server: see the planned changes in docs/figures.md.
+    assert len(clients.closed()) <= REPLICAS, clients.closed()
     await until(lambda: certificates_of(names), certificates.isdisjoint, within=300)
     await until(lambda: are_ready(workload, NODES), within=60)
     assert await containers(workload) == before
