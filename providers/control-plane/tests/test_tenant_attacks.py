@@ -175,7 +175,7 @@ def test_hosts_are_taken(host: str) -> None:
             },
         ),
         ("controllerManager", {"node-monitor-grace-period": "20s", "concurrent-gc-syncs": "5"}),
-        ("scheduler", {"kube-api-qps": "100"}),
+        ("scheduler", {"kube-api-qps": "100", "leader-elect-retry-period": "10s"}),
         ("etcd", {"snapshot-count": "5000", "quota-backend-bytes": str(4 * 2**30)}),
     ],
 )

@@ -49,6 +49,7 @@ _CLIENT = {
     "kube-api-burst": _NUMBER,
     "kube-api-content-type": r"application/(json|vnd\.kubernetes\.protobuf)",
     "kube-api-qps": _DECIMAL,
+    "leader-elect-(lease-duration|renew-deadline|retry-period)": _DURATION,
 }
 _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     "etcd": {
