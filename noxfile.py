@@ -101,7 +101,8 @@ def tests(session: nox.Session, package: str) -> None:
 def shared(session: nox.Session) -> None:
     """The examples, the documents' links and index, and what of `e2e` needs no cluster."""
     install(session)
-    paths = ("examples", "tests/docs", "tests/e2e/test_cloud_config.py")
+    helpers = ("tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py")
+    paths = ("examples", "tests/docs", *helpers)
     pytest(session, "-n2", "-m", "not integration", *paths)
 
 

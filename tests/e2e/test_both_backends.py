@@ -18,7 +18,6 @@ import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import Client, Config, Invalid
 from capelin.contract import PAUSED_ANNOTATION
-from capelin.embedded.processes import kill_all
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
@@ -59,9 +58,9 @@ async def under_test(
     state = request.getfixturevalue("tmp_path") / "control-planes"
     config = Config.from_kubeconfig(request.getfixturevalue("kubeconfig"))
     async with Client(config, manager="e2e") as client:
-        yield on_processes(client, config, namespace, state)
-        for folder in state.iterdir() if state.exists() else ():
-            await kill_all(folder / "run")
+        made = on_processes(client, config, namespace, state)
+        yield made
+        await made.end()
 
 
 async def test_the_life_of_a_control_plane(under_test: UnderTest) -> None:
@@ -155,7 +154,7 @@ async def test_no_seeded_kill_loses_a_write_or_leaves_anything_behind(
         load = Load(config, pause=PAUSE_SECONDS)
         async with beside(load.run()), lies_of(mine, config, provider) as lies:
             for number, kill in enumerate(kills):
-                with told(kills[: number + 1]):
+                with history_of(kills[: number + 1]):
                     began = monotonic()
                     await carry_out(kill, under_test, provider)
                     await until(under_test.problems, lambda found: not found, within=240)
@@ -170,7 +169,7 @@ async def test_no_seeded_kill_loses_a_write_or_leaves_anything_behind(
                     assert lies == []
         record_property("requests", load.sent)
         record_property("requests that failed", len(load.failed))
-        with told(kills):
+        with history_of(kills):
             await mine.client.delete(CapelinControlPlane, mine.name, mine.namespace)
             await until(mine.is_gone, within=180)
             await until(under_test.left, lambda left: not left, within=60)
@@ -203,7 +202,7 @@ async def carry_out(kill: Kill, under_test: UnderTest, provider: Provider) -> No
 
 
 @contextmanager
-def told(kills: Sequence[Kill]) -> Generator[None]:
+def history_of(kills: Sequence[Kill]) -> Generator[None]:
     """Say with a failure what led to it, and how to have it again."""
     try:
         yield

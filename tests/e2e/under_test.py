@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from capelin.client import Client, Config
 from capelin.controller import ObjectKey
 from capelin.embedded.binaries import Binaries
-from capelin.embedded.processes import marked_processes
+from capelin.embedded.processes import kill_all, marked_processes
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName
@@ -44,6 +44,8 @@ class UnderTest:
     """How many there are to be, by the number of API servers."""
     left: Callable[[], list[str]]
     """What is left of it."""
+    end: Callable[[], Awaitable[None]]
+    """Ends whatever runs of it, however a test ended."""
 
     async def runs_as_wanted(self) -> bool:
         return (
@@ -74,9 +76,11 @@ class UnderTest:
 
 
 def on_processes(client: Client, config: Config, namespace: str, state: Path) -> UnderTest:
+    def folders() -> list[Path]:
+        return [*state.glob("*/run")]
+
     def marked() -> list[tuple[str, int]]:
-        folders = state.glob("*/run")
-        return [(one.name, one.identity.pid) for run in folders for one in marked_processes(run)]
+        return [(one.name, one.identity.pid) for run in folders() for one in marked_processes(run)]
 
     def processes() -> dict[str, int]:
         return dict(marked())
@@ -103,21 +107,32 @@ def on_processes(client: Client, config: Config, namespace: str, state: Path) ->
         reconcilers[-1].wake(key)
 
     # Its locks end with the process of the provider, which is the test's own.
-    backends: dict[BackendName, Backend] = {"Processes": ProcessesBackend(state, Binaries(), wake)}
+    backend = ProcessesBackend(state, Binaries(), wake)
+    backends: dict[BackendName, Backend] = {"Processes": backend}
 
     def running_provider() -> AbstractAsyncContextManager[object]:
         reconcilers.append(CapelinControlPlaneReconciler(backends))
         return running(reconcilers[-1], config=config, namespace=namespace)
 
+    mine = ControlPlane(client, namespace, "one", "Processes")
+
     return UnderTest(
-        ControlPlane(client, namespace, "one", "Processes"),
+        mine,
         running_provider,
         programs,
         kill,
         components,
         expected,
         left=lambda: [*map(str, state.iterdir()), *processes()],
+        end=lambda: _end(backend, ObjectKey(namespace, mine.name), folders()),
     )
+
+
+async def _end(backend: ProcessesBackend, key: ObjectKey, folders: Iterable[Path]) -> None:
+    # Who supervises them would start again what is killed.
+    await backend.release(key)
+    for folder in folders:
+        await kill_all(folder)
 
 
 def on_pods(hosted: Hosted) -> UnderTest:
@@ -158,4 +173,7 @@ def on_pods(hosted: Hosted) -> UnderTest:
         arguments = ("get", listed, selector, "--output=name", f"--namespace={namespace}")
         return kind.kubectl(*arguments).split()
 
-    return UnderTest(hosted, running_provider, programs, kill, components, expected, left)
+    async def end() -> None:
+        """Its pods end with its namespace."""
+
+    return UnderTest(hosted, running_provider, programs, kill, components, expected, left, end)
