@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ _SETTLED = {
     "RollingOut": "False",
     "SchedulerAvailable": "True",
 }
+_LEADER_ENDED = re.compile(r": 500 .*etcdserver: (leader changed|.*previous leader failure)")
 _CERTIFICATES = ("ca.crt", "client.crt", "client.key")
 
 
@@ -321,6 +323,11 @@ async def under_load(
         await asyncio.gather(*tasks, return_exceptions=True)
         for node in nodes.values():
             run("docker", "exec", node, "sh", "-c", "pkill curl || true")
+
+
+def met_the_end_of_a_leader(failure: str) -> bool:
+    """Whether a request was answered 500 because etcd's leader ended, or another one came."""
+    return _LEADER_ENDED.search(failure) is not None
 
 
 def _is_closed(failure: str) -> bool:

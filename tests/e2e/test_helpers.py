@@ -13,7 +13,7 @@ from capelin.client import Config, Server
 from capelin.pki import issue, new_ca
 from capelin_control_plane.desired import PROGRAMS
 
-from .hosted import Clients, Http1Load
+from .hosted import Clients, Http1Load, met_the_end_of_a_leader
 from .kills import Change, planned_kills
 
 NOW = datetime.now(UTC)
@@ -77,3 +77,21 @@ async def test_only_a_kept_connection_that_was_idle_may_end_before_an_answer(
     server.close()
     clients = Clients({"outside, HTTP/1.1, kept": load}, {})
     assert (len(clients.failed()), len(clients.closed())) == (failed, closed)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (500, "etcdserver: request timed out, possibly due to previous leader failure", True),
+        (500, "etcdserver: leader changed", True),
+        (500, "etcdserver: mvcc: database space exceeded", False),
+        (404, "etcdserver: leader changed", False),
+    ],
+)
+def test_only_what_etcds_leader_cost_is_taken_for_that(
+    status: int, message: str, *, expected: bool
+) -> None:
+    failure = (
+        f'outside: POST /api/v1/configmaps: {status} {{"message":"{message}","code":{status}}}'
+    )
+    assert met_the_end_of_a_leader(failure) is expected

@@ -18,9 +18,10 @@ from capelin_control_plane.desired import RENEW_ANNOTATION
 
 from .bare import trust_anybody
 from .conftest import VERSIONS
-from .hosted import Hosted, is_ready, under_load
+from .hosted import Hosted, is_ready, met_the_end_of_a_leader, under_load
 
 OLD, NEW = VERSIONS
+ETCD_MEMBERS = 3
 # When five API servers end under it. Two runs out of four had one.
 MOST_CLOSED = 3
 
@@ -94,17 +95,22 @@ async def test_no_request_fails_while_every_pod_is_evicted(
         record_property(name, count)
 
 
-async def test_no_request_fails_while_etcd_is_restarted_with_a_flag(
-    hosted: Hosted, tmp_path: Path
+async def test_etcd_is_restarted_with_a_flag_without_more_than_its_leader_costs(
+    hosted: Hosted, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    await hosted.create(NEW, replicas=2, etcd={"replicas": 3})
+    await hosted.create(NEW, replicas=2, etcd={"replicas": ETCD_MEMBERS})
     await hosted.settles()
     before = {pod.uid for pod in await hosted.pods("etcd")}
     async with under_load(hosted, tmp_path) as clients:
         await hosted.change(etcd={"extraArgs": {"snapshot-count": "5000"}})
         await hosted.settles()
         assert before.isdisjoint({pod.uid for pod in await hosted.pods("etcd")})
-    assert clients.failed() == []
+    failed = clients.failed()
+    # Nobody but the client knows whether such a request may be sent again: see docs/figures.md.
+    of_the_leader = [failure for failure in failed if met_the_end_of_a_leader(failure)]
+    record_property("answered 500 when etcd's leader ended", len(of_the_leader))
+    assert [failure for failure in failed if failure not in of_the_leader] == []
+    assert len(of_the_leader) <= ETCD_MEMBERS
 
 
 @pytest.mark.parametrize("damage", ["deleted", "corrupted"])
