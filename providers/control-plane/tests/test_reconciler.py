@@ -520,3 +520,8 @@ async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
     assert "delete one" not in scene.backend.calls
     assert f"{scene.namespace}/lost has no object any more" in caplog.text
     assert f"{scene.namespace}/one has no object" not in caplog.text
+
+
+def test_objects_that_are_no_control_planes_are_selected_by_their_labels() -> None:
+    watches = CapelinControlPlaneReconciler.watches
+    assert {watch.kind for watch in watches if not watch.labels} == {CapelinControlPlane, Cluster}
