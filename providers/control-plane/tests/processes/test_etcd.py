@@ -41,7 +41,9 @@ async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig)
         assert seen.answers
         await rig.until(wanted, settled)
         await callers.go_on()
-    assert callers.failed == []
+    # Nobody answers what was on its way through the member that was killed.
+    assert len(callers.failed) <= len(callers.loads), callers.failed
+    assert [failure for failure in callers.failed if ": 500 " not in failure] == []
 
     # The new one carries its share: the cluster does without another.
     await lose(rig, "etcd-2")
