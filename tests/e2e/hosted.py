@@ -282,11 +282,12 @@ class Clients:
 
 @asynccontextmanager
 async def under_load(
-    hosted: Hosted, folder: Path, machine: str | None = None
+    hosted: Hosted, folder: Path, machine: str | None = None, most_closed: int = 0
 ) -> AsyncGenerator[Clients]:
     """Clients that use a control plane for as long as the block lasts; on a machine of its, too.
 
-    In the end, whatever was acknowledged is there, and the watch has seen it.
+    In the end, whatever was acknowledged is there, the watch has seen it, and no more requests than
+    said have met the end of a kept HTTP/1.1 connection.
     """
     kubeconfig = await hosted.kubeconfig()
     config = Config.from_kubeconfig(kubeconfig)
@@ -317,6 +318,7 @@ async def under_load(
         async with hosted.workload() as workload:
             kept = {found.name for found in (await workload.list(ConfigMap, "default")).items}
         assert written - kept == set()
+        assert len(clients.closed()) <= most_closed, clients.closed()
     finally:
         for task in tasks:
             task.cancel()
