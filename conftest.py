@@ -20,5 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
+        "representative: a long test that CI runs with every change; few for each capability.",
+    )
+    config.addinivalue_line(
+        "markers",
         "repetitive: it does the same many times; the coverage session leaves it out.",
     )

@@ -5,6 +5,7 @@
 """The menu: `nox -l` lists it, `nox` runs what takes minutes and needs no container engine."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -35,6 +36,10 @@ CODE = (
 )
 
 
+SHARED = ("examples", "tests/docs", "tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py")
+"""Tests that belong to no package and need neither a cluster nor a container engine."""
+
+
 def install(session: nox.Session, *options: str) -> None:
     """Put every member and the development tools, as locked, into the session's environment."""
     session.run_install(
@@ -60,14 +65,21 @@ def has_tests(folder: str) -> bool:
     return any(Path(folder).rglob("test_*.py"))
 
 
+def folders_with_tests() -> list[str]:
+    """The test folders of all packages."""
+    return [f"{folder}/tests" for folder in MEMBERS.values() if has_tests(f"{folder}/tests")]
+
+
 def imports(folder: Path) -> list[str]:
     """What a package is imported as."""
     return [found.name for found in (ROOT / folder / "src").iterdir() if found.is_dir()]
 
 
-def pytest(session: nox.Session, *arguments: str) -> None:
-    """Run pytest with what was typed after `--` on the command line."""
-    session.run("pytest", *arguments, *session.posargs)
+def pytest(session: nox.Session, *options: str, paths: Sequence[str]) -> None:
+    """Run pytest. Paths after `--` on the command line replace the session's own paths."""
+    named = [Path(argument.partition("::")[0]) for argument in session.posargs]
+    chosen = any(path.suffix == ".py" or path.is_dir() for path in named)
+    session.run("pytest", *options, *(() if chosen else paths), *session.posargs)
 
 
 @nox.session
@@ -87,6 +99,14 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def binaries(session: nox.Session) -> None:
+    """Download or build the binaries of the default sessions; minutes the first time."""
+    install(session)
+    collect = ("pytest", "-q", "--fetch-binaries", "-m", "not integration")
+    session.run(*collect, *folders_with_tests(), *SHARED)
+
+
+@nox.session
 @nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
 def tests(session: nox.Session, package: str) -> None:
     """One package's own tests, on a real API server where they need one; always the same."""
@@ -94,16 +114,14 @@ def tests(session: nox.Session, package: str) -> None:
     if not has_tests(folder):
         session.skip(f"{package} has no tests yet")
     install(session)
-    pytest(session, "-n3", "--dist=worksteal", "-m", "not integration", folder)
+    pytest(session, "-n3", "--dist=worksteal", "-m", "not integration", paths=[folder])
 
 
 @nox.session
 def shared(session: nox.Session) -> None:
     """The examples, the documents' links and index, and what of `e2e` needs no cluster."""
     install(session)
-    helpers = ("tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py")
-    paths = ("examples", "tests/docs", *helpers)
-    pytest(session, "-n2", "-m", "not integration", *paths)
+    pytest(session, "-n2", "-m", "not integration", paths=SHARED)
 
 
 @nox.session
@@ -148,8 +166,8 @@ def seeds(session: nox.Session) -> None:
     """Property tests with many fresh examples; a failure prints what to store as `@example`."""
     install(session)
     session.env["CAPELIN_HYPOTHESIS"] = "seeds"
-    folders = [f"{folder}/tests" for folder in MEMBERS.values() if has_tests(f"{folder}/tests")]
-    pytest(session, "-n3", "-m", "hypothesis and not integration", "--timeout=1200", *folders)
+    options = ("-n3", "-m", "hypothesis and not integration", "--timeout=1200")
+    pytest(session, *options, paths=folders_with_tests())
 
 
 @nox.session(default=False)
@@ -158,28 +176,28 @@ def integration(session: nox.Session) -> None:
     if not has_tests("tests/integration"):
         session.skip("there are no integration tests yet")
     install(session)
-    pytest(session, "tests/integration")
+    pytest(session, paths=["tests/integration"])
 
 
 @nox.session(default=False)
 def integration_of_packages(session: nox.Session) -> None:
     """What takes long of the packages' own tests, one by one: each has the machine to itself."""
     install(session)
-    pytest(session, "-m", "integration", *map(str, MEMBERS.values()))
+    pytest(session, "-m", "integration", paths=folders_with_tests())
 
 
 @nox.session(default=False)
 def pulumi(session: nox.Session) -> None:
     """The program `dev` on a real Pulumi engine; the first run builds the engine, in minutes."""
     install(session)
-    pytest(session, "-n0", "tests/pulumi")
+    pytest(session, "-n0", paths=["tests/pulumi"])
 
 
 @nox.session(default=False)
 def e2e(session: nox.Session) -> None:
     """On a kind cluster; skips with the reason where there is no container engine or image."""
     install(session)
-    pytest(session, "-n0", "tests/e2e")
+    pytest(session, "-n0", paths=["tests/e2e"])
 
 
 @nox.session(default=False)

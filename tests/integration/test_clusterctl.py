@@ -152,6 +152,7 @@ async def kind_of(client: Client, name: str) -> Unstructured:
     return await client.request("GET", path)
 
 
+@pytest.mark.representative
 async def test_init_upgrade_and_delete(bare: tuple[Client, Path], repository: Repository) -> None:
     client, kubeconfig = bare
     old = "0.1.0-alpha.1"

@@ -47,6 +47,7 @@ async def control_plane(whole: Whole) -> CapelinControlPlane:
     return await whole.management.get(CapelinControlPlane, whole.name, whole.namespace)
 
 
+@pytest.mark.representative
 async def test_owners_and_finalizers_are_restored(whole: Whole) -> None:
     management, name, namespace = whole.management, whole.name, whole.namespace
     # As Cluster API's test does it: everything is taken away while nobody looks.
@@ -202,6 +203,7 @@ async def classy(management: Client) -> AsyncGenerator[Client]:
     await management.delete(Namespace, CLASSY)
 
 
+@pytest.mark.representative
 async def test_a_cluster_class_upgrades_workers_after_the_control_plane(classy: Client) -> None:
     said: list[str] = []
     await wait_until_ready(classy, CLASSY, CLASSY, 180, said.append)

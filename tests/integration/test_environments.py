@@ -76,6 +76,7 @@ async def up_and_down(home: Home) -> tuple[float, float]:
     return up, down
 
 
+@pytest.mark.representative
 async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -> None:
     await home.up()
     environment = home.environment()

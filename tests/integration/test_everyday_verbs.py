@@ -41,6 +41,7 @@ async def set_version(home: Home, name: str, version: str) -> None:
         await client.patch(Cluster, name, "default", patch)
 
 
+@pytest.mark.representative
 async def test_a_cluster_goes_all_its_way_by_the_command(
     home: Home, run_program: RunProgram
 ) -> None:

@@ -38,6 +38,7 @@ async def create(client: Client) -> None:
     await client.apply(cluster)
 
 
+@pytest.mark.representative
 async def test_a_protected_cluster_is_deleted_only_when_it_is_released(
     management: Client, management_cluster: ManagementCluster, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ async def management(home: Home, paper: Any) -> AsyncGenerator[Client]:
             yield client
 
 
+@pytest.mark.representative
 async def test_a_deployment_of_paper_machines_is_made_scaled_and_deleted(
     management: Client, paper: Any
 ) -> None:

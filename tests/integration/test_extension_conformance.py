@@ -12,6 +12,7 @@ from tests.extensions import HOST, certificates, reference
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs_programs("test-extension")]
 
 
+@pytest.mark.representative
 async def test_cluster_api_s_reference_extension_holds_every_rule(
     tmp_path: Path, kubeconfig: Path, namespace: str
 ) -> None:

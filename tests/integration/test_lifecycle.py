@@ -135,6 +135,7 @@ async def running_versions(stories: Stories, name: str) -> list[str]:
     return [entry.version for entry in cluster.status.control_plane.versions]
 
 
+@pytest.mark.representative
 async def test_of_two_clusters_at_once_a_quota_of_one_admits_one(
     stories: Stories, survivor: str
 ) -> None:
@@ -206,6 +207,7 @@ async def test_nobody_approves_in_the_name_of_somebody_else(
     await stories.client.patch(Cluster, survivor, NAME, approval(user))
 
 
+@pytest.mark.representative
 async def test_tests_run_after_the_upgrade(
     stories: Stories, survivor: str, workloads: WorkloadClients
 ) -> None:

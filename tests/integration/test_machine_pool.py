@@ -35,6 +35,7 @@ async def versions(whole: Whole) -> dict[tuple[str, str], str]:
     }
 
 
+@pytest.mark.representative
 async def test_scaling_and_upgrading_as_cluster_api_tries_it(whole: Whole) -> None:
     for manifest in pool_manifests(whole.name, whole.namespace, replicas=2, version=OLDER):
         await whole.management.apply(manifest)

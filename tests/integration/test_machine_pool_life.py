@@ -122,6 +122,7 @@ async def test_a_node_deleted_behind_our_back_is_replaced(pool: Whole) -> None:
     await until(replaced)
 
 
+@pytest.mark.representative
 async def test_a_health_check_has_a_silent_machine_replaced(pool: Whole) -> None:
     await pool.management.apply(health_check(pool))
     silent = min(await names(pool))

@@ -110,6 +110,7 @@ async def is_settled(client: Client) -> bool:
     return said == wanted and condition(cluster, "Available") == "True"
 
 
+@pytest.mark.representative
 @pytest.mark.needs_programs("clusterctl")
 @pytest.mark.parametrize("machines", [0, 2])
 async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(

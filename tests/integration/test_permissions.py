@@ -89,6 +89,7 @@ async def audited(tmp_path: Path) -> AsyncGenerator[tuple[ApiServer, Path]]:
         await server.stop()
 
 
+@pytest.mark.representative
 async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: Home) -> None:
     server, log = audited
     there = ("--target", "existing", "--kubeconfig", str(server.kubeconfig))

@@ -168,6 +168,34 @@ def test_programs_are_got_before_the_first_test(
     assert process.returncode == 0, output
 
 
+@pytest.mark.parametrize(
+    ("problem", "status", "expected"),
+    [
+        ("None", 0, "All binaries are available."),
+        ("BinariesError('no Go')", 1, "Binaries are missing: no Go"),
+    ],
+)
+def test_fetch_binaries_runs_no_test(
+    run: Run, tmp_path: Path, problem: str, status: int, expected: str
+) -> None:
+    fetched = f"""
+from capelin.embedded.binaries import BinariesError
+from capelin.testing import programs
+
+programs.get = lambda names: {problem}
+"""
+    (tmp_path / "conftest.py").write_text(fetched)
+    (tmp_path / "test_suite.py").write_text(
+        "import pytest\n\n"
+        "@pytest.mark.needs_programs('kwok')\ndef test_marked():\n    assert False\n"
+    )
+    process = run.start("--fetch-binaries")
+    output, _ = process.communicate()
+    assert process.returncode == status, output
+    assert expected in output
+    assert "failed" not in output
+
+
 def test_the_plugin_imports_nothing_that_a_run_without_it_would_not() -> None:
     script = (
         "import sys, pytest; before = {*sys.modules}; import capelin.testing.plugin; "

@@ -315,6 +315,7 @@ async def test_a_policy_says_what_it_lacks(life: Life) -> None:
 QUOTA = {"quota": {"limits": [{"resource": "clusters", "limit": 1}]}}
 
 
+@pytest.mark.representative
 async def test_the_hook_itself_admits_one_of_two_clusters_to_a_quota_of_one(life: Life) -> None:
     hook = "BeforeClusterCreate"
     await life.policy("quota", hook, action=QUOTA)

@@ -80,8 +80,14 @@ class Deletions:
                 self.versions[kind].append(int(event.object.metadata.resource_version or 0))
 
 
-@pytest.mark.needs_programs("helm3")
-@pytest.mark.parametrize("program", ["helm", "helm3"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "helm",
+        # Building a second helm would prolong everybody's first `uvx nox` by more than a minute.
+        pytest.param("helm3", marks=[pytest.mark.integration, pytest.mark.needs_programs("helm3")]),
+    ],
+)
 async def test_helm_removes_an_extension_before_its_server(
     program: str,
     kubeconfig: Path,

@@ -23,6 +23,15 @@ _WITH_PROGRAMS = {"api_server", "own_api_server", "management_cluster"}
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that only fetches binaries."""
+    parser.getgroup("capelin").addoption(
+        "--fetch-binaries",
+        action="store_true",
+        help="Download or build the binaries that the collected tests need, and run no test.",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Add the marker, and the fixtures that are coroutines where something runs coroutines."""
     config.addinivalue_line(
@@ -49,7 +58,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     capture: Any = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else nullcontext():
-        get(needed(fixtures, marked))
+        problem = get(needed(fixtures, marked))
+    if session.config.option.fetch_binaries:
+        reason = f"Binaries are missing: {problem}" if problem else "All binaries are available."
+        pytest.exit(reason, returncode=1 if problem else 0)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """The programs that tests need, got before any test's time starts to run."""
 
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 
 from capelin.embedded.apiserver import Settings
 from capelin.embedded.binaries import (
@@ -26,7 +25,10 @@ def needed(fixtures: Collection[str], marked: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def get(names: Iterable[str]) -> None:
-    """Get programs. Should that fail, the tests that need them say so."""
-    with suppress(BinariesError):
+def get(names: Iterable[str]) -> BinariesError | None:
+    """Download or build binaries. Returns a failure: only the tests that need them fail."""
+    try:
         run_elsewhere(Binaries(progress=default_progress()).fetch(names))
+    except BinariesError as error:
+        return error
+    return None

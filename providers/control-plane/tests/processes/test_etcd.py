@@ -32,6 +32,7 @@ def failure(seen: Observed, name: str) -> str:
     return next(part.failure for part in seen.statuses if part.name == name)
 
 
+@pytest.mark.representative
 async def test_a_member_that_lost_its_data_is_replaced_from_the_others(rig: Rig) -> None:
     wanted = three_members()
     await rig.until(wanted, settled)

@@ -180,6 +180,7 @@ async def test_clients_of_a_stopped_api_server_are_cut_off_within_five_seconds(r
     await rig.until(wanted, settled)
 
 
+@pytest.mark.representative
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 async def test_all_certificates_are_renewed_at_a_word_and_requests_go_on(rig: Rig) -> None:
