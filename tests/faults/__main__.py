@@ -1,6 +1,7 @@
 """A seeded campaign of faults under load: `python -m tests.faults [--faults N] [--seed N]`.
 
-`--planned N` makes planned changes instead, in which no request may be lost.
+`--planned N` makes planned changes instead, in which no request may be lost. `--tenants MINUTES`
+lets one tenant attack the managers while three others work, and measures how long these wait.
 
 Two clusters, each with three etcd members and two API servers, are written to all the time, a
 third is changed, and a fourth is made, scaled, upgraded, renewed and deleted again and again, while
@@ -26,6 +27,7 @@ from tests.faults.campaign import Setting, campaign
 from tests.faults.interposer import ApiProxy, Clock, faketime_library, python_of_campaign
 from tests.faults.planned import planned_changes
 from tests.faults.report import Journal, Report
+from tests.faults.tenants import tenants_campaign
 
 DISK = "4g"
 
@@ -68,6 +70,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=40, help="how many (40)")
     parser.add_argument("--minutes", type=float, default=600, help="end after so many (600)")
     parser.add_argument("--planned", type=int, metavar="N", help="planned changes instead")
+    parser.add_argument("--tenants", type=float, metavar="MINUTES", help="a hostile tenant instead")
     parser.add_argument("--seed", type=int, default=1, help="the same seed, the same faults (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="a JSON line for each fault")
@@ -75,6 +78,8 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 100)
     if options.planned is not None:
         return planned(console, options.planned, options.seed)
+    if options.tenants is not None:
+        return tenants(console, options.tenants, options.seed)
     root = os.geteuid() == 0
     report = Report(options.seed)
     written = nullcontext() if options.journal is None else options.journal.open("a")
@@ -110,6 +115,20 @@ def planned(console: Console, count: int, seed: int) -> int:
     for problem in report.problems:
         console.print(f"[red]{problem}[/]")
     return 1 if report.problems or report.changes < count else 0
+
+
+def tenants(console: Console, minutes: float, seed: int) -> int:
+    """Let one tenant attack, print the figures of the others, and fail if one of them suffered."""
+    with tempfile.TemporaryDirectory(prefix="capelin-tenants-") as folder:
+        report = asyncio.run(tenants_campaign(Path(folder), minutes, seed, console))
+    console.print(report.table())
+    attacks = ", ".join(f"{count} {name}" for name, count in sorted(report.attacks.items()))
+    console.print(f"attacks: {attacks}", markup=False)
+    for name, mib in sorted(report.memory.items()):
+        console.print(f"{name}: {mib:.0f} MiB at most")
+    for problem in report.problems:
+        console.print(problem, style="red", markup=False)
+    return 1 if report.problems else 0
 
 
 if __name__ == "__main__":
