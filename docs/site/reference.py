@@ -25,7 +25,6 @@ ROOMS: Final = (
     "capelin.runtime",
     "capelin.runtime.client",
     "capelin.conformance.extensions",
-    "capelin.conformance.contracts",
     "capelin.pki",
 )
 """The packages of the library that providers and extensions import from."""

@@ -1,1 +1,1 @@
-"""Conformance with Cluster API's contracts: the rules as data, and runners that check them."""
+"""Conformance with Cluster API's rules: checks of an implementation in any language."""

@@ -1,6 +1,6 @@
 """The words that Cluster API and its providers share: labels, annotations, finalizers, and so on.
 
-The rules in `capelin.conformance.contracts` name those that they are about. All are explained at
+All are explained at
 https://cluster-api.sigs.k8s.io/reference/api/labels-and-annotations.
 """
 
