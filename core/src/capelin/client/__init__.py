@@ -33,7 +33,8 @@ from capelin.client.transport import (
     describe_connection_error,
     proxy_for,
 )
-from capelin.client.watch import Event
+from capelin.client.unreadable import UnreadableLog, UnreadableObject, reason_of
+from capelin.client.watch import Event, OnUnreadable
 from capelin.client.workload_clients import WorkloadClients
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "Listing",
     "NotFound",
     "NotServed",
+    "OnUnreadable",
     "Request",
     "Response",
     "Selector",
@@ -71,12 +73,15 @@ __all__ = [
     "Unavailable",
     "Unreachable",
     "Unreadable",
+    "UnreadableLog",
+    "UnreadableObject",
     "User",
     "WorkloadClients",
     "describe_connection_error",
     "needs_apply",
     "path_of",
     "proxy_for",
+    "reason_of",
     "safe_kubeconfig",
     "tls_context",
 ]

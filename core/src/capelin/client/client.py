@@ -1,6 +1,5 @@
 """A client of one API server: read, watch, apply, patch and delete objects."""
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,9 +21,11 @@ from capelin.client.codecs import (
     selection,
 )
 from capelin.client.config import Config
-from capelin.client.errors import Conflict, Expired, Invalid, NotFound, NotServed
+from capelin.client.errors import Conflict, Expired, Invalid, NotFound, NotServed, Unreadable
+from capelin.client.json_text import read_json
 from capelin.client.transport import ClientOptions, Request, Transport
-from capelin.client.watch import Event, follow, mirror
+from capelin.client.unreadable import UnreadableLog, UnreadableObject
+from capelin.client.watch import Event, OnUnreadable, follow, mirror, only_readable
 
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
@@ -69,6 +70,7 @@ class Client:
         self.manager = manager
         self._transport = Transport(config, options or ClientOptions())
         self._resources: dict[str, tuple[Resource, ...]] = {}
+        self._unreadable = UnreadableLog()
 
     @classmethod
     async def connect(
@@ -160,7 +162,12 @@ class Client:
             )
         )
         if response.content_type == "application/json":
-            return json.loads(response.body)
+            try:
+                return read_json(response.body)
+            except ValueError as error:
+                raise Unreadable(
+                    f"the response to {method} {path} cannot be read: {error}"
+                ) from None
         return response.body.decode()
 
     # Reading
@@ -191,7 +198,10 @@ class Client:
         labels: Selector | None = None,
         fields: Selector | None = None,
     ) -> Listing[T]:
-        """Read all objects of a kind, in one namespace or in all, page by page."""
+        """Read all objects of a kind, in one namespace or in all, page by page.
+
+        An object that cannot be read is logged once, and is among the list's `unreadable`.
+        """
         codec = codec_of(kind)
         path = path_of(codec.resource, namespace)
         parameters = selection(labels, fields)
@@ -212,6 +222,7 @@ class Client:
         """Read all objects of a kind, a few at a time, where a list would need much memory.
 
         A Machine takes 44 KiB, so a thousand of them take more than the rest of a provider.
+        An object that cannot be read is logged once and skipped.
 
         Raises:
             Expired: the loop took so long that the continue token expired; start again.
@@ -225,11 +236,13 @@ class Client:
 
     async def _list(self, codec: Codec[T], path: str, parameters: Mapping[str, str]) -> Listing[T]:
         items: list[T] = []
+        unreadable: list[UnreadableObject] = []
         version = ""
         async for page in self._pages(codec, path, parameters):
             items.extend(page.items)
+            unreadable.extend(page.unreadable)
             version = page.resource_version
-        return Listing(items, version)
+        return Listing(items, version, tuple(unreadable))
 
     async def _pages(
         self, codec: Codec[T], path: str, parameters: Mapping[str, str]
@@ -238,6 +251,8 @@ class Client:
         while True:
             response = await self._transport.send(Request("GET", path, query, repeatable=True))
             page = codec.decode_page(response.body)
+            for unreadable in page.unreadable:
+                self._unreadable.report(unreadable)
             yield page
             if not page.next:
                 return
@@ -251,12 +266,17 @@ class Client:
         labels: Selector | None = None,
         fields: Selector | None = None,
         since: str | None = None,
+        on_unreadable: OnUnreadable | None = None,
     ) -> AsyncGenerator[Event[T]]:
         """Follow the objects of a kind across broken connections, until the caller stops.
 
         Without `since`, existing objects come first, as `ADDED`. If the server has forgotten the
         version where we were, everything is listed again and compared, so that no change and no
         deletion is missed. With `since`, only later events come, and nothing is kept in memory.
+
+        An object that cannot be read does not end the watch: it is logged once, its events go to
+        `on_unreadable`, and the other objects' events continue. After it was read once, its last
+        readable state remains the known one until it is deleted.
 
         Use `contextlib.aclosing` where the connection must be closed at once.
 
@@ -267,13 +287,19 @@ class Client:
         codec = codec_of(kind)
         path, parameters = path_of(codec.resource, namespace), selection(labels, fields)
 
-        def follow_from(version: str) -> AsyncGenerator[Event[T]]:
+        def follow_from(version: str) -> AsyncGenerator[Event[T | UnreadableObject]]:
             return follow(self._transport, codec, path, parameters, version)
 
         async def relist() -> Listing[T]:
             return await self.list(kind, namespace, labels=labels, fields=fields)
 
-        return mirror(codec, relist, follow_from) if since is None else follow_from(since)
+        def report(event: Event[UnreadableObject]) -> None:
+            self._unreadable.report(event.object)
+            if on_unreadable is not None:
+                on_unreadable(event)
+
+        events = mirror(codec, relist, follow_from) if since is None else follow_from(since)
+        return only_readable(events, report)
 
     # Writing
 

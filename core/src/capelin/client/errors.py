@@ -1,9 +1,10 @@
 """Exceptions of the client, one for each reason that a caller may handle."""
 # ruff: noqa: N818 - they are named as the API server names its reasons
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
+
+from capelin.client.json_text import read_json
 
 
 class ClientError(Exception):
@@ -24,6 +25,11 @@ class Unreachable(ClientError):
 
 class Unreadable(ClientError):
     """The response cannot be read as the requested kind."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+        """Why, without the kind."""
 
 
 class ApiError(ClientError):
@@ -143,7 +149,7 @@ def _status_object(body: bytes | Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(body, bytes):
         return body
     try:
-        value: Any = json.loads(body)
+        value: Any = read_json(body)
     except ValueError:
         return None
     if not isinstance(value, dict):
