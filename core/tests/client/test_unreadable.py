@@ -11,8 +11,8 @@ import pytest
 from capelin.api import Resource
 from capelin.api.core import ConfigMap
 from capelin.client import Event, Unreadable
-from capelin.client.json_text import TooDeepError, items, members, read_json
-from capelin.client.unreadable import UnreadableObject, metadata_of
+from capelin.client.unreadable import UnreadableObject
+from capelin.json_text import TooDeepError, items, members, metadata_of, read_json
 
 if TYPE_CHECKING:
     from core.tests.client.conftest import Scripted

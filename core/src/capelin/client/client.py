@@ -22,10 +22,10 @@ from capelin.client.codecs import (
 )
 from capelin.client.config import Config
 from capelin.client.errors import Conflict, Expired, Invalid, NotFound, NotServed, Unreadable
-from capelin.client.json_text import read_json
 from capelin.client.transport import ClientOptions, Request, Transport
 from capelin.client.unreadable import UnreadableLog, UnreadableObject
 from capelin.client.watch import Event, OnUnreadable, follow, mirror, only_readable
+from capelin.json_text import read_json
 
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
@@ -70,7 +70,8 @@ class Client:
         self.manager = manager
         self._transport = Transport(config, options or ClientOptions())
         self._resources: dict[str, tuple[Resource, ...]] = {}
-        self._unreadable = UnreadableLog()
+        self.unreadable = UnreadableLog()
+        """Logs each object that cannot be read once."""
 
     @classmethod
     async def connect(
@@ -252,7 +253,7 @@ class Client:
             response = await self._transport.send(Request("GET", path, query, repeatable=True))
             page = codec.decode_page(response.body)
             for unreadable in page.unreadable:
-                self._unreadable.report(unreadable)
+                self.unreadable.report(unreadable)
             yield page
             if not page.next:
                 return
@@ -294,7 +295,7 @@ class Client:
             return await self.list(kind, namespace, labels=labels, fields=fields)
 
         def report(event: Event[UnreadableObject]) -> None:
-            self._unreadable.report(event.object)
+            self.unreadable.report(event.object)
             if on_unreadable is not None:
                 on_unreadable(event)
 

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from capelin.api import BaseObject, Model, Resource, Unstructured
 from capelin.client.errors import Unreadable
-from capelin.client.json_text import items, members, read_json
-from capelin.client.unreadable import UnreadableObject, metadata_of, reason_of
+from capelin.client.unreadable import UnreadableObject, reason_of
+from capelin.json_text import items, members, metadata_of, read_json
 
 T = TypeVar("T")
 KindT_co = TypeVar("KindT_co", covariant=True)
@@ -166,7 +166,7 @@ def _page_by_item(resource: Resource, decode: Callable[[bytes], T], data: bytes)
                     UnreadableObject.of(resource, metadata_of(item), reason_of(error))
                 )
     except ValueError as error:
-        raise _unreadable(resource, error) from None
+        raise Unreadable(_cannot_be_read(resource, reason_of(error))) from None
     return Page(readable, metadata.resource_version, metadata.next, tuple(unreadable))
 
 
@@ -181,14 +181,13 @@ def _read(resource: Resource, read: Callable[[DataT], T], data: DataT) -> T:
     try:
         return read(data)
     except ValueError as error:
-        raise _unreadable(resource, error) from None
+        metadata: Any = metadata_of(data) if isinstance(data, bytes) else data.get("metadata")
+        unreadable = UnreadableObject.of(resource, metadata or {}, reason_of(error))
+        raise Unreadable(_cannot_be_read(resource, unreadable.reason), unreadable) from None
 
 
-def _unreadable(resource: Resource, error: ValueError) -> Unreadable:
-    reason = reason_of(error)
-    return Unreadable(
-        f"what the API server sent as {resource.kind} cannot be read ({reason})", reason
-    )
+def _cannot_be_read(resource: Resource, reason: str) -> str:
+    return f"what the API server sent as {resource.kind} cannot be read ({reason})"
 
 
 # Paths and parameters

@@ -4,7 +4,8 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from capelin.client.json_text import read_json
+from capelin.client.unreadable import UnreadableObject
+from capelin.json_text import read_json
 
 
 class ClientError(Exception):
@@ -26,10 +27,10 @@ class Unreachable(ClientError):
 class Unreadable(ClientError):
     """The response cannot be read as the requested kind."""
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, unreadable: UnreadableObject | None = None) -> None:
         super().__init__(message)
-        self.reason = reason or message
-        """Why, without the kind."""
+        self.object = unreadable
+        """The object, if the response is one."""
 
 
 class ApiError(ClientError):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from capelin.api import Resource
-from capelin.client.json_text import NOT_JSON, TOO_DEEP, members, read_json
+from capelin.json_text import NOT_JSON, TOO_DEEP
 
 log = logging.getLogger(__name__)
 
@@ -93,16 +93,3 @@ def reason_of(error: ValueError) -> str:
     # Keys of maps are anybody's text.
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown[:_REASON_CHARACTERS]
-
-
-def metadata_of(data: bytes) -> dict[str, Any]:
-    """The metadata of an object of any depth; without managed fields, which are as deep."""
-    metadata: dict[str, Any] = {}
-    try:
-        found = next((part.value for part in members(data) if part.key == "metadata"), b"{}")
-        for key, value in members(found):
-            if key != "managedFields":
-                metadata[key] = read_json(value)
-    except ValueError:
-        log.debug("metadata that ends early: %s", sorted(metadata))
-    return metadata

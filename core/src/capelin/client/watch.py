@@ -19,9 +19,9 @@ from capelin.client.errors import (
     Unreadable,
     error_of,
 )
-from capelin.client.json_text import TooDeepError, members, read_json
 from capelin.client.transport import Request, Transport
-from capelin.client.unreadable import UnreadableObject, metadata_of
+from capelin.client.unreadable import UnreadableObject
+from capelin.json_text import TooDeepError, members, metadata_of, read_json
 
 log = logging.getLogger(__name__)
 
@@ -234,5 +234,4 @@ def _event(codec: Codec[T], line: bytes) -> _Line[T]:
     try:
         return _Line(kind, version, codec.decode_value(data))
     except Unreadable as error:
-        unreadable = UnreadableObject.of(codec.resource, metadata, error.reason)
-        return _Line(kind, version, unreadable)
+        return _Line(kind, version, error.object)

@@ -77,6 +77,19 @@ def items(data: bytes) -> Iterator[bytes]:
         position = _next(data, end, b"]")
 
 
+def metadata_of(data: bytes) -> dict[str, Any]:
+    """The metadata of an object of any depth; without managed fields, which are as deep."""
+    metadata: dict[str, Any] = {}
+    try:
+        found = next((part.value for part in members(data) if part.key == "metadata"), b"{}")
+        for key, value in members(found):
+            if key != "managedFields":
+                metadata[key] = read_json(value)
+    except ValueError:
+        return metadata
+    return metadata
+
+
 def _end(data: bytes, start: int) -> int:
     """Where the value that begins at `start` ends. A loop, as the value may be of any depth."""
     first = data[start : start + 1]
