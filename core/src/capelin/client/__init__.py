@@ -1,10 +1,11 @@
 """An async Kubernetes client: typed requests, watches, leader election, workload clusters."""
 
 from capelin.client.apply import needs_apply
-from capelin.client.auth import Credentials, tls_context
+from capelin.client.auth import Credentials, load_certificate, tls_context
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, safe_kubeconfig
+from capelin.client.destinations import AddressRefusedError, Destinations, guarded_connector
 from capelin.client.election import ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.errors import (
     AlreadyExists,
@@ -19,6 +20,7 @@ from capelin.client.errors import (
     Invalid,
     NotFound,
     NotServed,
+    ResponseTooLarge,
     TooManyRequests,
     Unauthorized,
     Unavailable,
@@ -38,6 +40,7 @@ from capelin.client.watch import Event, OnUnreadable
 from capelin.client.workload_clients import WorkloadClients
 
 __all__ = [
+    "AddressRefusedError",
     "AlreadyExists",
     "ApiError",
     "BadRequest",
@@ -49,6 +52,7 @@ __all__ = [
     "Conflict",
     "CredentialError",
     "Credentials",
+    "Destinations",
     "ElectionTiming",
     "Event",
     "ExecPlugin",
@@ -65,6 +69,7 @@ __all__ = [
     "OnUnreadable",
     "Request",
     "Response",
+    "ResponseTooLarge",
     "Selector",
     "Server",
     "Token",
@@ -78,6 +83,8 @@ __all__ = [
     "User",
     "WorkloadClients",
     "describe_connection_error",
+    "guarded_connector",
+    "load_certificate",
     "needs_apply",
     "path_of",
     "proxy_for",

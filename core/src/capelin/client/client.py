@@ -21,7 +21,15 @@ from capelin.client.codecs import (
     selection,
 )
 from capelin.client.config import Config
-from capelin.client.errors import Conflict, Expired, Invalid, NotFound, NotServed, Unreadable
+from capelin.client.errors import (
+    Conflict,
+    Expired,
+    Invalid,
+    NotFound,
+    NotServed,
+    ResponseTooLarge,
+    Unreadable,
+)
 from capelin.client.transport import ClientOptions, Request, Transport
 from capelin.client.unreadable import UnreadableLog, UnreadableObject
 from capelin.client.watch import Event, OnUnreadable, follow, mirror, only_readable
@@ -37,6 +45,9 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 _PAGE = 500
 _SMALL_PAGE = 100
 """How many objects `iterate` keeps in memory."""
+_MAX_PAGES = 10_000
+_LIST_RESPONSES = 4
+"""A list in memory may have as much as so many of the largest responses."""
 _PATCH_TYPES = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}
 _PODS = Resource("", "v1", "Pod", "pods")
 _SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
@@ -148,6 +159,7 @@ class Client:
         body: Any = None,
         content_type: str = "application/json",
         timeout: float | None = None,  # noqa: ASYNC109 - the transport's, retries included
+        max_bytes: int | None = None,
     ) -> Any:
         """Send any request; return the JSON of the response, or its text if it is not JSON."""
         response = await self._transport.send(
@@ -160,6 +172,7 @@ class Client:
                 accept="application/json, */*",
                 repeatable=method in {"GET", "HEAD", "PUT"},
                 timeout=timeout,
+                max_bytes=max_bytes,
             )
         )
         if response.content_type == "application/json":
@@ -239,18 +252,36 @@ class Client:
         items: list[T] = []
         unreadable: list[UnreadableObject] = []
         version = ""
-        async for page in self._pages(codec, path, parameters):
+        total = _LIST_RESPONSES * self._transport.max_bytes
+        async for page in self._pages(codec, path, parameters, total=total):
             items.extend(page.items)
             unreadable.extend(page.unreadable)
             version = page.resource_version
         return Listing(items, version, tuple(unreadable))
 
     async def _pages(
-        self, codec: Codec[T], path: str, parameters: Mapping[str, str]
+        self,
+        codec: Codec[T],
+        path: str,
+        parameters: Mapping[str, str],
+        *,
+        total: int | None = None,
     ) -> AsyncGenerator[Page[T]]:
-        query = dict(parameters)
-        while True:
-            response = await self._transport.send(Request("GET", path, query, repeatable=True))
+        """The pages of a list: smaller ones where objects are so large that a page is too large."""
+        query, size = dict(parameters), 0
+        for _ in range(_MAX_PAGES):
+            try:
+                response = await self._transport.send(Request("GET", path, query, repeatable=True))
+            except ResponseTooLarge:
+                limit = int(query.get("limit", "1")) // 8
+                if not limit:
+                    raise
+                parameters = {**parameters, "limit": str(limit)}
+                query = {**query, "limit": str(limit)}
+                continue
+            size += len(response.body)
+            if total is not None and size > total:
+                raise self._transport.too_large("a list", total)
             page = codec.decode_page(response.body)
             for unreadable in page.unreadable:
                 self.unreadable.report(unreadable)
@@ -258,6 +289,7 @@ class Client:
             if not page.next:
                 return
             query = {**parameters, "continue": page.next}
+        raise ResponseTooLarge(f"a list of {codec.resource.plural} has no end")
 
     def watch(
         self,

@@ -134,7 +134,7 @@ async def follow(
         started, received = clock(), False
         try:
             async with transport.stream(_watch_request(path, parameters, version)) as stream:
-                async for line in _lines(stream):
+                async for line in _lines(stream, transport):
                     event = _event(codec, line)
                     version, received = event.version or version, True
                     if event.object is not None:
@@ -191,16 +191,20 @@ def _watch_request(path: str, parameters: Mapping[str, str], version: str) -> Re
     )
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    """Complete lines of any length. The incomplete last line of a broken connection is dropped."""
+async def _lines(stream: aiohttp.StreamReader, transport: Transport) -> AsyncGenerator[bytes]:
+    """Complete lines. The incomplete last line of a broken connection is dropped."""
     pending: list[bytes] = []
+    size = 0
     while chunk := await stream.readany():
         first, *rest = chunk.split(b"\n")
         pending.append(first)
+        size += len(first)
+        if size > transport.max_bytes:
+            raise transport.too_large("a line of a watch", transport.max_bytes)
         for part in rest:
             if line := b"".join(pending):
                 yield line
-            pending = [part]
+            pending, size = [part], len(part)
 
 
 @dataclass(frozen=True, slots=True)
