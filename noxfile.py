@@ -84,11 +84,12 @@ def pytest(session: nox.Session, *options: str, paths: Sequence[str]) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Formatting, lint rules, the direction of imports, and that the lock file is fresh."""
+    """Formatting, lint rules, the direction of imports, workflows, and a fresh lock file."""
     install(session)
     session.run("ruff", "format", "--check", *CODE)
     session.run("ruff", "check", *CODE)
     session.run("lint-imports", "--no-cache")
+    session.run("zizmor", "--offline", "--quiet", "--no-progress", ".github/workflows")
 
 
 @nox.session

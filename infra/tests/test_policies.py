@@ -86,3 +86,21 @@ async def test_there_is_nothing_where_the_extension_is_not_installed() -> None:
     assert await read_results(client) == []
     client.add(policy())
     assert [found.name for found in await read_policies(client)] == ["freeze"]
+
+
+def test_messages_of_tenants_are_neither_markup_nor_control_characters() -> None:
+    invalid = {
+        "type": "Valid",
+        "status": "False",
+        "reason": "InvalidConfiguration",
+        "message": "[/x] [red]no\x1b[2J cron\u202e",
+        "lastTransitionTime": SINCE,
+    }
+    hostile = result("c", "Failed").model_copy(deep=True)
+    assert hostile.status is not None
+    hostile.status.message = "[/y]\x1b]0;title\x07"
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(policy_table([policy(conditions=[invalid])], [hostile]))
+    text = screen.getvalue()
+    assert r"[/x] [red]no\x1b[2J cron\u202e" in text
+    assert r"[/y]\x1b]0;title\x07" in text

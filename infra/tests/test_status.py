@@ -11,6 +11,7 @@ import pytest
 from capelin.embedded.management import Environment, ProcessStatus, Settings, Status
 from capelin.embedded.processes import Command, Phase, ProcessSpec, Supervisor
 from capelin.testing.waiting import until
+from capelin_infra.cluster_tree import Node
 from capelin_infra.status import EnvironmentOverview, rendered, show
 from rich.console import Console
 
@@ -116,3 +117,13 @@ def test_processes_that_run_are_counted_while_somebody_watches(tmp_path: Path) -
     assert "kwok" in screen(folded=True)
     assert "etcd" in screen(folded=False)
     assert "2 processes run" not in screen(folded=False)
+
+
+def test_messages_of_tenants_are_neither_markup_nor_control_characters(tmp_path: Path) -> None:
+    node = Node("Cluster/demo", "waiting", message="[/x]\x1b[2J", version="\x1b]0;title\x07")
+    status = Status(supervisor_pid=1, since=datetime.now(UTC), stages=[])
+    overview = EnvironmentOverview(Environment(tmp_path), status, "process", "v1.34.4", [node])
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(rendered([overview]))
+    assert r"[/x]\x1b[2J" in screen.getvalue()
+    assert "\x1b" not in screen.getvalue()

@@ -1,6 +1,7 @@
 """Managers that run under exactly the roles that `Provider.components` brings."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -28,6 +29,7 @@ from capelin.controller import (
     diagnostics_rules,
     rbac,
 )
+from capelin.controller.diagnostics import own_certificate
 from capelin.provider import Provider
 from capelin.testing.waiting import until
 
@@ -194,3 +196,11 @@ def test_by_default_only_this_machine_reaches_a_manager_s_pages() -> None:
         assert address is not None
         assert address.is_loopback
     assert not options.insecure_diagnostics
+
+
+def test_the_key_of_metrics_is_not_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a key is written to disk")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    assert own_certificate().verify_mode == ssl.CERT_NONE

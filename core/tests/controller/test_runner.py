@@ -9,9 +9,27 @@ from typing import Any, cast
 
 import pytest
 from capelin.api import Object, kind
-from capelin.client import Client, Conflict, Unreachable
-from capelin.controller import After, Context, Done, For, ObjectKey, Reconciler, Result
+from capelin.api.core import ConfigMap
+from capelin.client import (
+    Client,
+    Conflict,
+    Unreachable,
+    Unreadable,
+    UnreadableLog,
+    UnreadableObject,
+)
+from capelin.controller import (
+    After,
+    Context,
+    Done,
+    For,
+    ObjectKey,
+    Reconciler,
+    Result,
+    Watches,
+)
 from capelin.controller.diagnostics import Metrics
+from capelin.controller.events import EventRecord
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.reconciler import Labels
 from capelin.controller.runner import Runner
@@ -55,6 +73,30 @@ class Angler(Reconciler[Fish]):
         self.missed.append(key)
 
 
+class Murky(Pond):
+    """Holds an object that cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__(B)
+        self.unreadable = UnreadableLog()
+
+    async def find(self, _: type[Fish], name: str, namespace: str | None) -> Fish | None:
+        if name == A.name:
+            unreadable = UnreadableObject(Fish.resource, "sea", name, "1", "7", "it is too deep")
+            raise Unreadable("Fish cannot be read", unreadable)
+        return await super().find(_, name, namespace)
+
+
+class Notes:
+    """Notes the events that are recorded."""
+
+    def __init__(self) -> None:
+        self.records: list[EventRecord] = []
+
+    def record(self, record: EventRecord) -> None:
+        self.records.append(record)
+
+
 class Setup:
     """A runner, its queue and a clock that only the test moves."""
 
@@ -66,6 +108,7 @@ class Setup:
         concurrency: int = 2,
         labels: Labels | None = None,
         clock: Callable[[], float] | None = None,
+        notes: Notes | None = None,
     ) -> None:
         self.now = 0.0
         self.metrics = Metrics()
@@ -73,7 +116,7 @@ class Setup:
         self.queue = Queue(Timing(LATER, LATER, LATER), Random(0))  # noqa: S311
         self.angler = Angler(do)
         context = Context(
-            cast("Client", pond or Pond(A, B)), logging.getLogger("test"), cast("Any", None)
+            cast("Client", pond or Pond(A, B)), logging.getLogger("test"), cast("Any", notes)
         )
         self.runner = Runner(
             self.angler,
@@ -164,6 +207,51 @@ async def test_a_failure_is_told_counted_and_tried_again(
     assert (level, told) in [(record.levelno, record.getMessage()) for record in caplog.records]
     surprising = isinstance(error, RuntimeError)
     assert any(record.exc_info for record in caplog.records) is surprising
+
+
+async def test_an_unreadable_object_is_logged_once_and_has_an_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    notes = Notes()
+    setup = Setup(lambda _: Done(), Murky(), notes=notes)
+    await setup.run(A, B)
+    setup.now = 10 * LATER
+    setup.runner.start()
+    await until(lambda: setup.ended("error") == 2)
+    await setup.runner.stop(0)
+    assert setup.angler.caught == ["b", "b"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Fish sea/a cannot be read and is skipped until it changes: it is too deep"
+    ]
+    assert {(record.reason, record.uid, record.note) for record in notes.records} == {
+        (
+            "Unreadable",
+            "1",
+            "It is not reconciled until it changes, because it cannot be read: it is too deep",
+        )
+    }
+
+
+async def test_an_event_of_an_unreadable_object_concerns_no_other_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fish_of(config_map: ConfigMap) -> list[ObjectKey]:
+        return [ObjectKey("sea", config_map.name)]
+
+    setup = Setup(lambda _: Done(), Murky())
+    await setup.run(B)
+    metadata = {"name": "m", "namespace": "sea", "uid": "m"}
+    for _ in range(2):
+        setup.runner.changed(
+            Watches(ConfigMap, to=fish_of), {"metadata": metadata, "data": ["secret-value"]}
+        )
+    assert setup.queue.depth == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            "ConfigMap sea/m cannot be read and is skipped until it changes: "
+            "data: Input should be a valid dictionary"
+        )
+    ]
 
 
 async def test_a_reconcile_without_a_result_is_a_failure_that_says_so(

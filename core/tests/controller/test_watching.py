@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from capelin.api import Object, kind
 from capelin.api.core import ConfigMap
-from capelin.client import Config, Server, User
-from capelin.controller import For, ObjectKey, Owns, Watch, WatchLostError
+from capelin.client import Config, Server, Unreadable, User
+from capelin.controller import For, ObjectKey, Owns, Watch, Watches, WatchLostError
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.reconciler import Subscription, concerned
 from capelin.controller.watching import Watching
@@ -43,6 +43,8 @@ class Api:
         self.requests: list[web.Request] = []
         self.items: dict[str, list[str]] = {CRABS: [], MAPS: []}
         self.lines: dict[str, asyncio.Queue[Any]] = {CRABS: asyncio.Queue(), MAPS: asyncio.Queue()}
+        self.deep: set[str] = set()
+        """Paths of which the list has an object that is nested too deep."""
         self.refuse: list[int] = []
         self.tokens: set[str] | None = None
 
@@ -76,14 +78,17 @@ class Api:
         return {"resources": found}
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        items = [body(name) for name in self.items[request.path]]
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
+        items = [json.dumps(body(name)) for name in self.items[request.path]]
+        items += [deep_body("deep")] * (request.path in self.deep)
+        text = f'{{"metadata":{{"resourceVersion":"1"}},"items":[{",".join(items)}]}}'
+        return web.Response(text=text, content_type="application/json")
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         while (line := await self.lines[request.path].get()) is not None:
-            await response.write(json.dumps(line).encode() + b"\n")
+            text = line if isinstance(line, str) else json.dumps(line)
+            await response.write(text.encode() + b"\n")
         return response
 
     def count(self, path: str, *, watch: bool) -> int:
@@ -104,6 +109,13 @@ def body(name: str, **metadata: Any) -> dict[str, Any]:
     }
 
 
+def deep_body(name: str) -> str:
+    """An object with 1,100 nested levels, in its managed fields too."""
+    levels = '{"a":' * 1100 + "1" + "}" * 1100
+    text = json.dumps({**body(name, managedFields="LEVELS"), "spec": "LEVELS"})
+    return text.replace('"LEVELS"', levels)
+
+
 def changed(name: str, **metadata: Any) -> dict[str, Any]:
     return {"type": "MODIFIED", "object": body(name, **metadata)}
 
@@ -116,12 +128,17 @@ class Asked:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
+        self.unreadable: list[str] = []
         self.all = 0
         self.retries = 0
 
     def changed(self, watch: Watch, body: Mapping[str, Any]) -> None:
-        keys = cast("list[ObjectKey]", concerned(watch, Crab.resource, body))
-        self.keys += [key.name for key in keys]
+        try:
+            keys = cast("list[ObjectKey]", concerned(watch, Crab.resource, body))
+        except Unreadable as error:
+            self.unreadable.append(str(error))
+        else:
+            self.keys += [key.name for key in keys]
 
     def add_all(self) -> None:
         self.all += 1
@@ -172,6 +189,38 @@ async def test_what_is_there_and_what_changes_is_told(api: Api) -> None:
         api.lines[MAPS].put_nowait({**changed("m"), "type": "DELETED"})
         await until(lambda: sorted(asked.keys) == ["a", "a", "b", "of-m", "of-m"])
     assert (asked.all, asked.retries) == (0, 0)
+
+
+@pytest.mark.parametrize("path", [CRABS, MAPS])
+async def test_a_deep_object_does_not_end_lists_and_watches(api: Api, path: str) -> None:
+    asked = Asked()
+    api.items[CRABS], api.deep = ["a"], {path}
+    api.items[MAPS] = ["m"]
+    async with run(watching(api, asked, For(Crab), Owns(ConfigMap))):
+        name = "deep" if path == CRABS else "of-deep"
+        await until(lambda: sorted(asked.keys) == sorted(["a", "of-m", name]))
+        api.lines[path].put_nowait(f'{{"type":"MODIFIED","object":{deep_body("deep")}}}')
+        await until(lambda: sorted(asked.keys) == sorted(["a", "of-m", name, name]))
+        api.lines[CRABS].put_nowait(changed("a"))
+        await until(lambda: asked.keys[-1] == "a")
+    assert (asked.all, api.count(path, watch=False), api.count(path, watch=True)) == (0, 1, 1)
+
+
+async def test_a_mapper_is_not_called_with_a_deep_object(api: Api) -> None:
+    asked = Asked()
+    api.items[MAPS], api.deep = ["m"], {MAPS}
+
+    def crabs_of(config_map: ConfigMap) -> list[ObjectKey]:
+        return [ObjectKey("sea", config_map.name)]
+
+    watches = (For(Crab), Watches(ConfigMap, to=crabs_of))
+    async with run(watching(api, asked, *watches)):
+        await until(lambda: (asked.keys, len(asked.unreadable)) == (["m"], 1))
+        api.lines[MAPS].put_nowait(f'{{"type":"MODIFIED","object":{deep_body("deep")}}}')
+        api.lines[MAPS].put_nowait(changed("m"))
+        await until(lambda: asked.keys == ["m", "m"])
+    reason = "ConfigMap sea/deep cannot be read: it has more than 200 nested levels"
+    assert asked.unreadable == [reason] * 2
 
 
 async def test_what_is_not_listed_yet_is_known(api: Api) -> None:

@@ -23,7 +23,7 @@ def test_the_default_folder_of_certificates_is_private() -> None:
 def test_every_option_is_a_flag() -> None:
     flags = (
         "--host=127.0.0.1 --port=1 --probes-port=2 --cert-dir=/certs --client-ca=/ca.crt"
-        " --drain-seconds=0.5 --log-level=debug"
+        " --drain-seconds=0.5 --log-level=debug --metrics-token-file=/token"
     )
     assert options("guard", flags.split(), {}) == Options(
         host="127.0.0.1",
@@ -33,6 +33,7 @@ def test_every_option_is_a_flag() -> None:
         client_ca=Path("/ca.crt"),
         drain_seconds=0.5,
         log_level="debug",
+        metrics_token_file=Path("/token"),
     )
 
 
@@ -90,6 +91,6 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         options("guard", ["--help"], {})
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("host", "port", "probes-port", "cert-dir", "client-ca"):
+    for name in ("host", "port", "probes-port", "cert-dir", "client-ca", "metrics-token-file"):
         assert f"--{name}" in shown
     assert "CAPELIN_CERT_DIR" in shown

@@ -1,10 +1,12 @@
 from datetime import date
+from pathlib import Path
+from typing import Any
 
 import pytest
 from capelin.runtime.catalog import Catalog, Deprecation, Hook
 from capelin.runtime.extension import Extension, Handler
 from capelin.runtime.messages import Request, Response
-from capelin.runtime.server.metrics import BUCKETS, OUTCOMES, Metrics
+from capelin.runtime.server.metrics import BUCKETS, OUTCOMES, Metrics, Probes
 from capelin.runtime.v1alpha1 import BeforeClusterCreate, GeneratePatches
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -91,3 +93,39 @@ def test_large_counts_are_exact() -> None:
 
 def test_an_extension_without_handlers_has_a_page_too() -> None:
     assert samples(Metrics(()), "capelin_runtime_requests_total") == []
+
+
+@pytest.mark.parametrize(
+    ("client", "header", "status"),
+    [
+        ("127.0.0.1", b"", 200),
+        ("::1", b"", 200),
+        ("::ffff:127.0.0.1", b"", 200),
+        ("10.0.0.7", b"", 401),
+        ("10.0.0.7", b"Bearer wrong", 401),
+        ("10.0.0.7", b"Bearer right", 200),
+        (None, b"", 401),
+    ],
+)
+async def test_callers_from_elsewhere_need_a_token_for_metrics(
+    tmp_path: Path, client: str | None, header: bytes, status: int
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("right\n")
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {
+        "path": "/metrics",
+        "client": None if client is None else (client, 40000),
+        "headers": [(b"authorization", header)] if header else [],
+    }
+    metrics = Metrics(handlers())
+    await Probes(metrics, lambda: True, token)(scope, None, send)
+    assert sent[0]["status"] == status
+    if header != b"Bearer right" and client == "10.0.0.7":
+        sent.clear()
+        await Probes(metrics, lambda: True)({**scope, "path": "/readyz"}, None, send)
+        assert sent[0]["status"] == 200

@@ -172,3 +172,28 @@ async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service)
 def test_a_bundle_without_certificates_is_a_problem() -> None:
     wrong = known(action={"http": {"url": "https://a.example.com", "caBundle": "none"}})
     assert RUNNERS["http"].problems(wrong) == ["caBundle holds no certificates in PEM"]
+
+
+async def test_a_service_on_the_machine_of_the_extension_is_not_asked(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS")
+    outcome = await asked(World(), policy(service))
+    reason = "loopback and link-local addresses are not allowed"
+    assert outcome.message == f"{service.url} does not answer ({reason})"
+    assert service.bodies == []
+
+
+async def test_keys_are_not_written_to_disk(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a key is written to disk")
+
+    client = pair("client")
+    data = {"tls.crt": client.certificate_pem, "tls.key": client.private_key_pem}
+    world = World()
+    world.client.add(Secret.of("client", "team", data=data))
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    await asked(world, policy(service, clientCertificate={"name": "client"}))
+    assert len(service.clients) == 1

@@ -9,6 +9,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from capelin_infra.plain_text import plain
+
 RowT = TypeVar("RowT")
 
 Format = Literal["text", "wide", "json", "yaml"]
@@ -50,7 +52,7 @@ def print_list(
     for column in shown:
         table.add_column(column.title, justify="right" if column.right else "left")
     for row in rows:
-        table.add_row(*(column.text(row) for column in shown))
+        table.add_row(*(plain(column.text(row)) for column in shown))
     listing_console().print(table)
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from capelin_infra.cluster_tree import Node, State
 from capelin_infra.connection import client_of
+from capelin_infra.plain_text import plain
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
 
@@ -71,13 +72,15 @@ def policy_table(policies: Sequence[Policy], results: Sequence[LifecycleResult])
     for policy in policies:
         name = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
         state, message = _policy_state(policy)
-        table.add_row(name, policy.spec.hook, policy.spec.action.name, state, "", "", message)
+        table.add_row(
+            name, policy.spec.hook, policy.spec.action.name, state, "", "", plain(message)
+        )
         for result in results:
             status = result.status
             if result.spec.policy.uid == policy.uid and status and status.phase != "Done":
                 cluster = f"{result.namespace}/{result.spec.cluster.name}"
                 since = _time(status.since)
-                table.add_row("", "", "", status.phase, cluster, since, status.message)
+                table.add_row("", "", "", status.phase, cluster, since, plain(status.message))
     return table
 
 

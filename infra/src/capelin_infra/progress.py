@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capelin_infra.invocation import as_invoked
+from capelin_infra.plain_text import printable
 
 _MARKS: Final = {"done": ("✔", "green"), "failed": ("✘", "red"), "waiting": ("·", "dim")}
 
@@ -60,7 +61,7 @@ class Checklist:
 
     def update(self, line: Line, detail: str) -> None:
         """Say what a step is doing: at once on a terminal, else now and then."""
-        line.detail = detail
+        line.detail = detail = printable(detail)
         now = time.monotonic()
         if self._live is None and now - line.printed >= self._every:
             line.printed = now
@@ -70,7 +71,7 @@ class Checklist:
 
     def note(self, line: Line, detail: str) -> None:
         """Say what a long step has begun or got: worth a line of its own in a log."""
-        line.detail = detail
+        line.detail = detail = printable(detail)
         if self._live is None:
             mark, style = _MARKS["waiting"]
             self.console.print(Text.assemble((mark, style), f" {detail}"), soft_wrap=True)
@@ -112,10 +113,10 @@ class Checklist:
         return Text(mark, style)
 
     def _close(self, line: Line, state: str, seconds: float | None, detail: str) -> None:
-        line.state, line.detail = state, detail
+        line.state, line.detail = state, printable(detail)
         line.seconds = time.monotonic() - line.began if seconds is None else seconds
         if self._live is None:
-            shown = f"  {detail}" if detail else ""
+            shown = f"  {line.detail}" if detail else ""
             text = Text.assemble(_MARKS[state], f" {line.title}  ", _took(line), (shown, "dim"))
             self.console.print(text, soft_wrap=True)
 

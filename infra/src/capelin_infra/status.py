@@ -41,6 +41,7 @@ from capelin_infra.cluster_tree import (
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.invocation import as_invoked
 from capelin_infra.listing import Format, print_data
+from capelin_infra.plain_text import plain, printable
 from capelin_infra.policies import read_results, waiting_nodes
 
 _LOOK_SECONDS: Final = 1.0
@@ -221,7 +222,7 @@ def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
         return Group(title, Text(as_invoked(f"  Go on with capelin start -e {name}."), "dim"))
     parts: list[RenderableType] = [title, _processes(overview.status.processes, folded=folded)]
     if overview.trouble:
-        parts.append(Text(f"  {overview.trouble}", "red"))
+        parts.append(plain(f"  {overview.trouble}", "red"))
     # Where the screen is too small for all of it, what is cut is least worth seeing.
     parts[1:1] = [_tree(cluster) for cluster in overview.clusters]
     return Group(*parts)
@@ -265,9 +266,9 @@ def _tree(node: Node) -> Tree:
 def _label(node: Node) -> Text:
     return Text.assemble(
         (f"{_MARKS[node.state]} ", _STYLES[node.state]),
-        (node.title, ""),
+        (printable(node.title), ""),
         (f"  {node.counts}" if node.counts else "", "bold"),
-        (f"  {node.version}" if node.version else "", "cyan"),
+        (f"  {printable(node.version)}" if node.version else "", "cyan"),
         (f"  namespace {node.namespace}" if node.namespace else "", "dim"),
-        (f"  {node.message}" if node.message else "", _STYLES[node.state]),
+        (f"  {printable(node.message)}" if node.message else "", _STYLES[node.state]),
     )

@@ -289,3 +289,12 @@ def test_invalid_kind_clusters_are_refused_in_the_preview() -> None:
         KindClusterInputs(name="No Name", nodes=[node], images=["gone.tar"])
     )
     assert set(failures) == {"name", "nodes", "images"}
+
+
+@pytest.mark.parametrize(
+    ("token", "name"), [("WorkloadCluster", "variables"), ("AdmissionCheck", "manifest")]
+)
+def test_inputs_that_may_hold_credentials_are_secret(token: str, name: str) -> None:
+    kind = package_schema("1.0", RESOURCE_TYPES)["resources"][f"capelin:index:{token}"]
+    assert kind["inputProperties"][name]["secret"] is True
+    assert kind["properties"][name]["secret"] is True

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from capelin.errors import InvalidInputError
+from capelin.errors import InvalidInputError, UserError
 from capelin_infra.release.bundle import add_chart, add_components, mirror
 from capelin_infra.release.checksums import write_checksums
 from capelin_infra.release.files import File, Layer
@@ -271,3 +271,11 @@ async def test_a_registry_that_is_not_there_is_named(bundle: Path) -> None:
 )
 def test_only_loopback_needs_no_certificate(text: str, url: str) -> None:
     assert Place.parse(text).url == url
+
+
+@pytest.mark.parametrize(
+    "digest", ["sha256:/etc/shadow", "sha256:../../secret", "sha512:" + "a" * 64, "a" * 64, ""]
+)
+def test_a_bundle_names_no_files_of_this_machine(tmp_path: Path, digest: str) -> None:
+    with pytest.raises(UserError, match="is not a digest"):
+        Store(tmp_path).path(digest)

@@ -1,10 +1,11 @@
 """An async Kubernetes client: typed requests, watches, leader election, workload clusters."""
 
 from capelin.client.apply import needs_apply
-from capelin.client.auth import Credentials, tls_context
+from capelin.client.auth import Credentials, load_certificate, tls_context
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, safe_kubeconfig
+from capelin.client.destinations import AddressRefusedError, Destinations, guarded_connector
 from capelin.client.election import ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.errors import (
     AlreadyExists,
@@ -19,6 +20,7 @@ from capelin.client.errors import (
     Invalid,
     NotFound,
     NotServed,
+    ResponseTooLarge,
     TooManyRequests,
     Unauthorized,
     Unavailable,
@@ -33,10 +35,12 @@ from capelin.client.transport import (
     describe_connection_error,
     proxy_for,
 )
-from capelin.client.watch import Event
+from capelin.client.unreadable import UnreadableLog, UnreadableObject, reason_of
+from capelin.client.watch import Event, OnUnreadable
 from capelin.client.workload_clients import WorkloadClients
 
 __all__ = [
+    "AddressRefusedError",
     "AlreadyExists",
     "ApiError",
     "BadRequest",
@@ -48,6 +52,7 @@ __all__ = [
     "Conflict",
     "CredentialError",
     "Credentials",
+    "Destinations",
     "ElectionTiming",
     "Event",
     "ExecPlugin",
@@ -61,8 +66,10 @@ __all__ = [
     "Listing",
     "NotFound",
     "NotServed",
+    "OnUnreadable",
     "Request",
     "Response",
+    "ResponseTooLarge",
     "Selector",
     "Server",
     "Token",
@@ -71,12 +78,17 @@ __all__ = [
     "Unavailable",
     "Unreachable",
     "Unreadable",
+    "UnreadableLog",
+    "UnreadableObject",
     "User",
     "WorkloadClients",
     "describe_connection_error",
+    "guarded_connector",
+    "load_certificate",
     "needs_apply",
     "path_of",
     "proxy_for",
+    "reason_of",
     "safe_kubeconfig",
     "tls_context",
 ]

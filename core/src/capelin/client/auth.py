@@ -192,18 +192,23 @@ def tls_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate is not None and key is not None:
-        _load_certificate(context, certificate, key)
+        load_certificate(context, certificate, key)
     return context
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Have a TLS context show a certificate; the key is never written to disk.
+
+    Raises:
+        CredentialError: they cannot be used.
+    """
     # Without a password, OpenSSL would ask for that of an encrypted key on the terminal.
     try:
         with _private_file(certificate + b"\n" + key) as path:
             context.load_cert_chain(path, password="")
     except (ssl.SSLError, ValueError, OSError):
         raise CredentialError(
-            "the client certificate cannot be used: it and its key have to be PEM, "
+            "the certificate cannot be used: it and its key have to be PEM, "
             "not encrypted, and belong together"
         ) from None
 

@@ -1,6 +1,5 @@
 """A client of one API server: read, watch, apply, patch and delete objects."""
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,9 +21,19 @@ from capelin.client.codecs import (
     selection,
 )
 from capelin.client.config import Config
-from capelin.client.errors import Conflict, Expired, Invalid, NotFound, NotServed
+from capelin.client.errors import (
+    Conflict,
+    Expired,
+    Invalid,
+    NotFound,
+    NotServed,
+    ResponseTooLarge,
+    Unreadable,
+)
 from capelin.client.transport import ClientOptions, Request, Transport
-from capelin.client.watch import Event, follow, mirror
+from capelin.client.unreadable import UnreadableLog, UnreadableObject
+from capelin.client.watch import Event, OnUnreadable, follow, mirror, only_readable
+from capelin.json_text import read_json
 
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
@@ -36,6 +45,9 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 _PAGE = 500
 _SMALL_PAGE = 100
 """How many objects `iterate` keeps in memory."""
+_MAX_PAGES = 10_000
+_LIST_RESPONSES = 4
+"""A list in memory may have as much as so many of the largest responses."""
 _PATCH_TYPES = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}
 _PODS = Resource("", "v1", "Pod", "pods")
 _SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
@@ -69,6 +81,8 @@ class Client:
         self.manager = manager
         self._transport = Transport(config, options or ClientOptions())
         self._resources: dict[str, tuple[Resource, ...]] = {}
+        self.unreadable = UnreadableLog()
+        """Logs each object that cannot be read once."""
 
     @classmethod
     async def connect(
@@ -145,6 +159,7 @@ class Client:
         body: Any = None,
         content_type: str = "application/json",
         timeout: float | None = None,  # noqa: ASYNC109 - the transport's, retries included
+        max_bytes: int | None = None,
     ) -> Any:
         """Send any request; return the JSON of the response, or its text if it is not JSON."""
         response = await self._transport.send(
@@ -157,10 +172,16 @@ class Client:
                 accept="application/json, */*",
                 repeatable=method in {"GET", "HEAD", "PUT"},
                 timeout=timeout,
+                max_bytes=max_bytes,
             )
         )
         if response.content_type == "application/json":
-            return json.loads(response.body)
+            try:
+                return read_json(response.body)
+            except ValueError as error:
+                raise Unreadable(
+                    f"the response to {method} {path} cannot be read: {error}"
+                ) from None
         return response.body.decode()
 
     # Reading
@@ -191,7 +212,10 @@ class Client:
         labels: Selector | None = None,
         fields: Selector | None = None,
     ) -> Listing[T]:
-        """Read all objects of a kind, in one namespace or in all, page by page."""
+        """Read all objects of a kind, in one namespace or in all, page by page.
+
+        An object that cannot be read is logged once, and is among the list's `unreadable`.
+        """
         codec = codec_of(kind)
         path = path_of(codec.resource, namespace)
         parameters = selection(labels, fields)
@@ -212,6 +236,7 @@ class Client:
         """Read all objects of a kind, a few at a time, where a list would need much memory.
 
         A Machine takes 44 KiB, so a thousand of them take more than the rest of a provider.
+        An object that cannot be read is logged once and skipped.
 
         Raises:
             Expired: the loop took so long that the continue token expired; start again.
@@ -225,23 +250,46 @@ class Client:
 
     async def _list(self, codec: Codec[T], path: str, parameters: Mapping[str, str]) -> Listing[T]:
         items: list[T] = []
+        unreadable: list[UnreadableObject] = []
         version = ""
-        async for page in self._pages(codec, path, parameters):
+        total = _LIST_RESPONSES * self._transport.max_bytes
+        async for page in self._pages(codec, path, parameters, total=total):
             items.extend(page.items)
+            unreadable.extend(page.unreadable)
             version = page.resource_version
-        return Listing(items, version)
+        return Listing(items, version, tuple(unreadable))
 
     async def _pages(
-        self, codec: Codec[T], path: str, parameters: Mapping[str, str]
+        self,
+        codec: Codec[T],
+        path: str,
+        parameters: Mapping[str, str],
+        *,
+        total: int | None = None,
     ) -> AsyncGenerator[Page[T]]:
-        query = dict(parameters)
-        while True:
-            response = await self._transport.send(Request("GET", path, query, repeatable=True))
+        """The pages of a list: smaller ones where objects are so large that a page is too large."""
+        query, size = dict(parameters), 0
+        for _ in range(_MAX_PAGES):
+            try:
+                response = await self._transport.send(Request("GET", path, query, repeatable=True))
+            except ResponseTooLarge:
+                limit = int(query.get("limit", "1")) // 8
+                if not limit:
+                    raise
+                parameters = {**parameters, "limit": str(limit)}
+                query = {**query, "limit": str(limit)}
+                continue
+            size += len(response.body)
+            if total is not None and size > total:
+                raise self._transport.too_large("a list", total)
             page = codec.decode_page(response.body)
+            for unreadable in page.unreadable:
+                self.unreadable.report(unreadable)
             yield page
             if not page.next:
                 return
             query = {**parameters, "continue": page.next}
+        raise ResponseTooLarge(f"a list of {codec.resource.plural} has no end")
 
     def watch(
         self,
@@ -251,12 +299,17 @@ class Client:
         labels: Selector | None = None,
         fields: Selector | None = None,
         since: str | None = None,
+        on_unreadable: OnUnreadable | None = None,
     ) -> AsyncGenerator[Event[T]]:
         """Follow the objects of a kind across broken connections, until the caller stops.
 
         Without `since`, existing objects come first, as `ADDED`. If the server has forgotten the
         version where we were, everything is listed again and compared, so that no change and no
         deletion is missed. With `since`, only later events come, and nothing is kept in memory.
+
+        An object that cannot be read does not end the watch: it is logged once, its events go to
+        `on_unreadable`, and the other objects' events continue. After it was read once, its last
+        readable state remains the known one until it is deleted.
 
         Use `contextlib.aclosing` where the connection must be closed at once.
 
@@ -267,13 +320,19 @@ class Client:
         codec = codec_of(kind)
         path, parameters = path_of(codec.resource, namespace), selection(labels, fields)
 
-        def follow_from(version: str) -> AsyncGenerator[Event[T]]:
+        def follow_from(version: str) -> AsyncGenerator[Event[T | UnreadableObject]]:
             return follow(self._transport, codec, path, parameters, version)
 
         async def relist() -> Listing[T]:
             return await self.list(kind, namespace, labels=labels, fields=fields)
 
-        return mirror(codec, relist, follow_from) if since is None else follow_from(since)
+        def report(event: Event[UnreadableObject]) -> None:
+            self.unreadable.report(event.object)
+            if on_unreadable is not None:
+                on_unreadable(event)
+
+        events = mirror(codec, relist, follow_from) if since is None else follow_from(since)
+        return only_readable(events, report)
 
     # Writing
 

@@ -7,10 +7,12 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from capelin.api import BaseObject, Model, Resource, Unstructured
 from capelin.client.errors import Unreadable
+from capelin.client.unreadable import UnreadableObject, reason_of
+from capelin.json_text import items, members, metadata_of, read_json
 
 T = TypeVar("T")
 KindT_co = TypeVar("KindT_co", covariant=True)
@@ -35,6 +37,8 @@ class Listing(Generic[T]):
 
     items: list[T]
     resource_version: str
+    unreadable: tuple[UnreadableObject, ...] = ()
+    """Objects that exist and cannot be read as their kind: they are not among the items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Page(Generic[T]):
     items: list[T]
     resource_version: str
     next: str
+    unreadable: tuple[UnreadableObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,10 @@ def _typed_codec(kind: type[ObjectT]) -> Codec[ObjectT]:
         return _read(resource, kind.read, data)
 
     def decode_page(data: bytes) -> Page[ObjectT]:
-        page = _read(resource, pages.read_json, data)
+        try:
+            page = pages.read_json(data)
+        except ValueError:
+            return _page_by_item(resource, kind.read_json, data)
         return Page(page.items, page.metadata.resource_version, page.metadata.next)
 
     def identity(obj: ObjectT) -> Identity:
@@ -120,15 +128,20 @@ def _plain_codec(resource: Resource) -> Codec[Unstructured]:
     def decode_value(data: dict[str, Any]) -> Unstructured:
         return data
 
-    def decode_page(data: bytes) -> Page[Unstructured]:
-        page = _read(resource, _json_object, data)
-        metadata = cast("dict[str, str]", page.get("metadata") or {})
+    names = {"apiVersion": resource.api_version, "kind": resource.kind}
+
+    def decode_item(data: bytes) -> Unstructured:
         # Items in a list of a built-in kind have no apiVersion and kind.
-        items: list[Unstructured] = [
-            {"apiVersion": resource.api_version, "kind": resource.kind, **item}
-            for item in page.get("items") or ()
-        ]
-        return Page(items, metadata.get("resourceVersion", ""), metadata.get("continue", ""))
+        return {**names, **_json_object(data)}
+
+    def decode_page(data: bytes) -> Page[Unstructured]:
+        try:
+            page = _json_object(data)
+            listed = [{**names, **item} for item in page.get("items") or ()]
+        except (ValueError, TypeError):
+            return _page_by_item(resource, decode_item, data)
+        metadata = cast("dict[str, str]", page.get("metadata") or {})
+        return Page(listed, metadata.get("resourceVersion", ""), metadata.get("continue", ""))
 
     def identity(obj: Unstructured) -> Identity:
         metadata = obj["metadata"]
@@ -138,26 +151,43 @@ def _plain_codec(resource: Resource) -> Codec[Unstructured]:
     return Codec(resource, decode, decode_value, decode_page, identity)
 
 
+def _page_by_item(resource: Resource, decode: Callable[[bytes], T], data: bytes) -> Page[T]:
+    """A page of a list, in which an item that cannot be read does not hide the others."""
+    readable: list[T] = []
+    unreadable: list[UnreadableObject] = []
+    try:
+        parts = dict(members(data))
+        metadata = _ListMeta.read_json(parts.get("metadata", b"{}"))
+        for item in items(parts.get("items", b"null")):
+            try:
+                readable.append(decode(item))
+            except ValueError as error:
+                unreadable.append(
+                    UnreadableObject.of(resource, metadata_of(item), reason_of(error))
+                )
+    except ValueError as error:
+        raise Unreadable(_cannot_be_read(resource, reason_of(error))) from None
+    return Page(readable, metadata.resource_version, metadata.next, tuple(unreadable))
+
+
 def _json_object(data: bytes) -> dict[str, Any]:
-    value = json.loads(data)
+    value = read_json(data)
     if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - the data is wrong, not the program
+        raise ValueError("it is not an object")  # noqa: TRY004 - the data is wrong, not the program
     return cast("dict[str, Any]", value)
 
 
 def _read(resource: Resource, read: Callable[[DataT], T], data: DataT) -> T:
     try:
         return read(data)
-    except ValidationError as error:
-        # Field paths and rules only: the values may be those of a secret.
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
-            for problem in errors[:5]
-        )
-    except ValueError:
-        problems = "not JSON"
-    raise Unreadable(f"what the API server sent as {resource.kind} cannot be read ({problems})")
+    except ValueError as error:
+        metadata: Any = metadata_of(data) if isinstance(data, bytes) else data.get("metadata")
+        unreadable = UnreadableObject.of(resource, metadata or {}, reason_of(error))
+        raise Unreadable(_cannot_be_read(resource, unreadable.reason), unreadable) from None
+
+
+def _cannot_be_read(resource: Resource, reason: str) -> str:
+    return f"what the API server sent as {resource.kind} cannot be read ({reason})"
 
 
 # Paths and parameters

@@ -1,9 +1,11 @@
 """Exceptions of the client, one for each reason that a caller may handle."""
 # ruff: noqa: N818 - they are named as the API server names its reasons
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
+
+from capelin.client.unreadable import UnreadableObject
+from capelin.json_text import read_json
 
 
 class ClientError(Exception):
@@ -24,6 +26,15 @@ class Unreachable(ClientError):
 
 class Unreadable(ClientError):
     """The response cannot be read as the requested kind."""
+
+    def __init__(self, message: str, unreadable: UnreadableObject | None = None) -> None:
+        super().__init__(message)
+        self.object = unreadable
+        """The object, if the response is one."""
+
+
+class ResponseTooLarge(ClientError):
+    """The server sent more than the client's options allow."""
 
 
 class ApiError(ClientError):
@@ -96,6 +107,7 @@ class Unavailable(ApiError):
     """The server cannot answer now (timeout, 502, 503, 504)."""
 
 
+_MAX_MESSAGE = 32_768
 _BY_STATUS: dict[int, type[ApiError]] = {
     400: BadRequest,
     401: Unauthorized,
@@ -120,8 +132,12 @@ _BY_REASON: dict[str, type[ApiError]] = {
 }
 
 
-def error_of(status: int, body: bytes | Mapping[str, Any]) -> ApiError:
-    """The exception for an unsuccessful response, from its `Status` object if it has one."""
+def error_of(status: int, body: bytes | Mapping[str, Any], *, is_trusted: bool = True) -> ApiError:
+    """The exception for an unsuccessful response, from its `Status` object if it has one.
+
+    Other text of the response is part of the message only if the server is trusted: messages
+    become conditions, in which the tenant who chose the server reads them.
+    """
     status_object = _status_object(body)
     details = cast("dict[str, Any]", (status_object or {}).get("details") or {})
     if status == 404 and not details.get("name"):
@@ -129,9 +145,10 @@ def error_of(status: int, body: bytes | Mapping[str, Any]) -> ApiError:
             status, "NotFound", "the API server has no such kind: is its CRD installed?"
         )
     if status_object is None:
-        return _class_of(status, "")(status, "", _text(status, cast("bytes", body)))
+        text = _text(status, cast("bytes", body)) if is_trusted else ""
+        return _class_of(status, "")(status, "", text)
     reason = str(status_object.get("reason") or "")
-    message = str(status_object.get("message") or "")
+    message = str(status_object.get("message") or "")[:_MAX_MESSAGE]
     return _class_of(status, reason)(status, reason, message, details)
 
 
@@ -143,7 +160,7 @@ def _status_object(body: bytes | Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(body, bytes):
         return body
     try:
-        value: Any = json.loads(body)
+        value: Any = read_json(body)
     except ValueError:
         return None
     if not isinstance(value, dict):

@@ -45,7 +45,10 @@ class Server:
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        # The path of a request is appended: behind a ? or # it would have no effect.
+        is_plain = not any(character in text for character in "?#\\") and text.isprintable()
+        is_http = parts.scheme in {"http", "https"}
+        return is_http and is_plain and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
 

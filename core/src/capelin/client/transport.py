@@ -5,12 +5,11 @@ import ipaddress
 import logging
 import os
 import random
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
@@ -18,7 +17,20 @@ from yarl import URL
 
 from capelin.client.auth import Credentials, Proof
 from capelin.client.config import Config
-from capelin.client.errors import ClientError, Unreachable, error_of
+from capelin.client.destinations import (
+    LOCAL_ADDRESSES,
+    AddressRefusedError,
+    Destinations,
+    guarded_connector,
+)
+from capelin.client.errors import (
+    ApiError,
+    ClientError,
+    ConfigError,
+    ResponseTooLarge,
+    Unreachable,
+    error_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +38,11 @@ log = logging.getLogger(__name__)
 # request is sent on a connection that the server is just closing.
 _IDLE_CONNECTION = 60.0
 _MAX_WARNINGS = 1000
+MAX_BYTES: Final = 128 << 20
+WORKLOAD_MAX_BYTES: Final = 16 << 20
+"""Tenants control API servers of workload clusters, and all of them share the manager's memory."""
+_MAX_ERROR_BYTES: Final = 256 << 10
+_CHUNK: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,18 @@ class ClientOptions:
     user_agent: str = "capelin"
     traces: tuple[aiohttp.TraceConfig, ...] = ()
     """aiohttp traces that see every request, for metrics for example."""
+    max_bytes: int | None = None
+    """Largest response and largest line of a watch, decompressed: 128 MiB if `None`, and 16 MiB
+    for workload clusters. A list may have four times as much in all its pages."""
+
+    destinations: Destinations | None = None
+    """Addresses to connect to, where a tenant chose the server; any if `None`. With it, a
+    kubeconfig's `proxy-url` is refused, and texts of responses are not part of errors."""
+
+    @property
+    def response_bytes(self) -> int:
+        """Largest response in bytes."""
+        return MAX_BYTES if self.max_bytes is None else self.max_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +93,8 @@ class Request:
     patient: bool = True
     """Retry when the server answers with `Retry-After`."""
     timeout: float | None = None
+    max_bytes: int | None = None
+    """Largest response, if smaller than that of all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +113,9 @@ class Transport:
         self._config = config
         self._options = options
         self._proxy = config.server.proxy or proxy_for(config.server.address, os.environ)
+        self._destinations = options.destinations
+        if options.destinations is not None:
+            self._check_destination(options.destinations)
         self._credentials = Credentials(config)
         self._limiter = RateLimiter(options.qps, options.burst) if options.qps > 0 else None
         self._session: aiohttp.ClientSession | None = None
@@ -90,6 +124,22 @@ class Transport:
         self._closed = False
         self._slots = asyncio.Semaphore(options.connections)
         self._timeout = aiohttp.ClientTimeout(connect=options.connect_timeout)
+
+    def _check_destination(self, destinations: Destinations) -> None:
+        server = self._config.server
+        if server.proxy is not None:
+            raise ConfigError("the kubeconfig has a proxy-url, which is not allowed here")
+        host = urlsplit(server.address).hostname or ""
+        if not destinations.allows_host(host):
+            raise ConfigError(f"the kubeconfig's server {host} is not allowed: {LOCAL_ADDRESSES}")
+        if self._proxy is not None:
+            # The administrator's proxy resolves names, and may itself be on this machine.
+            self._destinations = None
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest response in bytes."""
+        return self._options.response_bytes
 
     @property
     def closed(self) -> bool:
@@ -111,6 +161,7 @@ class Transport:
 
         Raises:
             ApiError: the server refused the request.
+            ResponseTooLarge: the response is larger than the options allow.
             Unreachable: there was no response, or not in time.
         """
         clock, failure = asyncio.get_running_loop().time, None
@@ -155,10 +206,11 @@ class Transport:
                     if response.status < 300:
                         yield response.content
                         return
-                    failure = error_of(response.status, await response.read())
+                    failure = self._error(response.status, await self._error_body(response))
                 if not (may_retry and await self._has_new_credentials(proof, response)):
                     raise failure
         except aiohttp.ClientError as error:
+            self._raise_if_refused(error)
             raise self._unreachable(describe_connection_error(error)) from None
 
     async def _attempt(
@@ -169,10 +221,11 @@ class Transport:
             proof = await self._ready()
             try:
                 async with self._request(request, proof, self._timeout) as response:
-                    body = await response.read()
+                    body = await self._body(request, response)
             except aiohttp.ClientSSLError as error:
                 raise self._unreachable(describe_connection_error(error)) from None
             except aiohttp.ClientError as error:
+                self._raise_if_refused(error)
                 sent = not isinstance(error, _NEVER_SENT)
                 failure = self._unreachable(describe_connection_error(error))
                 return failure, ConnectionLost(sent)
@@ -181,7 +234,30 @@ class Transport:
             if not (may_retry and await self._has_new_credentials(proof, response)):
                 break
         wait = _retry_after(response) if request.patient else None
-        return error_of(response.status, body), Answered(response.status, wait)
+        return self._error(response.status, body), Answered(response.status, wait)
+
+    async def _body(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
+        if response.status >= 300:
+            return await self._error_body(response)
+        limit = min(self.max_bytes, request.max_bytes or self.max_bytes)
+        body = await _read(response, limit)
+        if body is None:
+            raise self.too_large("a response", limit)
+        return body
+
+    async def _error_body(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body of an error; nothing of one that is too large to be a `Status`."""
+        return await _read(response, min(self.max_bytes, _MAX_ERROR_BYTES)) or b""
+
+    def _error(self, status: int, body: bytes) -> ApiError:
+        return error_of(status, body, is_trusted=self._options.destinations is None)
+
+    def too_large(self, what: str, limit: int) -> ResponseTooLarge:
+        """The error for a response that is too large."""
+        return ResponseTooLarge(
+            f"API server at {self._config.server.address} sent {what} of more than "
+            f"{size_text(limit)}"
+        )
 
     async def _has_new_credentials(self, proof: Proof, response: aiohttp.ClientResponse) -> bool:
         """Whether the server rejected the credentials, and there are new ones by now."""
@@ -227,9 +303,7 @@ class Transport:
                 self._responses.discard(response)
 
     def _open(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=_IDLE_CONNECTION, socket_factory=_socket
-        )
+        connector = guarded_connector(self._destinations, idle_seconds=_IDLE_CONNECTION)
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -243,6 +317,15 @@ class Transport:
             self._warned.add(header)
             log.warning("%s", header.removeprefix("299 - ").strip('"'))
 
+    def _raise_if_refused(self, error: aiohttp.ClientError) -> None:
+        if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+            error.os_error, AddressRefusedError
+        ):
+            address = self._config.server.address
+            raise ConfigError(
+                f"API server at {address} is not allowed: {LOCAL_ADDRESSES}"
+            ) from None
+
     def _unreachable(self, reason: str) -> Unreachable:
         return Unreachable(
             f"API server at {self._config.server.address} does not answer ({reason})"
@@ -252,19 +335,27 @@ class Transport:
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
+    """The decompressed body; nothing, and no more of it in memory, if it is larger than `limit`."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        size += len(chunk)
+        if size > limit:
+            response.close()
+            return None
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for people."""
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:
     header = response.headers.get("Retry-After", "")
     return float(header) if header.isdecimal() else None
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices within a minute that the other machine is gone."""
-    made = socket.socket(*address[:3])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
 
 
 # Errors

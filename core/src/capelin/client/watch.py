@@ -1,7 +1,6 @@
 """Watches objects, across broken connections and expired versions."""
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
@@ -12,58 +11,96 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import aiohttp
 
 from capelin.client.codecs import Codec, Listing
-from capelin.client.errors import ApiError, ClientError, Expired, Unreachable, error_of
+from capelin.client.errors import (
+    ApiError,
+    ClientError,
+    Expired,
+    Unreachable,
+    Unreadable,
+    error_of,
+)
 from capelin.client.transport import Request, Transport
+from capelin.client.unreadable import UnreadableObject
+from capelin.json_text import TooDeepError, members, metadata_of, read_json
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _MIN_SECONDS = 1.0
 """A watch that ends sooner, without an event, counts as a failure."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
+class Event(Generic[T_co]):
     """An event of a watch. `object` of `DELETED` is its last known state."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
-    object: T
+    object: T_co
+
+
+OnUnreadable = Callable[[Event[UnreadableObject]], None]
+"""Called for each event of an object that cannot be read, in order with the other events."""
 
 
 async def mirror(
     codec: Codec[T],
     relist: Callable[[], Awaitable[Listing[T]]],
-    follow_from: Callable[[str], AsyncGenerator[Event[T]]],
-) -> AsyncGenerator[Event[T]]:
+    follow_from: Callable[[str], AsyncGenerator[Event[T | UnreadableObject]]],
+) -> AsyncGenerator[Event[T | UnreadableObject]]:
     """Existing objects as `ADDED`, and then each event once.
 
     After `Expired`, list again: the differences from the known objects become events, so that
-    nothing is lost, deletions included.
+    nothing is lost, deletions included. An object that cannot be read any more stays as it was
+    last read, until it is deleted.
     """
     known: dict[tuple[str, str], T] = {}
     listing = await relist()
     while True:
-        for event in differences(codec, known, listing.items):
+        for unreadable in listing.unreadable:
+            yield Event("MODIFIED", unreadable)
+        for event in differences(codec, known, listing.items, listing.unreadable):
             _remember(codec, known, event)
             yield event
         try:
             async with aclosing(follow_from(listing.resource_version)) as events:
                 async for event in events:
-                    _remember(codec, known, event)
                     yield event
+                    if not isinstance(event.object, UnreadableObject):
+                        _remember(codec, known, cast("Event[T]", event))
+                    elif event.type == "DELETED" and event.object.key in known:
+                        yield Event("DELETED", known.pop(event.object.key))
         except Expired:
             listing = await _list_with_retries(relist)
 
 
+async def only_readable(
+    events: AsyncGenerator[Event[T | UnreadableObject]], on_unreadable: OnUnreadable
+) -> AsyncGenerator[Event[T]]:
+    """Pass on the events of readable objects, and report the others."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event.object, UnreadableObject):
+                on_unreadable(cast("Event[UnreadableObject]", event))
+            else:
+                yield cast("Event[T]", event)
+
+
 def differences(
-    codec: Codec[T], known: Mapping[tuple[str, str], T], items: Iterable[T]
+    codec: Codec[T],
+    known: Mapping[tuple[str, str], T],
+    items: Iterable[T],
+    unreadable: Iterable[UnreadableObject] = (),
 ) -> Iterator[Event[T]]:
     """The events that lead from the known objects to the listed ones."""
     now = {codec.identity(item).key: item for item in items}
+    unread = {item.key: item.uid for item in unreadable}
     before = dict(known)
     for key, item in before.items():
-        if key not in now or codec.identity(now[key]).uid != codec.identity(item).uid:
+        uid = codec.identity(item).uid
+        listed = codec.identity(now[key]).uid if key in now else unread.get(key)
+        if listed != uid:
             yield Event("DELETED", item)
     for key, item in now.items():
         was = codec.identity(before[key]) if key in before else None
@@ -84,7 +121,7 @@ def _remember(codec: Codec[T], known: dict[tuple[str, str], T], event: Event[T])
 
 async def follow(
     transport: Transport, codec: Codec[T], path: str, parameters: Mapping[str, str], since: str
-) -> AsyncGenerator[Event[T]]:
+) -> AsyncGenerator[Event[T | UnreadableObject]]:
     """Each event after version `since` once, across broken connections.
 
     Raises:
@@ -97,11 +134,11 @@ async def follow(
         started, received = clock(), False
         try:
             async with transport.stream(_watch_request(path, parameters, version)) as stream:
-                async for line in _lines(stream):
-                    kind, data = _parse(line)
-                    version, received = data["metadata"]["resourceVersion"], True
-                    if kind != "BOOKMARK":
-                        yield Event(kind, codec.decode_value(data))
+                async for line in _lines(stream, transport):
+                    event = _event(codec, line)
+                    version, received = event.version or version, True
+                    if event.object is not None:
+                        yield Event(cast("Any", event.type), event.object)
         except ClientError as error:
             if not _is_transient(error):
                 raise
@@ -154,21 +191,51 @@ def _watch_request(path: str, parameters: Mapping[str, str], version: str) -> Re
     )
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    """Complete lines of any length. The incomplete last line of a broken connection is dropped."""
+async def _lines(stream: aiohttp.StreamReader, transport: Transport) -> AsyncGenerator[bytes]:
+    """Complete lines. The incomplete last line of a broken connection is dropped."""
     pending: list[bytes] = []
+    size = 0
     while chunk := await stream.readany():
         first, *rest = chunk.split(b"\n")
         pending.append(first)
+        size += len(first)
+        if size > transport.max_bytes:
+            raise transport.too_large("a line of a watch", transport.max_bytes)
         for part in rest:
             if line := b"".join(pending):
                 yield line
-            pending = [part]
+            pending, size = [part], len(part)
 
 
-def _parse(line: bytes) -> tuple[Any, dict[str, Any]]:
-    event: dict[str, Any] = json.loads(line)
-    data = cast("dict[str, Any]", event["object"])
-    if event["type"] == "ERROR":
-        raise error_of(int(data.get("code") or 500), data)
-    return event["type"], data
+@dataclass(frozen=True, slots=True)
+class _Line(Generic[T]):
+    """One line of a watch; a bookmark has no object."""
+
+    type: str
+    version: str
+    object: T | UnreadableObject | None
+
+
+def _event(codec: Codec[T], line: bytes) -> _Line[T]:
+    try:
+        try:
+            event: dict[str, Any] = read_json(line)
+        except TooDeepError as error:
+            parts = dict(members(line))
+            unreadable = UnreadableObject.of(
+                codec.resource, metadata_of(parts["object"]), str(error)
+            )
+            return _Line(str(read_json(parts["type"])), unreadable.version, unreadable)
+        kind, data = str(event["type"]), cast("dict[str, Any]", event["object"])
+        if kind == "ERROR":
+            raise error_of(int(data.get("code") or 500), data)
+        metadata = cast("dict[str, Any]", data["metadata"])
+        version = str(metadata["resourceVersion"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Unreadable(f"a watch of {codec.resource.plural} sent no event") from None
+    if kind == "BOOKMARK":
+        return _Line(kind, version, None)
+    try:
+        return _Line(kind, version, codec.decode_value(data))
+    except Unreadable as error:
+        return _Line(kind, version, error.object)

@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capelin.api.core import Secret
 from capelin.client.client import Client
 from capelin.client.config import Config
+from capelin.client.destinations import Destinations
 from capelin.client.errors import ConfigError, NotFound
-from capelin.client.transport import ClientOptions
+from capelin.client.transport import WORKLOAD_MAX_BYTES, ClientOptions
 
 
 @dataclass(slots=True)
@@ -26,7 +27,8 @@ class WorkloadClients:
     Args:
         client: reads the secrets in the management cluster.
         manager: the field manager of the clients; that of `client` if not given.
-        options: rate limits and timeouts of the clients.
+        options: rate limits, timeouts and bounds of the clients; if not given, responses of 16 MiB
+            and no loopback and link-local addresses but those of `CAPELIN_ALLOWED_NETWORKS`.
         limit: how many clients are kept; the least recently used is closed first.
     """
 
@@ -40,7 +42,10 @@ class WorkloadClients:
     ) -> None:
         self._client = client
         self._manager = manager or client.manager
-        self._options = options
+        options = options or ClientOptions()
+        size = WORKLOAD_MAX_BYTES if options.max_bytes is None else options.max_bytes
+        destinations = options.destinations or Destinations.from_environ()
+        self._options = replace(options, max_bytes=size, destinations=destinations)
         self._limit = limit
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._retired: list[_Entry] = []
@@ -93,8 +98,7 @@ class WorkloadClients:
         source = f"{secret.uid} {hashlib.sha256(content).hexdigest()}"
         entry = self._entries.get(key)
         if entry is None or entry.source != source:
-            config = _config(secret, content)
-            client = Client(config, manager=self._manager, options=self._options)
+            client = self._client_of(secret, content)
             entry = _Entry(client, source)
             self._retire(key)
         # A dict keeps the order of insertion: the least recently used is the first.
@@ -103,6 +107,16 @@ class WorkloadClients:
         if len(self._entries) > self._limit:
             self._retire(next(iter(self._entries)))
         return entry
+
+    def _client_of(self, secret: Secret, content: bytes) -> Client:
+        where = f"secret {secret.namespace}/{secret.name}"
+        if not content:
+            raise ConfigError(f"{where} holds no kubeconfig: its key value is missing or empty")
+        try:
+            config = Config.from_secret(content)
+            return Client(config, manager=self._manager, options=self._options)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
 
     def _retire(self, key: tuple[str, str]) -> None:
         entry = self._entries.pop(key, None)
@@ -114,13 +128,3 @@ class WorkloadClients:
         self._retired = [entry for entry in self._retired if entry.users > 0]
         for entry in unused:
             await entry.client.close()
-
-
-def _config(secret: Secret, content: bytes) -> Config:
-    where = f"secret {secret.namespace}/{secret.name}"
-    if not content:
-        raise ConfigError(f"{where} holds no kubeconfig: its key value is missing or empty")
-    try:
-        return Config.from_secret(content)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None

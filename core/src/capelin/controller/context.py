@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 from capelin.api import BaseObject, Model, Object, ObjectMeta, OwnerReference, Unstructured
-from capelin.client import Client, Conflict, Invalid, NotFound
-from capelin.controller.events import EventType, Recorder, event_record
+from capelin.client import Client, Conflict, Invalid, NotFound, UnreadableObject
+from capelin.controller.events import EventType, Recorder, event_record, unreadable_record
 
 StatusT = TypeVar("StatusT")
 
@@ -53,6 +53,10 @@ class Context:
         else:
             # A plain reconcile runs in a thread.
             self._loop.call_soon_threadsafe(self.recorder.record, record)
+
+    def unreadable_event(self, unreadable: UnreadableObject) -> None:
+        """Record why nothing is done for an object that cannot be read."""
+        self.recorder.record(unreadable_record(unreadable))
 
     async def patch_status(self, obj: Object[Any, StatusT], status: StatusT | None = None) -> bool:
         """Make this the object's status, and say whether it was another one before.

@@ -9,8 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
 
 import aiohttp
@@ -23,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from capelin.api import Unstructured
-from capelin.client import Client, ClientError
+from capelin.client import Client, ClientError, load_certificate
 from capelin.controller.options import Address
 from capelin.controller.queue import Queue
 from capelin.pki import issue, new_ca
@@ -292,7 +290,7 @@ class Probes:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        context = _own_certificate() if secure else None
+        context = own_certificate() if secure else None
         try:
             await web.TCPSite(
                 runner, address.host or None, address.port, ssl_context=context
@@ -328,17 +326,12 @@ class Probes:
         )
 
 
-def _own_certificate() -> ssl.SSLContext:
+def own_certificate() -> ssl.SSLContext:
     """TLS with a certificate that lasts as long as the process, and that nobody can verify."""
     now = datetime.now(UTC)
     name = socket.gethostname()[:64]
     ca = new_ca(f"{name[:50]}-ca", now=now)
     pair = issue(ca, common_name=name, usages={"server"}, dns_names=[name], now=now)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    with TemporaryDirectory(prefix="capelin-") as folder:
-        # Python's ssl reads keys from files only.
-        file = Path(folder, "tls.pem")
-        file.touch(0o600)
-        file.write_bytes(pair.certificate_pem + pair.private_key_pem)
-        context.load_cert_chain(file)
+    load_certificate(context, pair.certificate_pem, pair.private_key_pem)
     return context

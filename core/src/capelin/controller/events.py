@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.core import Event, EventSeries, ObjectReference
-from capelin.client import AlreadyExists, Client, ClientError, NotFound
+from capelin.client import AlreadyExists, Client, ClientError, NotFound, UnreadableObject
 from capelin.controller.logs import redact
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,20 @@ def event_record(obj: BaseObject, type_: EventType, reason: str, message: str) -
         type_,
         reason,
         note,
+    )
+
+
+def unreadable_record(unreadable: UnreadableObject) -> EventRecord:
+    """An event about an object of which only the metadata can be read."""
+    return EventRecord(
+        unreadable.resource.api_version,
+        unreadable.resource.kind,
+        unreadable.namespace,
+        unreadable.name,
+        unreadable.uid,
+        "Warning",
+        "Unreadable",
+        f"It is not reconciled until it changes, because it cannot be read: {unreadable.reason}",
     )
 
 

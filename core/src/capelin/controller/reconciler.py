@@ -12,6 +12,7 @@ from inspect import iscoroutinefunction
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 from capelin.api import BaseObject, ObjectMeta, Resource
+from capelin.client import Unreadable, UnreadableObject, reason_of
 from capelin.controller.context import Context
 from capelin.controller.queue import ObjectKey, Result
 
@@ -221,10 +222,18 @@ def looks_inside(watch: Watch) -> bool:
     return isinstance(watch, Watches) and not watch.metadata_only and not secret
 
 
+UNREADABLE = "unreadable"
+"""The field that tells why the rest of an object was left out: it cannot be read."""
+
+
 def concerned(
     watch: Watch, kind: Resource, body: Mapping[str, Any], ctx: Context | None = None
 ) -> Iterable[ObjectKey] | Awaitable[Iterable[ObjectKey]]:
-    """The keys of the reconciler's `kind` that an event about the object `body` concerns."""
+    """The keys of the reconciler's `kind` that an event about the object `body` concerns.
+
+    Raises:
+        Unreadable: a mapper needs the whole object, which cannot be read.
+    """
     metadata = cast("Mapping[str, Any]", body["metadata"])
     if not selects(watch.labels, metadata.get("labels") or {}):
         return []
@@ -247,5 +256,12 @@ def concerned(
 
 def _read(watch: Watches[KindT], body: Mapping[str, Any]) -> KindT:
     if looks_inside(watch):
-        return watch.kind.read(body)
+        try:
+            if UNREADABLE in body:
+                raise ValueError(body[UNREADABLE])  # noqa: TRY301 - handled as any other reason
+            return watch.kind.read(body)
+        except ValueError as error:
+            resource, reason = watch.kind.resource, reason_of(error)
+            unreadable = UnreadableObject.of(resource, body["metadata"], reason)
+            raise Unreadable(f"{unreadable} cannot be read: {reason}", unreadable) from None
     return watch.kind.model_construct(metadata=ObjectMeta.read(body["metadata"]))

@@ -11,7 +11,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Generic, Literal, TypeVar
 
 from capelin.api import BaseObject
-from capelin.client import ClientError, Conflict
+from capelin.client import ClientError, Conflict, Unreadable
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import LogContext, explained, log_context
@@ -70,6 +70,10 @@ class Runner(Generic[ObjectT]):
         kind = self.reconciler.main_watch.kind.resource
         try:
             keys = concerned(watch, kind, body, self._context)
+        except Unreadable as error:
+            if error.object is not None:
+                self._context.client.unreadable.report(error.object)
+            return
         except Exception:
             log.exception(_NOT_MAPPED, watch.kind.resource.plural)
             self.add_all()
@@ -163,6 +167,8 @@ class Runner(Generic[ObjectT]):
                 log.debug("%s", outcome)
             except Conflict as error:
                 log.info("%s; trying again", explained(error))
+            except Unreadable as error:
+                self._report_unreadable(key, error)
             except ClientError as error:
                 log.error("%s", explained(error))  # noqa: TRY400 - it says all there is to know
             except Exception as error:
@@ -172,6 +178,16 @@ class Runner(Generic[ObjectT]):
                 now = self._clock()
                 self.queue.finish(key, outcome, now)
                 self._metrics.reconciled(name, _result(outcome), now - started)
+
+    def _report_unreadable(self, key: ObjectKey, error: Unreadable) -> None:
+        unreadable = error.object
+        if unreadable is None:
+            log.error("%s", explained(error))
+            return
+        self._context.client.unreadable.report(unreadable)
+        kind = self.reconciler.main_watch.kind.resource
+        if unreadable.resource == kind and unreadable.key == (key.namespace, key.name):
+            self._context.unreadable_event(unreadable)
 
     async def _step(self, key: ObjectKey) -> Outcome:
         kind = self.reconciler.main_watch.kind

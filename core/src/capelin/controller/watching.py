@@ -5,12 +5,14 @@ What it finds is handed over to the manager's loop. Decision 0035 says how kopf 
 """
 
 import asyncio
+import json
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -21,7 +23,24 @@ from capelin.client import Config, Credentials, proxy_for
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import explained
 from capelin.controller.own_loop import in_own_loop
-from capelin.controller.reconciler import For, Subscription, looks_inside, selector
+from capelin.controller.reconciler import (
+    UNREADABLE,
+    For,
+    Subscription,
+    looks_inside,
+    selector,
+)
+from capelin.json_text import (
+    MAX_LEVELS,
+    TOO_DEEP,
+    TooDeepError,
+    items,
+    members,
+    metadata_of,
+    read_json,
+)
+
+log = logging.getLogger(__name__)
 
 # A whole minute, as the API server's rights and its webhooks may take a while to be there. From
 # then on, lost connections are tried again for ever, and refusals end the manager.
@@ -35,10 +54,74 @@ class WatchLostError(Exception):
 
 
 class _Response(aiohttp.ClientResponse):
+    """Passes only objects to kopf that its parser can read, and the metadata of the others."""
+
     async def json(self, **keywords: Any) -> Any:
+        data = await self.read()
+        try:
+            value: dict[str, Any] = read_json(data)
+        except TooDeepError:
+            return bounded_list(data)
+        except ValueError:
+            return await super().json(**keywords)
         # API servers send an empty list of metadata as null, over which kopf stumbles.
-        data = await super().json(**keywords)
-        return {**data, "items": []} if data.get("items", ()) is None else data
+        return {**value, "items": []} if value.get("items", ()) is None else value
+
+
+class _Lines:
+    """The stream of a watch, with lines that kopf can read."""
+
+    def __init__(self, stream: aiohttp.StreamReader) -> None:
+        self._stream = stream
+
+    async def iter_chunked(self, size: int) -> AsyncGenerator[bytes]:
+        """Complete lines, one at a time."""
+        pending: list[bytes] = []
+        async for chunk in self._stream.iter_chunked(size):
+            first, *rest = chunk.split(b"\n")
+            pending.append(first)
+            for part in rest:
+                yield bounded_line(b"".join(pending)) + b"\n"
+                pending = [part]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def bounded_line(line: bytes) -> bytes:
+    """A line of a watch; with only the metadata of an object that is nested too deep."""
+    if line.count(b"{") + line.count(b"[") <= MAX_LEVELS:
+        return line
+    try:
+        read_json(line)
+    except TooDeepError:
+        parts = dict(members(line))
+        event = {"type": read_json(parts["type"]), "object": _metadata_only(parts["object"])}
+        return json.dumps(event).encode()
+    except ValueError:
+        log.debug("a line of a watch is not JSON")
+    return line
+
+
+def bounded_list(data: bytes) -> dict[str, Any]:
+    """A list; with only the metadata of objects that are nested too deep."""
+    parts = dict(members(data))
+    listed: list[Any] = []
+    for item in items(parts.pop("items", b"null")):
+        try:
+            listed.append(read_json(item))
+        except TooDeepError:
+            listed.append(_metadata_only(item))
+    return {**{key: read_json(value) for key, value in parts.items()}, "items": listed}
+
+
+def _metadata_only(data: bytes) -> dict[str, Any]:
+    names = {part.key: part.value for part in members(data) if part.key in {"apiVersion", "kind"}}
+    return {
+        **{key: read_json(value) for key, value in names.items()},
+        "metadata": metadata_of(data),
+        UNREADABLE: TOO_DEEP,
+    }
 
 
 @dataclass(slots=True)
@@ -178,6 +261,8 @@ class Watching:
                     self._tell(queue.retry_soon)
             if source is not None:
                 self._answered(source, watch="watch" in query, first="continue" not in query)
+                if "watch" in query:
+                    response.content = cast("aiohttp.StreamReader", _Lines(response.content))
         return response
 
     def _answered(self, source: _Source, *, watch: bool, first: bool) -> None:

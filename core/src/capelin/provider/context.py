@@ -9,7 +9,14 @@ from typing import Any, Generic, Self, TypeVar, cast
 from capelin.api import BaseObject, Condition, Model, Object, ObjectMeta, Unstructured
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Secret
-from capelin.client import Client, NotFound, Unreachable, WorkloadClients
+from capelin.client import (
+    Client,
+    NotFound,
+    ResponseTooLarge,
+    Unreachable,
+    Unreadable,
+    WorkloadClients,
+)
 from capelin.contract import (
     BOOTSTRAP_DATA_KEY,
     WAITING_FOR_CONTROL_PLANE,
@@ -20,6 +27,9 @@ from capelin.contract import (
 from capelin.controller import Context
 from capelin.provider.blocked import Blocked
 from capelin.provider.fields import Endpoint, FailureDomain, Initialization, MachineAddress
+
+INVALID_RESPONSE = "InvalidResponse"
+"""The API server of a workload cluster sends too much, or nothing that can be read."""
 
 OwnerT = TypeVar("OwnerT", bound=BaseObject)
 
@@ -195,6 +205,8 @@ class ProviderContext(Context, Generic[OwnerT]):
             except Unreachable as error:
                 message = "the API server of the workload cluster does not answer"
                 raise Blocked(WAITING_FOR_CONTROL_PLANE, message) from error
+            except (ResponseTooLarge, Unreadable) as error:
+                raise Blocked(INVALID_RESPONSE, str(error), retry_seconds=60) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,7 @@ class FakeServer:
     """An in-memory API server. It takes the place of a client's `Transport`."""
 
     closed = False
+    max_bytes = 128 << 20
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.requests: list[Request] = []

@@ -39,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "needs_programs(*names): programs as `etcd` or `kube-apiserver@v1.34.4` that the test "
         "uses; they are got before the first test runs, outside of its time limit.",
     )
+    # All workload clusters of tests are on this machine.
+    os.environ.setdefault("CAPELIN_ALLOWED_NETWORKS", "127.0.0.0/8")
     if config.pluginmanager.hasplugin("asyncio"):
         config.pluginmanager.import_plugin("capelin.testing.coroutines")
 

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from capelin.contract import ProviderType
 from capelin.embedded.management.components import (
     Component,
@@ -12,6 +13,7 @@ from capelin.embedded.management.components import (
     Purpose,
     choose_ports,
     component_command,
+    inherited_variables,
     ports_of,
 )
 from capelin.embedded.management.providers import CORE, python_component, upstream_component
@@ -172,3 +174,27 @@ def test_no_port_is_given_twice() -> None:
         "cluster-api/webhooks": 40001,
         "control-plane-mine/health": 40002,
     }
+
+
+def test_variables_are_inherited_by_name() -> None:
+    variables = {
+        "GOPROXY": "off",
+        "GOFLAGS": "-mod=readonly",
+        "GOOGLE_CREDENTIALS": "a secret",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/a/secret",
+        "AWS_SECRET_ACCESS_KEY": "a secret",
+    }
+    assert inherited_variables(variables) == {"GOFLAGS": "-mod=readonly", "GOPROXY": "off"}
+
+
+@pytest.mark.parametrize(("chosen", "networks"), [("", "127.64.0.0/10"), ("::1/128", "::1/128")])
+def test_managers_may_connect_to_hosted_api_servers_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, chosen: str, networks: str
+) -> None:
+    monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS", raising=False)
+    if chosen:
+        monkeypatch.setenv("CAPELIN_ALLOWED_NETWORKS", chosen)
+    ports: dict[Purpose, int] = {"health": 31000, "webhooks": 31001}
+    place = Placement("127.64.0.9", ports, FOLDER, WORKLOADS, AUTHORITY)
+    made = component_command(mine("InfrastructureProvider"), place)
+    assert made.environment["CAPELIN_ALLOWED_NETWORKS"] == networks

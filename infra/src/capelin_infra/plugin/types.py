@@ -143,7 +143,7 @@ class WorkloadClusterInputs(DescribedModel):
     """Number of control plane replicas."""
     workers: Annotated[int, Field(ge=0)] = 3
     """Number of workers."""
-    variables: dict[str, str] = {}
+    variables: Annotated[dict[str, str], Secret()] = {}
     """Variables of the ClusterClass; values are YAML, and `a.b` is a field of an object."""
 
 
@@ -165,7 +165,7 @@ class AdmissionCheckInputs(DescribedModel):
 
     kubeconfig: Annotated[str, Secret()]
     """Content of a kubeconfig of the cluster."""
-    manifest: str
+    manifest: Annotated[str, Secret()]
     """The object, as JSON. It is never stored in the cluster."""
 
 

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 EMPTY = "application/vnd.oci.empty.v1+json"
 REFERENCE = "org.opencontainers.image.ref.name"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 _BUILDER = Package("image", "capelin-image", "1", "pkg:generic/capelin-image@1")
 
@@ -81,6 +83,20 @@ class Image:
     architecture: str
 
 
+def hex_of(digest: str) -> str:
+    """The hexadecimal part of a SHA-256 digest.
+
+    Raises:
+        UserError: it is not one.
+    """
+    if _DIGEST.fullmatch(digest) is None:
+        raise UserError(
+            f"{digest!r} is not a digest.",
+            reason="Blobs are named by sha256: and 64 hexadecimal digits.",
+        )
+    return digest.removeprefix("sha256:")
+
+
 class _Hashing:
     """A stream that hashes what passes through it."""
 
@@ -107,8 +123,12 @@ class Store:
         self._blobs.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
-        """The file of a blob."""
-        return self._blobs / digest.removeprefix("sha256:")
+        """The file of a blob.
+
+        Raises:
+            UserError: it is not a digest; a bundle from elsewhere could name any file here.
+        """
+        return self._blobs / hex_of(digest)
 
     def read_json(self, digest: str) -> dict[str, Any]:
         """A manifest, index or configuration."""
@@ -118,9 +138,9 @@ class Store:
         self, data: bytes, media_type: str, platform: Mapping[str, str] | None = None
     ) -> Descriptor:
         """Store a blob."""
-        digest = hashlib.sha256(data).hexdigest()
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         self.path(digest).write_bytes(data)
-        return Descriptor(media_type, f"sha256:{digest}", len(data), platform)
+        return Descriptor(media_type, digest, len(data), platform)
 
     def add_json(
         self, value: Mapping[str, Any], media_type: str, platform: Mapping[str, str] | None = None
@@ -136,9 +156,9 @@ class Store:
             with gzip.GzipFile("", "wb", 6, cast("BinaryIO", compressed), mtime=0) as stream:
                 plain = _Hashing(cast("BinaryIO", stream))
                 write_tar(layer.entries(_BUILDER), layer.time, cast("BinaryIO", plain))
-        digest = compressed.sha256.hexdigest()
+        digest = f"sha256:{compressed.sha256.hexdigest()}"
         partial.rename(self.path(digest))
-        descriptor = Descriptor(LAYER, f"sha256:{digest}", compressed.size)
+        descriptor = Descriptor(LAYER, digest, compressed.size)
         return StoredLayer(descriptor, f"sha256:{plain.sha256.hexdigest()}", layer.name, layer.time)
 
     def add_image(
@@ -221,7 +241,7 @@ class Store:
             "oci-layout": _LAYOUT,
             "index.json": _layout_index(entries),
             **({} if docker is None else {"manifest.json": docker}),
-            **{f"blobs/sha256/{digest.partition(':')[2]}": self.path(digest) for digest in needed},
+            **{f"blobs/sha256/{hex_of(digest)}": self.path(digest) for digest in needed},
         }
         with file.open("wb") as stream:
             files = ((path, File(_BUILDER, 0o644, content=data)) for path, data in members.items())
@@ -286,4 +306,4 @@ def _layout_index(entries: Sequence[Descriptor]) -> bytes:
 
 
 def _blob(digest: str) -> str:
-    return "blobs/sha256/" + digest.removeprefix("sha256:")
+    return "blobs/sha256/" + hex_of(digest)

@@ -10,6 +10,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from capelin.api import Unstructured
 from capelin.contract import ProviderType
+from capelin.embedded.addresses import NETWORK
 from capelin.embedded.components import TIMER_SLACK
 from capelin.embedded.management.manifests import LaunchSpec, inventory_entry
 from capelin.embedded.processes import Command, Limits
@@ -24,7 +25,28 @@ Dialect = Literal["go", "python", "extension"]
 
 _PASSED_ON: Final = frozenset(
     {
+        "CAPELIN_ALLOWED_NETWORKS",
         "CAPELIN_BINARIES",
+        # Go's own, by name: a prefix would pass on credentials such as GOOGLE_CREDENTIALS.
+        "GO111MODULE",
+        "GOAUTH",
+        "GOCACHE",
+        "GOENV",
+        "GOFLAGS",
+        "GOGC",
+        "GOINSECURE",
+        "GOMAXPROCS",
+        "GOMEMLIMIT",
+        "GOMODCACHE",
+        "GONOPROXY",
+        "GONOSUMDB",
+        "GOPATH",
+        "GOPRIVATE",
+        "GOPROXY",
+        "GOROOT",
+        "GOSUMDB",
+        "GOTMPDIR",
+        "GOTOOLCHAIN",
         "HTTPS_PROXY",
         "HTTP_PROXY",
         "KUBEBUILDER_ASSETS",
@@ -110,11 +132,7 @@ def component_command(component: Component, placement: Placement) -> Command:
 
 def inherited_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that say where programs are to be had from, for processes that get some."""
-    return {
-        name: value
-        for name, value in sorted(variables.items())
-        if name in _PASSED_ON or name.startswith("GO")
-    }
+    return {name: value for name, value in sorted(variables.items()) if name in _PASSED_ON}
 
 
 def choose_ports(
@@ -182,6 +200,8 @@ def _environment(component: Component, placement: Placement) -> dict[str, str]:
         return {
             "CAPELIN_STATE_FOLDER": str(placement.workloads / component.label),
             "KUBECONFIG": str(placement.kubeconfig),
+            # Hosted API servers of an environment have loopback addresses of their own.
+            "CAPELIN_ALLOWED_NETWORKS": str(NETWORK),
             **inherited_variables(os.environ),
         }
     # What a manager in a pod learns from the downward API.

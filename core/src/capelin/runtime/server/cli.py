@@ -27,6 +27,7 @@ class Options:
     client_ca: Path | None
     drain_seconds: float
     log_level: str
+    metrics_token_file: Path | None = None
 
 
 def options(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
@@ -53,6 +54,12 @@ def options(name: str, arguments: Sequence[str], environment: Mapping[str, str])
         "client-ca",
         None,
         "file with the CA of the clients, which then must show certificates",
+        Path,
+    )
+    option(
+        "metrics-token-file",
+        None,
+        "file with the token for /metrics; without it only this machine gets them",
         Path,
     )
     option(
@@ -90,7 +97,9 @@ def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
         hooks.getsockname()[1],
         probes.getsockname()[1],
     )
-    Process(extension, hooks, probes, certificates, chosen.drain_seconds).run()
+    Process(
+        extension, hooks, probes, certificates, chosen.drain_seconds, chosen.metrics_token_file
+    ).run()
     return 0
 
 

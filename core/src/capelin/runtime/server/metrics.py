@@ -2,7 +2,10 @@
 
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from hmac import compare_digest
+from ipaddress import IPv6Address, ip_address
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -88,9 +91,21 @@ class Metrics(Collector):
 
 
 class Probes:
-    """An ASGI application with `/healthz`, `/readyz` and `/metrics`."""
+    """An ASGI application with `/healthz`, `/readyz` and `/metrics`.
 
-    def __init__(self, metrics: Metrics, is_ready: Callable[[], bool]) -> None:
+    Metrics name handlers and show what tenants do, so callers from elsewhere need a token.
+
+    Args:
+        metrics: what `/metrics` shows.
+        is_ready: what `/readyz` shows.
+        token_file: holds the token for callers that are not on this machine; without it, they
+            get no metrics.
+    """
+
+    def __init__(
+        self, metrics: Metrics, is_ready: Callable[[], bool], token_file: Path | None = None
+    ) -> None:
+        self._token_file = token_file
         self._pages: dict[str, Callable[[], tuple[int, bytes]]] = {
             "/healthz": lambda: (200, b"ok"),
             "/readyz": lambda: (200, b"ok") if is_ready() else (503, b"not ready"),
@@ -103,6 +118,30 @@ class Probes:
         """Serve one request."""
         page = self._pages.get(scope["path"])
         status, text = (404, b"not found") if page is None else page()
+        if scope["path"] == "/metrics" and not self._may_scrape(scope):
+            status, text = 401, b"/metrics needs the token of --metrics-token-file"
         headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": text})
+
+    def _may_scrape(self, scope: Any) -> bool:
+        client = scope.get("client")
+        if client is not None and _is_loopback(str(client[0])):
+            return True
+        if self._token_file is None:
+            return False
+        try:
+            token = self._token_file.read_bytes().strip()
+        except OSError:
+            return False
+        shown = dict(scope["headers"]).get(b"authorization", b"")
+        return bool(token) and compare_digest(shown, b"Bearer " + token)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback

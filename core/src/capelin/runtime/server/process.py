@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -79,6 +80,7 @@ class Process:
     probes: socket.socket
     certificates: Certificates
     drain_seconds: float
+    metrics_token_file: Path | None = None
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, and end then, even if threads of handlers hang."""
@@ -94,7 +96,10 @@ class Process:
     async def _serve(self) -> None:
         app = App(self.extension)
         hooks = _Server(_config(app, self.certificates))
-        probes = _Server(_config(Probes(app.metrics, lambda: hooks.started and not app.closing)))
+        pages = Probes(
+            app.metrics, lambda: hooks.started and not app.closing, self.metrics_token_file
+        )
+        probes = _Server(_config(pages))
         drains: asyncio.Queue[float] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, drains.put_nowait, self.drain_seconds)

@@ -5,16 +5,20 @@ The request is a JSON object with `policy`, `hook`, `cluster` (the whole Cluster
 `{"phase": "Waiting"|"Running"|"Done"|"Failed", "message": "...", "retryAfterSeconds": 10}`.
 """
 
-import asyncio
 import ssl
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 
 import aiohttp
 from annotated_types import Ge, Le, MaxLen
 from capelin.api import Model
 from capelin.api.core import Secret
+from capelin.client import (
+    AddressRefusedError,
+    CredentialError,
+    Destinations,
+    guarded_connector,
+    load_certificate,
+)
 from capelin.controller import redact
 from pydantic import ValidationError
 
@@ -101,16 +105,10 @@ async def _tls(run: Run, http: Http) -> ssl.SSLContext:
         missing = {"tls.crt", "tls.key"} - secret.data.keys()
         if missing:
             raise SetupError(f"secret {secret.name} has no {' and no '.join(sorted(missing))}")
-        # Python reads certificates from files only; the folder is ours alone, and gone at once.
-        with TemporaryDirectory() as folder:
-            pair = Path(folder, "pair.pem")
-            await asyncio.to_thread(
-                pair.write_bytes, secret.data["tls.crt"] + b"\n" + secret.data["tls.key"]
-            )
-            try:
-                context.load_cert_chain(pair, password="")
-            except (ssl.SSLError, OSError):
-                raise SetupError(f"secret {secret.name} holds no certificate and its key") from None
+        try:
+            load_certificate(context, secret.data["tls.crt"], secret.data["tls.key"])
+        except CredentialError:
+            raise SetupError(f"secret {secret.name} holds no certificate and its key") from None
     return context
 
 
@@ -135,7 +133,7 @@ async def _post(
 ) -> bytes | str:
     """The body of the response, or what is wrong with it."""
     timeout = aiohttp.ClientTimeout(total=http.timeout_seconds)
-    connector = aiohttp.TCPConnector(ssl=context)
+    connector = guarded_connector(Destinations.from_environ(), tls=context)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session,
         session.post(http.url, json=body, allow_redirects=False) as response,
@@ -154,6 +152,8 @@ def _reason(error: BaseException) -> str:
             return "its certificate is not trusted, or it does not accept ours"
         case TimeoutError():
             return "timed out"
+        case aiohttp.ClientConnectorError(os_error=AddressRefusedError() as refused):
+            return str(refused.strerror)
         case aiohttp.ClientConnectorError():
             return "no connection"
         case _:

@@ -21,6 +21,7 @@ from capelin_lifecycle.selection import KnownPolicy
 JOBS: Final = Resource("batch", "v1", "Job", "jobs")
 PODS: Final = Resource("", "v1", "Pod", "pods")
 _LOG_BYTES: Final = 900
+_MAX_LOG_BYTES: Final = 1 << 20
 
 
 class JobRunner:
@@ -130,6 +131,7 @@ async def _log_tail(client: Client, metadata: Unstructured, lines: int) -> str:
                 "container": pod["spec"]["containers"][0]["name"],
                 "tailLines": str(lines),
             },
+            max_bytes=_MAX_LOG_BYTES,
         )
     except ClientError:
         return ""

@@ -1,0 +1,141 @@
+"""Addresses that tenants may have a manager connect to."""
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import aiohttp
+
+from capelin.client.errors import ConfigError
+
+VARIABLE: Final = "CAPELIN_ALLOWED_NETWORKS"
+"""Loopback and link-local networks that addresses from tenants may be in, separated by commas."""
+
+LOCAL_ADDRESSES: Final = "loopback and link-local addresses are not allowed"
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# The metadata service of a large cloud over IPv6, which is not link-local as the others are.
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_METADATA_SERVICES: Final = frozenset({ipaddress.ip_address("fd00:ec2::254")})
+
+
+class AddressRefusedError(PermissionError):
+    """The address of a connection is one that tenants may not choose."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, LOCAL_ADDRESSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Addresses that tenants may choose: none of this machine, and no link-local ones.
+
+    A manager reaches more than a tenant does: services on its own machine or in its own pod, and
+    the metadata service of the cloud. So connections that tenants ask for are checked after names
+    were resolved, and redirects are not followed.
+    """
+
+    networks: tuple[Network, ...] = ()
+    """Exceptions: loopback and link-local networks that are allowed."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """With the exceptions of `CAPELIN_ALLOWED_NETWORKS`.
+
+        Raises:
+            ConfigError: it does not list networks.
+        """
+        listed = (os.environ if environ is None else environ).get(VARIABLE, "")
+        try:
+            return cls(
+                tuple(ipaddress.ip_network(part.strip()) for part in listed.split(",") if part)
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"{VARIABLE} has to list networks such as 127.0.0.0/8: {error}"
+            ) from None
+
+    def allows(self, address: str) -> bool:
+        """Whether an IP address may be connected to."""
+        parsed = ipaddress.ip_address(address)
+        return any(parsed in network for network in self.networks) or not any(
+            _is_local(form) for form in _forms(parsed)
+        )
+
+    def allows_host(self, host: str) -> bool:
+        """Whether a host may be connected to, as far as its name shows."""
+        try:
+            return self.allows(host.strip("[]"))
+        except ValueError:
+            return True
+
+    async def resolved(self, host: str) -> bool:
+        """Whether all addresses of a host may be connected to; so if it has none now."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None)
+        except OSError:
+            return True
+        return all(self.allows(str(info[4][0])) for info in found)
+
+
+def open_socket(info: tuple[Any, ...]) -> socket.socket:
+    """A socket that notices within a minute that the other machine is gone."""
+    opened = socket.socket(*info[:3])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return opened
+
+
+def guarded_connector(
+    destinations: Destinations | None,
+    *,
+    tls: ssl.SSLContext | bool = True,
+    idle_seconds: float = 15.0,
+) -> aiohttp.TCPConnector:
+    """A connector that opens connections only to these destinations; to all if `None`.
+
+    Each address is checked right before the connection, after its name was resolved. Callers
+    have to pass `allow_redirects=False`, or check where a redirect leads.
+    """
+
+    def opened(info: tuple[Any, ...]) -> socket.socket:
+        if destinations is not None and not destinations.allows(str(info[4][0])):
+            raise AddressRefusedError
+        return open_socket(info)
+
+    return aiohttp.TCPConnector(
+        limit=0, ssl=tls, keepalive_timeout=idle_seconds, socket_factory=opened
+    )
+
+
+def _is_local(address: _Address) -> bool:
+    return (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address.is_multicast
+        or address in _METADATA_SERVICES
+    )
+
+
+def _forms(address: _Address) -> list[_Address]:
+    """The address, and the IPv4 addresses that an IPv6 one stands for."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    inner = (
+        address.ipv4_mapped,
+        address.sixtofour,
+        translated if address in _NAT64 else None,
+    )
+    return [address, *(form for form in inner if form is not None)]

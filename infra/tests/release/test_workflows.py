@@ -1,0 +1,30 @@
+"""The workflows of a release: who may sign, and whose code runs there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+WORKFLOWS = Path(__file__).parents[3] / ".github" / "workflows"
+JOBS = [
+    pytest.param(job, id=f"{file.stem}-{name}")
+    for file in sorted(WORKFLOWS.glob("*.yaml"))
+    for name, job in yaml.safe_load(file.read_text())["jobs"].items()
+]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_actions_are_pinned_by_commit(job: dict[str, Any]) -> None:
+    actions = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert [action for action in actions if not re.search("@[0-9a-f]{40}$", action)] == []
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_builds_run_locked_code_and_cannot_sign(job: dict[str, Any]) -> None:
+    commands = [step["run"] for step in job["steps"] if "nox" in step.get("run", "")]
+    assert all("uv run --locked" in command for command in commands)
+    assert all("--script-mode none" in command for command in commands)
+    may_sign = {"id-token", "attestations"} & set(job.get("permissions", {}))
+    assert not (commands and may_sign)
