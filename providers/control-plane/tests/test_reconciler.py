@@ -501,11 +501,18 @@ async def test_what_another_one_was_to_replace_that_never_came_is_stopped(scene:
 
 
 @pytest.mark.parametrize(
-    ("grace", "is_deleted"), [(None, False), (timedelta(hours=1), False), (timedelta(0), True)]
+    ("grace", "requested", "is_deleted"),
+    [
+        (None, True, False),
+        (timedelta(hours=1), True, False),
+        (timedelta(0), True, True),
+        (timedelta(0), False, False),
+    ],
 )
 async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
     scene: Scene,
     grace: timedelta | None,
+    requested: bool,
     is_deleted: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -514,6 +521,8 @@ async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
     recorder = Recorder(scene.client, "test", "test", now=lambda: datetime.now(UTC))
     ctx = Context(scene.client, logging.getLogger(__name__), recorder)
     orphans = Orphans([scene.backend], grace)
+    if requested:
+        orphans.request_deletion(ObjectKey(scene.namespace, "lost"))
     for _ in range(2):
         await orphans.look(ctx)
     assert ("delete lost" in scene.backend.calls) == is_deleted
