@@ -15,7 +15,7 @@ from capelin_control_plane.backends.pods.objects import (
     etcd_state,
     pki_secret,
 )
-from capelin_control_plane.backends.pods.patches import pod_problems
+from capelin_control_plane.backends.pods.pod_security import pod_problems
 from capelin_control_plane.backends.pods.workloads import termination_seconds
 from capelin_control_plane.desired import ComponentSettings, InvalidSpecError
 
