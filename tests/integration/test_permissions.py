@@ -50,7 +50,7 @@ def is_exempt(use: Use) -> bool:
         or resource == "events"
         # The backend `Pods` needs a cluster with nodes.
         or group in {"apps", "policy", "networking.k8s.io", "storage.k8s.io"}
-        or (group == "" and (resource != "secrets" or verb == "delete"))
+        or (group == "" and resource != "secrets")
         # A pool deletes a machine itself only while core has made no Machine of it.
         or (resource, verb) == ("capelinmachines", "delete")
     )

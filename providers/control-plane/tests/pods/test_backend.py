@@ -17,12 +17,16 @@ from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
-from .pod_objects import on_pods, settings
+from .pod_objects import objects_of, on_pods, settings
 
 STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 SERVICES = Resource("", "v1", "Service", "services")
 BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+SECRETS = Resource("", "v1", "Secret", "secrets")
+CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
+CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 NAME = "one-etcd"
+PKI = "one-control-plane-pki"
 
 
 class Rig:
@@ -157,8 +161,47 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
         )
         for item in (await rig.client.request("GET", "/" + path.format(rig.namespace)))["items"]
     ]
-    assert all("/two" in name or name == "ConfigMap/kube-root-ca.crt" for name in left), left
+    # The Secret is left to the garbage collector, which does not run here.
+    others = {"ConfigMap/kube-root-ca.crt", f"Secret/{PKI}"}
+    assert all("/two" in name or name in others for name in left), left
     assert len(left) >= 12
+    secret = await rig.client.get(SECRETS, PKI, rig.namespace)
+    assert "data" not in secret
+    assert (await rig.client.get(SECRETS, "two-control-plane-pki", rig.namespace))["data"]
+
+
+async def test_the_secret_with_keys_is_garbage_collected_with_the_state_of_etcd(rig: Rig) -> None:
+    await rig.apply(rig.desired)
+    state = await rig.client.get(CONFIG_MAPS, "one-etcd-state", rig.namespace)
+    secret = await rig.client.get(SECRETS, PKI, rig.namespace)
+    (owner,) = secret["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ConfigMap", state["metadata"]["uid"])
+
+
+async def test_claims_of_others_stay_when_a_control_plane_is_deleted(rig: Rig) -> None:
+    own, foreign = f"data-{NAME}-0", f"data-{NAME}-1"
+    stateful_set = objects_of(rig.desired).etcd.manifest
+    (template,) = stateful_set["spec"]["volumeClaimTemplates"]
+    for name, labels in ((own, template["metadata"]["labels"]), (foreign, {"app": "etcd"})):
+        await rig.client.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": rig.namespace, "labels": labels},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            }
+        )
+    await rig.backend.delete(rig.key)
+
+    def is_deleted(claim: Unstructured | None) -> bool:
+        # A protection finalizer may hold a claim that is deleted.
+        return claim is None or "deletionTimestamp" in claim["metadata"]
+
+    assert is_deleted(await rig.client.find(CLAIMS, own, rig.namespace))
+    assert not is_deleted(await rig.client.find(CLAIMS, foreign, rig.namespace))
 
 
 async def test_a_patch_of_a_service_stays(rig: Rig) -> None:

@@ -129,7 +129,7 @@ def with_context(context: dict[str, Any]) -> dict[str, Any]:
             "podCertificate",
         ),
         ({"volumes": [{"name": "x", "nfs": {"server": "x", "path": "/"}}]}, "nfs"),
-        ({"containers": [{"name": "kube-apiserver", "$patch": "delete"}]}, "cannot be removed"),
+        ({"containers": [{"name": "kube-apiserver", "$patch": "delete"}]}, "cannot be patched"),
         ({"containers": ["kube-apiserver"]}, "has no name"),
         ({"hostNetwork": True}, "hostNetwork"),
         ({"automountServiceAccountToken": True}, "automountServiceAccountToken"),
