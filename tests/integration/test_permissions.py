@@ -17,7 +17,6 @@ from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.release.charts import aggregated_roles
 from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.provider import provider as machine_pool
 
@@ -162,7 +161,7 @@ async def test_core_reads_kinds_of_other_groups_by_the_aggregated_role_alone(
     assert not await may_list()
     (role,) = [
         role
-        for role in aggregated_roles(FOREIGN)
+        for role in FOREIGN.aggregated_roles
         if AGGREGATE_TO_MANAGER_LABEL in role["metadata"]["labels"]
     ]
     await management.apply(role)
