@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capelin.api import Unstructured
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
 from capelin.client import Client, Config, Server
@@ -55,6 +56,8 @@ class FakeBackend:
     """Of each observation, the moments that have come."""
     keys: set[ObjectKey] = field(default_factory=set[ObjectKey])
     """What it has something of."""
+    versions: set[str] = field(default_factory=set[str])
+    """The desired versions."""
 
     async def allocate(
         self, key: ObjectKey, desired: ControlPlane, authorities: Authorities, address: str | None
@@ -67,6 +70,7 @@ class FakeBackend:
     async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
         assert (key.name, endpoint.address) == ("one", ADDRESS)
         self.calls.append("observe")
+        self.versions.add(desired.version)
         self.due.append({desired.rollout_after, desired.renew_issued_before})
         if self.blocked is not None:
             raise self.blocked
@@ -642,3 +646,35 @@ async def test_a_control_plane_that_was_moved_is_never_deleted(
         await remove_finalizer(scene)
         await until(lambda: "has no object any more; it keeps running" in caplog.text)
     assert "delete one" not in scene.backend.calls
+
+
+async def test_a_version_is_stored_with_its_v_and_left_to_its_owner(scene: Scene) -> None:
+    await scene.create()
+    resource = CapelinControlPlane.resource
+
+    def applied(version: str) -> Unstructured:
+        return {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": "one", "namespace": scene.namespace},
+            "spec": {"version": version},
+        }
+
+    await scene.client.apply(applied("1.34.4"), resource=resource, manager="user")
+
+    async def stored() -> str:
+        raw = await scene.client.get(resource, "one", scene.namespace)
+        return raw["spec"]["version"]
+
+    assert await stored() == "1.34.4"
+    async with scene.managed():
+
+        async def has_v() -> bool:
+            return await stored() == "v1.34.4"
+
+        await until(has_v)
+        await until(lambda: "observe" in scene.backend.calls)
+        await scene.client.apply(applied("v1.34.5"), resource=resource, manager="user", force=False)
+        await until(lambda: "v1.34.5" in scene.backend.versions)
+    assert await stored() == "v1.34.5"
+    assert scene.backend.versions <= {"v1.34.4", "v1.34.5"}

@@ -10,7 +10,6 @@ from capelin.api import (
     DNSSubdomain,
     Host,
     Int32,
-    KubernetesVersion,
     Marker,
     Model,
     Object,
@@ -19,6 +18,7 @@ from capelin.api import (
     Replicas,
     Scale,
     Schema,
+    StoredKubernetesVersion,
     Template,
     Time,
     immutable,
@@ -328,8 +328,11 @@ class MachineTemplate(Model):
 class Spec(ControlPlaneTemplateSpec):
     """Desired state of the control plane."""
 
-    version: KubernetesVersion
-    """Kubernetes version. Upgrades go one minor version at a time."""
+    version: StoredKubernetesVersion
+    """Kubernetes version, such as `v1.34.4`. Upgrades go one minor version at a time.
+
+    If the `v` is missing, the provider adds it.
+    """
     replicas: Annotated[Replicas, Le(9)] = 1
     """Number of API servers."""
     machine_template: MachineTemplate | None = None

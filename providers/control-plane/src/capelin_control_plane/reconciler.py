@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from capelin.api import BaseObject
+from capelin.api import BaseObject, with_v
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Deployment, Pod, Secret, Service, StatefulSet
 from capelin.client import Client, ClientError, Config
@@ -173,10 +173,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         key, now = _key(obj), ctx.now()
         self._orphans.keep(key)
         backend = self._backend_of(obj)
-        if obj.spec.backend is None:
-            # Written before anything is started: it cannot change from then on.
-            ctx.draft.set_spec_field("backend", self._backend_name(obj))
-            await ctx.send_status()
+        await self._complete_spec(ctx, obj)
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         try:
             audit_policy = await find_audit_policy(ctx.client, obj)
@@ -248,6 +245,14 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         for backend in self._backends.values():
             await backend.release(key)
 
+    async def _complete_spec(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> None:
+        """Write the fields that the user left to the provider, before anything is started."""
+        if obj.spec.version != with_v(obj.spec.version):
+            await _add_v(ctx.client, obj)
+        if obj.spec.backend is None:
+            ctx.draft.set_spec_field("backend", self._backend_name(obj))
+            await ctx.send_status()
+
     def _backend_name(self, obj: CapelinControlPlane) -> BackendName:
         """The backend in the spec. Without one, what its other fields or the provider imply."""
         if obj.spec.backend is not None:
@@ -297,6 +302,34 @@ async def reconcile_instances(
     except Blocked as blocked:
         return replace(observed, blocked=blocked)
     return await backend.observe(key, endpoint, desired)
+
+
+async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
+    """Store the version with its `v`, as the contract requires.
+
+    Afterwards, the provider does not own the field: a server-side apply of the next version must
+    not conflict with it.
+    """
+    meta = control_plane.metadata
+    patch = {
+        "metadata": {"resourceVersion": meta.resource_version},
+        "spec": {"version": with_v(control_plane.spec.version)},
+    }
+    kind, name, namespace = type(control_plane), control_plane.name, control_plane.namespace
+    written = await client.patch(kind, name, namespace, patch)
+    others = [
+        entry
+        for entry in written.metadata.managed_fields or ()
+        if (entry.get("manager"), entry.get("operation")) != (client.manager, "Update")
+    ]
+    patch = {
+        "metadata": {
+            "resourceVersion": written.metadata.resource_version,
+            "managedFields": others,
+        }
+    }
+    written = await client.patch(kind, name, namespace, patch)
+    control_plane.spec, control_plane.metadata = written.spec, written.metadata
 
 
 def _annotations(control_plane: CapelinControlPlane, address: str) -> dict[str, str]:
