@@ -156,6 +156,16 @@ class Scene:
     async def mine(self, name: str = "one") -> CapelinControlPlane:
         return await self.client.get(CapelinControlPlane, name, self.namespace)
 
+    async def apply_as_topology(self, spec: dict[str, Any]) -> None:
+        resource = CapelinControlPlane.resource
+        manifest: Unstructured = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": "one", "namespace": self.namespace},
+            "spec": spec,
+        }
+        await self.client.apply(manifest, resource=resource, manager="capi-topology")
+
     async def annotate(self, **annotations: str | None) -> None:
         patch = {"metadata": {"annotations": annotations}}
         await self.client.patch(CapelinControlPlane, "one", self.namespace, patch)
@@ -567,19 +577,21 @@ async def test_an_unset_backend_takes_the_first_that_is_served_and_stays(
     assert mine.spec.backend == chosen
     assert (BLOCK_MOVE_ANNOTATION in mine.metadata.annotations) == (chosen == "Pods")
     # A topology applies its fields again, and its template has no backend.
-    again = {
-        "apiVersion": CapelinControlPlane.resource.api_version,
-        "kind": "CapelinControlPlane",
-        "metadata": {"name": "one", "namespace": scene.namespace},
-        "spec": {"version": "v1.34.4", "replicas": 2},
-    }
-    resource = CapelinControlPlane.resource
-    await scene.client.apply(again, resource=resource, manager="capi-topology", force=True)
+    await scene.apply_as_topology({"version": "v1.34.4", "replicas": 2})
     scene.served = tuple(reversed(served))
     scene.backend.calls.clear()
     async with scene.managed():
         await until(lambda: "observe" in scene.backend.calls)
     assert (await scene.mine()).spec.backend == chosen
+
+
+async def test_a_backend_stays_when_its_clusterclass_leaves_it_out(scene: Scene) -> None:
+    await scene.create(None)
+    await scene.apply_as_topology({"version": "v1.34.4", "backend": "Processes"})
+    async with scene.managed():
+        await until(lambda: "observe" in scene.backend.calls)
+    await scene.apply_as_topology({"version": "v1.34.4"})
+    assert (await scene.mine()).spec.backend == "Processes"
 
 
 async def test_settings_of_pods_are_not_served_by_processes(scene: Scene) -> None:

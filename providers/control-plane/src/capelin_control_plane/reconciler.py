@@ -245,13 +245,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         for backend in self._backends.values():
             await backend.release(key)
 
-    async def _complete_spec(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> None:
+    async def _complete_spec(self, ctx: Context, obj: CapelinControlPlane) -> None:
         """Write the fields that the user left to the provider, before anything is started."""
         if obj.spec.version != with_v(obj.spec.version):
             await _add_v(ctx.client, obj)
-        if obj.spec.backend is None:
-            ctx.draft.set_spec_field("backend", self._backend_name(obj))
-            await ctx.send_status()
+        # Owned also if it is set: a ClusterClass that had a backend may leave it out later.
+        written = await ctx.client.apply_fields(obj, {"spec.backend": self._backend_name(obj)})
+        obj.spec, obj.metadata = written.spec, written.metadata
 
     def _backend_name(self, obj: CapelinControlPlane) -> BackendName:
         """The backend in the spec. Without one, what its other fields or the provider imply."""
