@@ -128,6 +128,35 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
     assert unused == set()
 
 
+def permission_table() -> str:
+    """The rules of the providers, as the page about security has them."""
+    lines = ["| provider | API group | resources | verbs |", "|---|---|---|---|"]
+    for provider in (control_plane(), machine_pool()):
+        for rule in provider.rules:
+            groups = ", ".join(f"`{group}`" if group else "core" for group in rule["apiGroups"])
+            resources, verbs = (
+                ", ".join(f"`{name}`" for name in sorted(rule[field]))
+                for field in ("resources", "verbs")
+            )
+            lines.append(f"| `{provider.label}` | {groups} | {resources} | {verbs} |")
+    return "\n".join(lines)
+
+
+def test_the_page_lists_every_permission_of_the_providers() -> None:
+    _, _, rest = (ROOT / "docs" / "security.md").read_text().partition("<!-- permissions -->\n")
+    listed, _, _ = rest.partition("\n<!-- end of permissions -->")
+    assert listed == permission_table()
+
+
+@pytest.mark.parametrize("resource", ["secrets", "pods"])
+def test_no_provider_may_delete_secrets_or_pods(resource: str) -> None:
+    uses = {
+        use for provider in (control_plane(), machine_pool()) for use in allowed([*provider.rules])
+    }
+    assert ("", resource, "delete") not in uses
+    assert ("", resource, "deletecollection") not in uses
+
+
 FOREIGN: Final = Provider(
     name="fish",
     type="InfrastructureProvider",
