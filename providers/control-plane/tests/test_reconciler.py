@@ -601,7 +601,7 @@ async def test_settings_of_pods_are_not_served_by_processes(scene: Scene) -> Non
     assert (await scene.mine()).spec.backend is None
 
 
-async def test_a_control_plane_on_pods_says_that_it_cannot_be_moved(scene: Scene) -> None:
+async def test_a_control_plane_on_pods_blocks_clusterctl_move(scene: Scene) -> None:
     scene.served = ("Pods",)
     await scene.create("Pods")
     async with scene.managed():
@@ -660,7 +660,7 @@ async def test_a_control_plane_that_was_moved_is_never_deleted(
     assert "delete one" not in scene.backend.calls
 
 
-async def test_a_version_is_stored_with_its_v_and_left_to_its_owner(scene: Scene) -> None:
+async def test_a_version_is_stored_with_its_v_and_stays_its_owners(scene: Scene) -> None:
     await scene.create()
     resource = CapelinControlPlane.resource
 

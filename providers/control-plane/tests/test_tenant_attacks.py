@@ -124,7 +124,7 @@ def test_an_allowed_flag_with_a_value_out_of_bounds_is_refused(
         ("scheduler", "kube-api-burst", 10_000),
     ],
 )
-def test_a_number_that_no_host_has_is_refused(component: str, flag: str, most: int | None) -> None:
+def test_numeric_flags_are_bounded(component: str, flag: str, most: int | None) -> None:
     if most is not None:
         desired({component: {"extraArgs": {flag: str(most)}}})
         with pytest.raises(InvalidSpecError, match=f"to {most}"):

@@ -33,7 +33,7 @@ def _up_to(most: int) -> range:
 _DECIMAL = r"[0-9]{1,4}([.][0-9]{1,9})?"
 _DURATION = r"0|([0-9]{1,9}([.][0-9]{1,9})?(ns|us|ms|s|m|h))+"
 # A pod is given this long to end.
-_SHORT_DURATION = r"0|[0-9]{1,3}s|[0-9]m"
+_SHORT_DURATION = r"0|[0-9]m([0-9]{1,2}s)?|[0-9]{1,3}s"
 _BOOLEAN = r"true|false"
 _NAMES = r"[A-Za-z0-9_.*/=:#,-]*"
 _FORMAT = r"text|json"

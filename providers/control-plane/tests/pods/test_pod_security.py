@@ -117,7 +117,9 @@ async def violations(client: Client, namespace: str, pod: Unstructured) -> str:
     return ""
 
 
-async def test_what_the_api_server_refuses_is_refused_here(client: Client, restricted: str) -> None:
+async def test_pods_that_the_api_server_rejects_are_rejected(
+    client: Client, restricted: str
+) -> None:
     for path, value in REFUSED:
         pod = pod_with(path, value)
         found = await violations(client, restricted, pod)
@@ -125,7 +127,9 @@ async def test_what_the_api_server_refuses_is_refused_here(client: Client, restr
         assert problems_of(pod), f"{path}: {value} is not refused"
 
 
-async def test_what_the_api_server_allows_is_allowed_here(client: Client, restricted: str) -> None:
+async def test_pods_that_the_api_server_accepts_are_accepted(
+    client: Client, restricted: str
+) -> None:
     for path, value in ALLOWED:
         pod = pod_with(path, value)
         assert problems_of(pod) == []
