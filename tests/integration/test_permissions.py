@@ -17,7 +17,6 @@ from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.release.charts import aggregated_roles
 from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.provider import provider as machine_pool
 
@@ -50,7 +49,7 @@ def is_exempt(use: Use) -> bool:
         or resource == "events"
         # The backend `Pods` needs a cluster with nodes.
         or group in {"apps", "policy", "networking.k8s.io", "storage.k8s.io"}
-        or (group == "" and (resource != "secrets" or verb == "delete"))
+        or (group == "" and resource != "secrets")
         # A pool deletes a machine itself only while core has made no Machine of it.
         or (resource, verb) == ("capelinmachines", "delete")
     )
@@ -129,6 +128,35 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
     assert unused == set()
 
 
+def permission_table() -> str:
+    """The rules of the providers, as the page about security has them."""
+    lines = ["| provider | API group | resources | verbs |", "|---|---|---|---|"]
+    for provider in (control_plane(), machine_pool()):
+        for rule in provider.rules:
+            groups = ", ".join(f"`{group}`" if group else "core" for group in rule["apiGroups"])
+            resources, verbs = (
+                ", ".join(f"`{name}`" for name in sorted(rule[field]))
+                for field in ("resources", "verbs")
+            )
+            lines.append(f"| `{provider.label}` | {groups} | {resources} | {verbs} |")
+    return "\n".join(lines)
+
+
+def test_the_page_lists_every_permission_of_the_providers() -> None:
+    _, _, rest = (ROOT / "docs" / "security.md").read_text().partition("<!-- permissions -->\n")
+    listed, _, _ = rest.partition("\n<!-- end of permissions -->")
+    assert listed == permission_table()
+
+
+@pytest.mark.parametrize("resource", ["secrets", "pods"])
+def test_no_provider_may_delete_secrets_or_pods(resource: str) -> None:
+    uses = {
+        use for provider in (control_plane(), machine_pool()) for use in allowed([*provider.rules])
+    }
+    assert ("", resource, "delete") not in uses
+    assert ("", resource, "deletecollection") not in uses
+
+
 FOREIGN: Final = Provider(
     name="fish",
     type="InfrastructureProvider",
@@ -162,7 +190,7 @@ async def test_core_reads_kinds_of_other_groups_by_the_aggregated_role_alone(
     assert not await may_list()
     (role,) = [
         role
-        for role in aggregated_roles(FOREIGN)
+        for role in FOREIGN.aggregated_roles
         if AGGREGATE_TO_MANAGER_LABEL in role["metadata"]["labels"]
     ]
     await management.apply(role)

@@ -15,7 +15,7 @@ from capelin.errors import UserError
 from capelin.provider import Provider
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.release.charts import Chart, aggregated_roles, provider_chart
+from capelin_infra.release.charts import Chart, provider_chart
 from capelin_infra.release.components import helm, render_chart
 from capelin_infra.release.our_charts import our_charts, write_tree
 from capelin_infra.release.values import Image, ManagerValues
@@ -271,18 +271,20 @@ FOREIGN = Provider(
 
 
 def test_core_is_let_at_kinds_of_groups_that_are_not_the_contracts_own() -> None:
-    roles = {role["metadata"]["name"]: role for role in aggregated_roles(FOREIGN)}
+    roles = {role["metadata"]["name"]: role for role in FOREIGN.aggregated_roles}
     assert roles.keys() == {
         f"infrastructure-fish-system-{name}" for name in ("view", "edit", "core")
     }
     core = roles["infrastructure-fish-system-core"]
+    # Environments install it as well.
+    assert core in FOREIGN.components()
     assert "cluster.x-k8s.io/aggregate-to-manager" in core["metadata"]["labels"]
     assert core["rules"][0]["resources"] == ["fishes", "fishes/finalizers"]
 
 
 def test_contracts_own_groups_need_no_role_for_core() -> None:
     for provider in (control_plane(), machine_pool()):
-        names = [role["metadata"]["name"] for role in aggregated_roles(provider)]
+        names = [role["metadata"]["name"] for role in provider.aggregated_roles]
         assert names == [f"{provider.namespace}-view", f"{provider.namespace}-edit"]
 
 

@@ -99,3 +99,30 @@ async def test_what_a_topology_says_of_machines_is_taken(client: Client, namespa
     # As Cluster API's topology controller does it: a field that the CRD lacks would be an error.
     applied = await client.apply(manifest, resource=resource)
     assert applied["spec"]["machineTemplate"] == spec["machineTemplate"]
+
+
+PODS = {"exposure": {"type": "NodePort"}}
+
+
+@pytest.mark.parametrize("making", [{}, {"pods": PODS}, {"backend": "Pods", "pods": PODS}])
+async def test_a_backend_may_be_left_to_the_provider(
+    client: Client, namespace: str, making: dict[str, Any]
+) -> None:
+    made = await create(client, namespace, making)
+    assert made["spec"].get("backend") == making.get("backend")
+
+
+async def test_settings_of_pods_need_the_backend_of_pods(client: Client, namespace: str) -> None:
+    with pytest.raises(Invalid, match="write backend: Pods"):
+        await create(client, namespace, {"backend": "Processes", "pods": PODS})
+
+
+@pytest.mark.parametrize("backend", ["Pods", None])
+async def test_a_backend_that_was_chosen_stays(
+    client: Client, namespace: str, backend: str | None
+) -> None:
+    await create(client, namespace, {})
+    kind = CapelinControlPlane.resource
+    await client.patch(kind, "one", namespace, {"spec": {"backend": "Processes"}})
+    with pytest.raises(Invalid, match="cannot move from one backend to another"):
+        await client.patch(kind, "one", namespace, {"spec": {"backend": backend}})

@@ -2,7 +2,7 @@
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capelin.api import Unstructured
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
 from capelin.client import Client, Config, Server
 from capelin.contract import (
+    BLOCK_MOVE_ANNOTATION,
     CLUSTER_NAME_LABEL,
     PAUSED_ANNOTATION,
     WATCH_LABEL,
@@ -24,11 +26,13 @@ from capelin.controller import Context, Manager, ObjectKey, Recorder
 from capelin.provider import Blocked
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
+from capelin_control_plane import orphans
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Spec
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import RENEW_ANNOTATION, ControlPlane
 from capelin_control_plane.instances import Endpoint, InstanceStatus, Observed
 from capelin_control_plane.orphans import Orphans
+from capelin_control_plane.pod_settings import Pods
 from capelin_control_plane.reconciler import (
     ADDRESS_ANNOTATION,
     FINALIZER,
@@ -52,6 +56,8 @@ class FakeBackend:
     """Of each observation, the moments that have come."""
     keys: set[ObjectKey] = field(default_factory=set[ObjectKey])
     """What it has something of."""
+    versions: set[str] = field(default_factory=set[str])
+    """The desired versions."""
 
     async def allocate(
         self, key: ObjectKey, desired: ControlPlane, authorities: Authorities, address: str | None
@@ -64,6 +70,7 @@ class FakeBackend:
     async def observe(self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane) -> Observed:
         assert (key.name, endpoint.address) == ("one", ADDRESS)
         self.calls.append("observe")
+        self.versions.add(desired.version)
         self.due.append({desired.rollout_after, desired.renew_issued_before})
         if self.blocked is not None:
             raise self.blocked
@@ -105,8 +112,12 @@ class Scene:
     namespace: str
     config: Config
     backend: FakeBackend = field(default_factory=FakeBackend)
+    served: Sequence[BackendName] = ("Processes",)
+    grace: timedelta | None = None
 
-    async def create(self, backend: BackendName = "Processes", **labels: str) -> None:
+    async def create(
+        self, backend: BackendName | None = "Processes", pods: Pods | None = None, **labels: str
+    ) -> None:
         cluster = await self.client.create(
             Cluster.read(
                 {
@@ -121,7 +132,7 @@ class Scene:
                 }
             )
         )
-        spec = Spec(version="v1.34.4", backend=backend)
+        spec = Spec(version="v1.34.4", backend=backend, pods=pods)
         mine = CapelinControlPlane.of("one", self.namespace, spec=spec)
         mine.metadata.labels = {CLUSTER_NAME_LABEL: "one", **labels}
         mine.metadata.owner_references = [reference_to(cluster, controller=True)]
@@ -145,6 +156,16 @@ class Scene:
     async def mine(self, name: str = "one") -> CapelinControlPlane:
         return await self.client.get(CapelinControlPlane, name, self.namespace)
 
+    async def apply_as_topology(self, spec: dict[str, Any]) -> None:
+        resource = CapelinControlPlane.resource
+        manifest: Unstructured = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": "one", "namespace": self.namespace},
+            "spec": spec,
+        }
+        await self.client.apply(manifest, resource=resource, manager="capi-topology")
+
     async def annotate(self, **annotations: str | None) -> None:
         patch = {"metadata": {"annotations": annotations}}
         await self.client.patch(CapelinControlPlane, "one", self.namespace, patch)
@@ -162,7 +183,8 @@ class Scene:
         return await self.client.find(CapelinControlPlane, "one", self.namespace) is None
 
     def managed(self, **options: Any) -> AbstractAsyncContextManager[Manager]:
-        reconciler = CapelinControlPlaneReconciler({"Processes": self.backend})
+        served: Mapping[BackendName, FakeBackend] = dict.fromkeys(self.served, self.backend)
+        reconciler = CapelinControlPlaneReconciler(served, orphan_grace=self.grace)
         return running(reconciler, config=self.config, namespace=self.namespace, **options)
 
 
@@ -501,11 +523,18 @@ async def test_what_another_one_was_to_replace_that_never_came_is_stopped(scene:
 
 
 @pytest.mark.parametrize(
-    ("grace", "is_deleted"), [(None, False), (timedelta(hours=1), False), (timedelta(0), True)]
+    ("grace", "requested", "is_deleted"),
+    [
+        (None, True, False),
+        (timedelta(hours=1), True, False),
+        (timedelta(0), True, True),
+        (timedelta(0), False, False),
+    ],
 )
 async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
     scene: Scene,
     grace: timedelta | None,
+    requested: bool,
     is_deleted: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -513,9 +542,11 @@ async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
     scene.backend.keys = {ObjectKey(scene.namespace, name) for name in ("one", "lost")}
     recorder = Recorder(scene.client, "test", "test", now=lambda: datetime.now(UTC))
     ctx = Context(scene.client, logging.getLogger(__name__), recorder)
-    orphans = Orphans([scene.backend], grace)
+    swept = Orphans([scene.backend], grace)
+    if requested:
+        swept.request_deletion(ObjectKey(scene.namespace, "lost"))
     for _ in range(2):
-        await orphans.look(ctx)
+        await swept.look(ctx)
     assert ("delete lost" in scene.backend.calls) == is_deleted
     assert "delete one" not in scene.backend.calls
     assert f"{scene.namespace}/lost has no object any more" in caplog.text
@@ -525,3 +556,137 @@ async def test_what_has_no_object_any_more_is_logged_and_deleted_after_a_grace(
 def test_objects_that_are_no_control_planes_are_selected_by_their_labels() -> None:
     watches = CapelinControlPlaneReconciler.watches
     assert {watch.kind for watch in watches if not watch.labels} == {CapelinControlPlane, Cluster}
+
+
+@pytest.mark.parametrize(
+    ("served", "pods", "chosen"),
+    [
+        (("Pods", "Processes"), None, "Pods"),
+        (("Processes", "Pods"), None, "Processes"),
+        (("Processes", "Pods"), Pods(), "Pods"),
+    ],
+)
+async def test_an_unset_backend_takes_the_first_that_is_served_and_stays(
+    scene: Scene, served: Sequence[BackendName], pods: Pods | None, chosen: BackendName
+) -> None:
+    scene.served = served
+    await scene.create(None, pods)
+    async with scene.managed():
+        await until(lambda: "observe" in scene.backend.calls)
+    mine = await scene.mine()
+    assert mine.spec.backend == chosen
+    assert (BLOCK_MOVE_ANNOTATION in mine.metadata.annotations) == (chosen == "Pods")
+    # A topology applies its fields again, and its template has no backend.
+    await scene.apply_as_topology({"version": "v1.34.4", "replicas": 2})
+    scene.served = tuple(reversed(served))
+    scene.backend.calls.clear()
+    async with scene.managed():
+        await until(lambda: "observe" in scene.backend.calls)
+    assert (await scene.mine()).spec.backend == chosen
+
+
+async def test_a_backend_stays_when_its_clusterclass_leaves_it_out(scene: Scene) -> None:
+    await scene.create(None)
+    await scene.apply_as_topology({"version": "v1.34.4", "backend": "Processes"})
+    async with scene.managed():
+        await until(lambda: "observe" in scene.backend.calls)
+    await scene.apply_as_topology({"version": "v1.34.4"})
+    assert (await scene.mine()).spec.backend == "Processes"
+
+
+async def test_settings_of_pods_are_not_served_by_processes(scene: Scene) -> None:
+    await scene.create(None, Pods())
+    async with scene.managed():
+        await until(lambda: scene.says("Available", "False", "BackendNotAvailable"))
+    assert (await scene.mine()).spec.backend is None
+
+
+async def test_a_control_plane_on_pods_blocks_clusterctl_move(scene: Scene) -> None:
+    scene.served = ("Pods",)
+    await scene.create("Pods")
+    async with scene.managed():
+        await until(lambda: scene.says("Movable", "False", "PodsStay"))
+        # clusterctl pauses the Cluster, and then waits for the annotation to go.
+        await scene.client.patch(Cluster, "one", scene.namespace, {"spec": {"paused": True}})
+        await until(lambda: scene.says("Paused", "True", "Paused"))
+    mine = await scene.mine()
+    assert BLOCK_MOVE_ANNOTATION in mine.metadata.annotations
+    assert await scene.says("Movable", "False", "PodsStay")
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "_PERIOD_SECONDS", 0.1)
+
+
+async def remove_finalizer(scene: Scene) -> None:
+    patch = {"metadata": {"finalizers": None}}
+    await scene.client.patch(CapelinControlPlane, "one", scene.namespace, patch)
+    await until(scene.gone)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_deletion_that_ended_without_its_finalizer_is_finished_after_the_grace(
+    scene: Scene,
+) -> None:
+    scene.grace = timedelta(0)
+    scene.backend.keys = {ObjectKey(scene.namespace, "one")}
+    await scene.create()
+    await scene.create_worker()
+    async with scene.managed():
+        await until(lambda: "observe" in scene.backend.calls)
+        await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+        await until(lambda: scene.says("Deleting", "True", "WaitingForWorkersDeletion"))
+        assert "delete one" not in scene.backend.calls
+        await remove_finalizer(scene)
+        await until(lambda: "delete one" in scene.backend.calls)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_control_plane_that_was_moved_is_never_deleted(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.grace = timedelta(0)
+    scene.backend.keys = {ObjectKey(scene.namespace, "one")}
+    await scene.create()
+    async with scene.managed():
+        await until(lambda: "observe" in scene.backend.calls)
+        # As clusterctl does it.
+        await scene.client.patch(Cluster, "one", scene.namespace, {"spec": {"paused": True}})
+        await until(lambda: scene.says("Paused", "True", "Paused"))
+        await scene.client.delete(CapelinControlPlane, "one", scene.namespace)
+        await remove_finalizer(scene)
+        await until(lambda: "has no object any more; it keeps running" in caplog.text)
+    assert "delete one" not in scene.backend.calls
+
+
+async def test_a_version_is_stored_with_its_v_and_stays_its_owners(scene: Scene) -> None:
+    await scene.create()
+    resource = CapelinControlPlane.resource
+
+    def applied(version: str) -> Unstructured:
+        return {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": "one", "namespace": scene.namespace},
+            "spec": {"version": version},
+        }
+
+    await scene.client.apply(applied("1.34.4"), resource=resource, manager="user")
+
+    async def stored() -> str:
+        raw = await scene.client.get(resource, "one", scene.namespace)
+        return raw["spec"]["version"]
+
+    assert await stored() == "1.34.4"
+    async with scene.managed():
+
+        async def has_v() -> bool:
+            return await stored() == "v1.34.4"
+
+        await until(has_v)
+        await until(lambda: "observe" in scene.backend.calls)
+        await scene.client.apply(applied("v1.34.5"), resource=resource, manager="user", force=False)
+        await until(lambda: "v1.34.5" in scene.backend.versions)
+    assert await stored() == "v1.34.5"
+    assert scene.backend.versions <= {"v1.34.4", "v1.34.5"}

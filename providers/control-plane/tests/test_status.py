@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.api import Condition, ObjectMeta
+from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.provider import Blocked, ControlPlaneInitialization
 from capelin_control_plane.api import (
     CapelinControlPlane,
     Spec,
     Status,
 )
+from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.instances import InstanceStatus, Observed
 from capelin_control_plane.status import running_status
@@ -86,6 +88,19 @@ def test_a_control_plane_that_runs_is_available_and_has_no_machines() -> None:
     assert current.initialization.control_plane_initialized is True
     assert (current.replicas, current.ready_replicas, current.up_to_date_replicas) == (1, 1, 1)
     assert current.observed_generation == 7
+
+
+@pytest.mark.parametrize("name", ["one", "a-name-that-is-longer-than-a-label-of-a-service-may-be"])
+def test_the_selector_matches_the_pods_of_api_servers_and_no_others(name: str) -> None:
+    mine = control_plane()
+    mine.metadata.name = name
+    selector = said(observed(part("kube-apiserver")), of=mine).selector or ""
+    selected = dict(part.split("=") for part in selector.split(","))
+    names = Names("default", name)
+    assert selected.items() <= names.all_labels("one", "kube-apiserver").items()
+    for component in ("etcd", "kube-controller-manager", "kube-scheduler"):
+        assert not selected.items() <= names.all_labels("one", component).items()
+    assert not selected.items() <= {CLUSTER_NAME_LABEL: "one"}.items()
 
 
 def test_initialized_is_never_taken_back() -> None:
@@ -245,5 +260,5 @@ def test_while_programs_are_got_what_runs_their_version_is_up_to_date(
     seen = Observed(statuses=tuple(replace(one, current=None) for one in parts), blocked=getting)
     current = said(seen, of=control_plane(initialized=True))
     assert (current.replicas, current.ready_replicas) == (1, 1)
-    assert (current.up_to_date_replicas, current.updated_replicas) == (up_to_date, up_to_date)
+    assert current.up_to_date_replicas == up_to_date
     assert condition(current, "RollingOut")[0] == ("False" if up_to_date else "True")

@@ -1,5 +1,6 @@
 """What a tenant might write in a control plane to reach the host, and that it is refused."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,13 @@ from capelin_control_plane.backends.processes.components import (
     etcd_port,
 )
 from capelin_control_plane.desired import ControlPlane, InvalidSpecError, desired_state
-from capelin_control_plane.policy import COMPONENT_PORTS, Policy, read_names, read_networks
+from capelin_control_plane.policy import (
+    ALLOWED_ARGUMENTS,
+    COMPONENT_PORTS,
+    Policy,
+    read_names,
+    read_networks,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NEIGHBOUR = "../../127.64.0.9/pki"
@@ -96,6 +103,62 @@ def test_an_allowed_flag_with_a_value_out_of_bounds_is_refused(
 ) -> None:
     with pytest.raises(InvalidSpecError, match=rf"^spec\.{component}\.extraArgs\[{flag}\]"):
         desired({component: {"extraArgs": {flag: value}}})
+
+
+@pytest.mark.parametrize(
+    ("component", "flag", "most"),
+    [
+        ("etcd", "v", None),
+        ("etcd", "max-wals", 50),
+        ("etcd", "max-snapshots", 50),
+        ("etcd", "max-request-bytes", 16 * 2**20),
+        ("etcd", "quota-backend-bytes", 16 * 2**30),
+        ("etcd", "auto-compaction-retention", 10**9),
+        ("apiServer", "v", 10),
+        ("apiServer", "default-watch-cache-size", 10_000),
+        ("apiServer", "delete-collection-workers", 100),
+        ("apiServer", "max-requests-inflight", 20_000),
+        ("controllerManager", "concurrent-deployment-syncs", 500),
+        ("controllerManager", "kube-api-burst", 10_000),
+        ("controllerManager", "terminated-pod-gc-threshold", 100_000),
+        ("scheduler", "kube-api-burst", 10_000),
+    ],
+)
+def test_numeric_flags_are_bounded(component: str, flag: str, most: int | None) -> None:
+    if most is not None:
+        desired({component: {"extraArgs": {flag: str(most)}}})
+        with pytest.raises(InvalidSpecError, match=f"to {most}"):
+            desired({component: {"extraArgs": {flag: str(most + 1)}}})
+    with pytest.raises(InvalidSpecError):
+        desired({component: {"extraArgs": {flag: "9" * 18}}})
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("watch-cache-sizes", "pods#999999"),
+        ("shutdown-delay-duration", "9999h"),
+        ("event-ttl", "9999999999h"),
+        ("max-requests-inflight", "1_000"),
+        ("max-requests-inflight", "+5"),
+    ],
+)
+def test_a_number_in_another_form_is_bounded_too(flag: str, value: str) -> None:
+    with pytest.raises(InvalidSpecError, match=r"^spec\.apiServer\.extraArgs"):
+        desired({"apiServer": {"extraArgs": {flag: value}}})
+
+
+@pytest.mark.parametrize("component", ALLOWED_ARGUMENTS)
+def test_every_number_has_an_upper_bound(component: str) -> None:
+    policy, version = Policy(), "v1.36.0"
+    flags = [flag for flag in ALLOWED_ARGUMENTS[component] if re.fullmatch("[a-z0-9-]+", flag)]
+    endless = [
+        flag
+        for flag in flags
+        if policy.problem_of_argument(component, version, flag, "9" * 18) is None
+        and policy.problem_of_argument(component, version, flag, "x") is not None
+    ]
+    assert endless == []
 
 
 @pytest.mark.parametrize(

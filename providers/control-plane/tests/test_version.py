@@ -9,6 +9,9 @@ from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.plan import check_no_downgrade
 
+INITIALIZED = {"controlPlaneInitialized": True}
+NOT_INITIALIZED = {"controlPlaneInitialized": False}
+
 pytestmark = pytest.mark.usefixtures("provider_crds")
 
 
@@ -26,7 +29,11 @@ async def control_plane(
     }
     await client.create(manifest, resource=resource)
     if running is not None:
-        status = {"initialized": True, "versions": [{"version": running, "replicas": 1}], **status}
+        status = {
+            "initialization": INITIALIZED,
+            "versions": [{"version": running, "replicas": 1}],
+            **status,
+        }
     if status:
         body = {**manifest, "status": status}
         await client.apply_status(body, resource=resource)
@@ -49,7 +56,7 @@ async def test_a_version_that_was_never_reached_can_be_taken_back(
 
 
 async def test_a_wrong_first_version_can_be_mended(client: Client, namespace: str) -> None:
-    await control_plane(client, namespace, "v1.36.9", initialized=False)
+    await control_plane(client, namespace, "v1.36.9", initialization=NOT_INITIALIZED)
     await upgrade(client, namespace, "v1.34.4")
 
 

@@ -21,12 +21,14 @@ from capelin.api.fields import (
     Port,
     Quantity,
     Replicas,
+    StoredKubernetesVersion,
     amount,
     atomic,
     format_duration,
     map_list,
     parse_duration,
     set_list,
+    with_v,
 )
 from capelin.api.meta import Condition, Conditions, MicroTime, ObjectMeta, OwnerReference, Time
 from capelin.api.model import DescribedModel, Model, wire_name
@@ -83,6 +85,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "SchemaWalker",
+    "StoredKubernetesVersion",
     "Template",
     "TemplateMetadata",
     "Time",
@@ -105,4 +108,5 @@ __all__ = [
     "rule",
     "set_list",
     "wire_name",
+    "with_v",
 ]

@@ -66,17 +66,20 @@ LabelValue = Annotated[
 """The value of a label."""
 
 
-def _with_v(version: str) -> str:
+def with_v(version: str) -> str:
+    """A Kubernetes version with the `v` that the contract requires."""
     return version if version.startswith("v") else f"v{version}"
 
 
-KubernetesVersion = Annotated[
+StoredKubernetesVersion = Annotated[
     str,
     MaxLen(64),
     Field(pattern=r"^v?[0-9]{1,3}\.[0-9]{1,4}\.[0-9]{1,4}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$"),
-    AfterValidator(_with_v),
 ]
-"""A Kubernetes version, `v1.34.4`. A missing `v` is added, as the contract requires."""
+"""A Kubernetes version as a user wrote it, perhaps without the `v`."""
+
+KubernetesVersion = Annotated[StoredKubernetesVersion, AfterValidator(with_v)]
+"""A Kubernetes version, `v1.34.4`. A missing `v` is added when it is read."""
 
 # Numbers or strings
 

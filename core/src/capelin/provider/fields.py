@@ -211,14 +211,6 @@ class ControlPlaneStatus(Model):
     """Versions that replicas run now, the oldest first."""
     version: KubernetesVersion | None = None
     """The oldest of these versions."""
-    initialized: bool | None = None
-    """Same as `initialization.controlPlaneInitialized`, for readers of contract v1beta1."""
-    ready: bool | None = None
-    """Whether the API server answers, for readers of contract v1beta1."""
-    updated_replicas: Replicas | None = None
-    """Same as `upToDateReplicas`, for readers of contract v1beta1."""
-    unavailable_replicas: Replicas | None = None
-    """Number of desired replicas that are not available, for readers of contract v1beta1."""
 
 
 def template_of(made: type[Object[Any, Any]]) -> type[Template[Any]]:

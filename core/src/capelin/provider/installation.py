@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from capelin.api import BaseObject, Unstructured, crd, immutable_templates
 from capelin.contract import ProviderType, provider_label
+from capelin.provider.roles import aggregated_roles, is_aggregated
 
 if TYPE_CHECKING:
     from capelin.controller import Reconciler
@@ -119,6 +120,16 @@ class Provider:
         """Where its service account lives."""
         return f"{self.label}-system"
 
+    @property
+    def aggregated_roles(self) -> list[Unstructured]:
+        """ClusterRoles that let users, and Cluster API's core, use its kinds.
+
+        None if its objects have such roles: the provider has decided itself then.
+        """
+        if any(is_aggregated(obj) for obj in self.objects):
+            return []
+        return aggregated_roles(self.namespace, self.type, self.crds)
+
     def components(self, namespace: str | None = None) -> list[Unstructured]:
         """What its installation consists of.
 
@@ -135,6 +146,7 @@ class Provider:
         role = {"apiGroup": group, "kind": f"{scope}Role", "name": name}
         return [
             *self.crds,
+            *self.aggregated_roles,
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}},
             {
                 "apiVersion": "v1",

@@ -23,7 +23,13 @@ MINE = Provider(
     type="ControlPlaneProvider",
     version="v0.1.0",
     module="mine.manager",
-    crds=[{"kind": "CustomResourceDefinition", "metadata": {"name": "x"}}],
+    crds=[
+        {
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "x"},
+            "spec": {"group": "sea.example", "names": {"plural": "fishes"}, "versions": []},
+        }
+    ],
     rules=[{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
     arguments=["--concurrency=5"],
     objects=[{"kind": "ExtensionConfig", "metadata": {"name": "x"}}],
@@ -105,10 +111,14 @@ def test_the_manager_may_do_what_its_rules_say_and_no_more() -> None:
     components = {each["kind"]: each for each in MINE.components()}
     assert list(components) == [
         "CustomResourceDefinition",
+        "ClusterRole",
         "Namespace",
         "ServiceAccount",
-        "ClusterRole",
         "ClusterRoleBinding",
+    ]
+    roles = [each for each in MINE.components() if each["kind"] == "ClusterRole"]
+    assert [role["metadata"]["name"] for role in roles] == [
+        f"control-plane-mine-system-{name}" for name in ("view", "edit", "core", "manager")
     ]
     assert components["ClusterRole"]["rules"] == MINE.rules
     assert (

@@ -3,7 +3,6 @@
 import gzip
 import io
 import tarfile
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 from capelin.api import Model, Unstructured
-from capelin.contract import AGGREGATE_TO_MANAGER_LABEL, PROVIDER_LABEL
+from capelin.contract import PROVIDER_LABEL
 from capelin.controller import diagnostics_rules, lease_rules
 from capelin.provider import Provider
 
@@ -21,9 +20,6 @@ from capelin_infra.release.values import KindsValues, values_file, values_schema
 
 LIBRARY: Final = "capelin-common"
 KUBERNETES: Final = ">=1.33.0-0"
-_CORE_MAY_ANYTHING_IN: Final = frozenset(
-    f"{name}.cluster.x-k8s.io" for name in ("bootstrap", "controlplane", "infrastructure")
-)
 _NOTES: Final = (
     "Look at what runs: kubectl get deployments --namespace {{ .Release.Namespace }}\n"
     "Kinds and their objects stay when this release is uninstalled.\n"
@@ -31,7 +27,6 @@ _NOTES: Final = (
 _LABELS_HERE: Final = "capelin.labels"
 _KEEP_HERE: Final = "capelin.keep"
 _NAMESPACE_HERE: Final = "capelin-namespace-of-the-release"
-_AGGREGATE: Final = "rbac.authorization.k8s.io/aggregate-to-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,73 +153,6 @@ def umbrella_chart(
     return Chart(name, about, list(charts.values()))
 
 
-def aggregated_roles(provider: Provider) -> list[Unstructured]:
-    """What users may do with the provider's kinds, and Cluster API's core where it has to be let.
-
-    Core may do anything in the contracts' own groups.
-    """
-    plurals: defaultdict[str, list[str]] = defaultdict(list)
-    scaled: defaultdict[str, list[str]] = defaultdict(list)
-    for definition in provider.crds:
-        spec = definition["spec"]
-        plurals[spec["group"]].append(spec["names"]["plural"])
-        if any("scale" in version.get("subresources", {}) for version in spec["versions"]):
-            scaled[spec["group"]].append(f"{spec['names']['plural']}/scale")
-    read = ["get", "list", "watch"]
-    write = ["create", "delete", "deletecollection", "patch", "update"]
-
-    def rules(verbs: list[str]) -> list[Unstructured]:
-        return [
-            {"apiGroups": [group], "resources": sorted(names), "verbs": verbs}
-            for group, names in sorted(plurals.items())
-        ]
-
-    scaling = [
-        {"apiGroups": [group], "resources": sorted(names), "verbs": ["get", "patch", "update"]}
-        for group, names in sorted(scaled.items())
-    ]
-    roles = [
-        _role(provider, "view", [f"{_AGGREGATE}view"], rules(read)),
-        _role(
-            provider,
-            "edit",
-            [f"{_AGGREGATE}edit", f"{_AGGREGATE}admin"],
-            [*rules(sorted([*read, *write])), *scaling],
-        ),
-    ]
-    if foreign := sorted(plurals.keys() - _CORE_MAY_ANYTHING_IN):
-        verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
-        core = [
-            {
-                "apiGroups": [group],
-                "resources": sorted(
-                    [*plurals[group], *(f"{n}/finalizers" for n in plurals[group])]
-                ),
-                "verbs": verbs,
-            }
-            for group in foreign
-        ]
-        labels = [AGGREGATE_TO_MANAGER_LABEL]
-        if provider.type == "InfrastructureProvider":
-            labels.append(f"kubeadm.controlplane.{AGGREGATE_TO_MANAGER_LABEL}")
-        roles.append(_role(provider, "core", labels, core))
-    return roles if provider.crds else []
-
-
-def _role(
-    provider: Provider, suffix: str, labels: Sequence[str], rules: Sequence[Unstructured]
-) -> Unstructured:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {
-            "name": f"{provider.namespace}-{suffix}",
-            "labels": dict.fromkeys(labels, "true"),
-        },
-        "rules": list(rules),
-    }
-
-
 def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
     """The templates of a provider's kinds, their roles and its policies."""
     label = {PROVIDER_LABEL: provider.label} if labelled else {}
@@ -233,9 +161,7 @@ def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
         for obj in provider.objects
         if "namespace" not in obj["metadata"] and obj["kind"] != "ExtensionConfig"
     ]
-    # A provider that says itself who may use its kinds knows better.
-    declared = any(_is_aggregated(obj) for obj in outside)
-    others = [*(() if declared else aggregated_roles(provider)), *outside]
+    others = [*provider.aggregated_roles, *outside]
     kinds = [_template(crd, label, keep=True) for crd in provider.crds]
     rest = [_template(manifest, label, keep=False) for manifest in others]
     made = {
@@ -253,11 +179,6 @@ def _inside(provider: Provider) -> list[Unstructured]:
         for obj in provider.objects
         if "namespace" in obj["metadata"] and obj["kind"] not in made
     ]
-
-
-def _is_aggregated(obj: Unstructured) -> bool:
-    labels: Mapping[str, str] = obj["metadata"].get("labels", {})
-    return any(label.startswith(_AGGREGATE) for label in labels)
 
 
 def _template(obj: Unstructured, labels: Mapping[str, str], *, keep: bool) -> str:

@@ -22,8 +22,8 @@ from capelin_control_plane.policy import Network, Policy, read_names, read_netwo
 from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconciler
 
 
-def read_backends(text: str) -> frozenset[BackendName]:
-    """An option such as `pods,processes`.
+def read_backends(text: str) -> tuple[BackendName, ...]:
+    """An option such as `pods,processes`, in its order.
 
     Raises:
         ValueError: there is no such backend.
@@ -33,18 +33,18 @@ def read_backends(text: str) -> frozenset[BackendName]:
     for name in names:
         if name not in known:
             raise ValueError(f'"{name}" is no backend; write {" or ".join(sorted(known))}')
-    return frozenset(known[name] for name in names)
+    return tuple(dict.fromkeys(known[name] for name in names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneOptions(Options):
     """Options of the manager of the control plane provider."""
 
-    backends: frozenset[BackendName] = flag(
-        frozenset[BackendName](("Processes",)),
+    backends: tuple[BackendName, ...] = flag(
+        ("Processes",),
         read_backends,
         "How control planes may run: `processes` of this machine, `pods` of the management cluster,"
-        " or both with a comma between them.",
+        " or both with a comma between them. Those without spec.backend take the first.",
         shown="processes",
     )
     state_folder: Path = flag(
@@ -77,8 +77,8 @@ class ControlPlaneOptions(Options):
     delete_orphans_after: float | None = flag(
         None,
         seconds,
-        "Delete control planes whose object has been gone for so long. Not for providers of several"
-        " management clusters that share a --state-folder.",
+        "Delete a control plane whose object was deleted, and whose finalizer was then removed by"
+        " hand, after so long. One that was moved or lost its object otherwise is only logged.",
         shown="never; they are only logged",
     )
 
@@ -104,15 +104,14 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
     def wake(key: ObjectKey) -> None:
         reconciler.wake(key)
 
-    backends: dict[BackendName, Backend] = {}
-    if "Processes" in options.backends:
-        binaries = Binaries(progress=PlainProgress())
-        backends["Processes"] = ProcessesBackend(
-            options.state_folder, binaries, wake, options.policy
-        )
-    if "Pods" in options.backends:
+    def backend(name: BackendName) -> Backend:
+        if name == "Processes":
+            binaries = Binaries(progress=PlainProgress())
+            return ProcessesBackend(options.state_folder, binaries, wake, options.policy)
         config = Config.find(options.kubeconfig, environ=os.environ)
-        backends["Pods"] = PodsBackend(Client(config, manager=MANAGER), options.namespace)
+        return PodsBackend(Client(config, manager=MANAGER), options.namespace)
+
+    backends: dict[BackendName, Backend] = {name: backend(name) for name in options.backends}
     reconciler = CapelinControlPlaneReconciler(backends, options.policy, options.orphan_grace)
     return [reconciler]
 

@@ -10,7 +10,6 @@ from capelin.api import (
     DNSSubdomain,
     Host,
     Int32,
-    KubernetesVersion,
     Marker,
     Model,
     Object,
@@ -19,6 +18,7 @@ from capelin.api import (
     Replicas,
     Scale,
     Schema,
+    StoredKubernetesVersion,
     Template,
     Time,
     immutable,
@@ -237,12 +237,16 @@ class Rollout(Model):
 class ControlPlaneTemplateSpec(Model):
     """Settings shared by CapelinControlPlane and CapelinControlPlaneTemplate."""
 
-    backend: Annotated[
-        BackendName,
-        immutable("a control plane cannot move from one backend to another"),
-    ] = "Processes"
+    backend: (
+        Annotated[BackendName, immutable("a control plane cannot move from one backend to another")]
+        | None
+    ) = None
     """How the control plane runs: as processes on the machine of the provider, or as pods of the
-    management cluster."""
+    management cluster.
+
+    If unset, the provider writes the first of its option `--backends`, or `Pods` if `spec.pods` is
+    set. It cannot be changed then.
+    """
     pods: Pods | None = None
     """Settings of the backend Pods."""
     api_server: ApiServer = ApiServer()
@@ -262,8 +266,7 @@ class ControlPlaneTemplateSpec(Model):
 
     rules = (
         rule(
-            # The API server evaluates the rule on the default before it fills in the backend.
-            "!has(self.pods) || (has(self.backend) && self.backend == 'Pods')",
+            "!has(self.pods) || !has(self.backend) || self.backend == 'Pods'",
             "spec.pods has settings of the backend Pods; write backend: Pods",
             field_path=".pods",
         ),
@@ -325,8 +328,11 @@ class MachineTemplate(Model):
 class Spec(ControlPlaneTemplateSpec):
     """Desired state of the control plane."""
 
-    version: KubernetesVersion
-    """Kubernetes version. Upgrades go one minor version at a time."""
+    version: StoredKubernetesVersion
+    """Kubernetes version, such as `v1.34.4`. Upgrades go one minor version at a time.
+
+    If the `v` is missing, the provider adds it.
+    """
     replicas: Annotated[Replicas, Le(9)] = 1
     """Number of API servers."""
     machine_template: MachineTemplate | None = None
@@ -362,7 +368,9 @@ def _follows(version: str, before: str) -> str:
 # the provider itself then sees to it that nothing newer that runs is replaced.
 _VERSION_FOLLOWS = rule(
     "self.spec.version == oldSelf.spec.version"
-    " || (has(oldSelf.status) && has(oldSelf.status.initialized) && !oldSelf.status.initialized)"
+    " || (has(oldSelf.status) && has(oldSelf.status.initialization)"
+    " && has(oldSelf.status.initialization.controlPlaneInitialized)"
+    " && !oldSelf.status.initialization.controlPlaneInitialized)"
     " || (has(oldSelf.status) && has(oldSelf.status.versions) && size(oldSelf.status.versions) > 0"
     f" ? oldSelf.status.versions.all(v, {_follows('self.spec.version', 'v.version')})"
     f" : {_follows('self.spec.version', 'oldSelf.spec.version')})",

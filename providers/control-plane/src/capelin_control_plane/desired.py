@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from capelin.api import amount
+from capelin.api import amount, with_v
 from capelin.api.capi import Cluster
 from capelin.embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 from capelin.pki import Algorithm
@@ -142,10 +142,11 @@ def desired_state(
     spec = control_plane.spec
     network = cluster.spec.cluster_network
     host, port = _endpoint(spec, cluster)
+    version = with_v(spec.version)
     return ControlPlane(
         namespace=control_plane.namespace or "",
         cluster=cluster.name,
-        version=spec.version,
+        version=version,
         replicas=spec.replicas,
         etcd_replicas=spec.etcd.replicas,
         host=host,
@@ -167,7 +168,7 @@ def desired_state(
         rollout_after=_past(spec.rollout.after, now),
         now=now,
         settings={
-            component: _settings(component, settings, spec.version, policy)
+            component: _settings(component, settings, version, policy)
             for component, settings in _component_specs(spec).items()
         },
         addons=spec.addons,

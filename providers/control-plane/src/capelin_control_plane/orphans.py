@@ -1,4 +1,4 @@
-"""Control planes whose object is gone, for example since somebody removed its finalizer."""
+"""Control planes without an object, for example after their finalizer was removed by hand."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -15,25 +15,41 @@ _PERIOD_SECONDS = 60.0
 
 
 def overdue(
-    missing_since: Mapping[ObjectKey, datetime], grace: timedelta | None, now: datetime
+    missing_since: Mapping[ObjectKey, datetime],
+    deletion_requested: Collection[ObjectKey],
+    grace: timedelta | None,
+    now: datetime,
 ) -> Collection[ObjectKey]:
-    """Whose objects have been missing for longer than the grace. None keeps all."""
+    """Which control planes to delete: their deletion was requested, and the grace is over.
+
+    An object can also be missing because it moved to another management cluster, or because its
+    kind was uninstalled. Such a control plane may be in use, so it is kept. None keeps all.
+    """
     if grace is None:
         return []
-    return [key for key, since in missing_since.items() if now - since >= grace]
+    return [
+        key
+        for key, since in missing_since.items()
+        if key in deletion_requested and now - since >= grace
+    ]
 
 
 class Orphans:
-    """Reports control planes without an object, and deletes them after a grace if there is one.
-
-    Without a grace they are only reported: the object may be in another management cluster, whose
-    provider shares the state folder.
-    """
+    """Reports control planes without an object, and deletes some after a grace if there is one."""
 
     def __init__(self, backends: Iterable[Backend], grace: timedelta | None) -> None:
         self._backends = tuple(backends)
         self._grace = grace
         self._missing_since: dict[ObjectKey, datetime] = {}
+        self._deletion_requested: set[ObjectKey] = set()
+
+    def request_deletion(self, key: ObjectKey) -> None:
+        """The object is being deleted, and is not paused: a move would have paused it."""
+        self._deletion_requested.add(key)
+
+    def keep(self, key: ObjectKey) -> None:
+        """The object is not being deleted, or is paused."""
+        self._deletion_requested.discard(key)
 
     async def sweep(self, ctx: Context) -> None:
         """Look every minute."""
@@ -46,11 +62,12 @@ class Orphans:
         allocated = [key for backend in self._backends for key in await _allocated(ctx, backend)]
         missing = {key for key in allocated if await self._is_missing(ctx, key)}
         for key in missing - self._missing_since.keys():
-            then = "" if self._grace is None else f"; it is deleted after {self._grace}"
-            ctx.log.warning("control plane %s has no object any more%s", key, then)
+            is_deleted = self._grace is not None and key in self._deletion_requested
+            then = f"it is deleted after {self._grace}" if is_deleted else "it keeps running"
+            ctx.log.warning("control plane %s has no object any more; %s", key, then)
         since = self._missing_since
         self._missing_since = {key: since.get(key, ctx.now()) for key in missing}
-        for key in overdue(self._missing_since, self._grace, ctx.now()):
+        for key in overdue(self._missing_since, self._deletion_requested, self._grace, ctx.now()):
             try:
                 for backend in self._backends:
                     await backend.delete(key)
@@ -59,12 +76,13 @@ class Orphans:
             else:
                 ctx.log.warning("deleted control plane %s, which had no object any more", key)
                 del self._missing_since[key]
+                self.keep(key)
 
     async def _is_missing(self, ctx: Context, key: ObjectKey) -> bool:
         try:
             return await ctx.client.find(CapelinControlPlane, key.name, key.namespace) is None
         except ClientError:
-            # Not ours to see, or nobody can tell now.
+            # The provider may not read it, or the API server does not answer.
             return False
 
 

@@ -6,7 +6,7 @@ environment variables are allow lists. An administrator widens them with options
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import (
     IPv4Address,
@@ -22,17 +22,25 @@ from capelin.versions import Version
 
 Network = IPv4Network | IPv6Network
 
-_NUMBER = r"[0-9]{1,18}"
-_POSITIVE = r"[1-9][0-9]{0,17}"
-_DECIMAL = r"[0-9]{1,9}([.][0-9]{1,9})?"
-_DURATION = r"0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+"
-_DURATION_OR_NUMBER = rf"{_DURATION}|{_NUMBER}"
+Values = str | range | tuple[str, range]
+"""The values of a flag: a pattern, the bounds of a number, or either of both."""
+
+
+def _up_to(most: int) -> range:
+    return range(most + 1)
+
+
+_DECIMAL = r"[0-9]{1,4}([.][0-9]{1,9})?"
+_DURATION = r"0|([0-9]{1,9}([.][0-9]{1,9})?(ns|us|ms|s|m|h))+"
+# A pod is given this long to end.
+_SHORT_DURATION = r"0|[0-9]m([0-9]{1,2}s)?|[0-9]{1,3}s"
 _BOOLEAN = r"true|false"
 _NAMES = r"[A-Za-z0-9_.*/=:#,-]*"
 _FORMAT = r"text|json"
-_BYTES_UP_TO_16_GIB = r"[0-9]{1,10}|1[0-6][0-9]{9}"
+_MEBIBYTE = 2**20
+_DAY_SECONDS = 24 * 60 * 60
 
-_EVERYWHERE = {
+_EVERYWHERE: Final[Mapping[str, Values]] = {
     "contention-profiling": _BOOLEAN,
     "disabled-metrics": _NAMES,
     "feature-gates": _NAMES,
@@ -42,44 +50,44 @@ _EVERYWHERE = {
     "show-hidden-metrics-for-version": _NAMES,
     "tls-cipher-suites": _NAMES,
     "tls-min-version": _NAMES,
-    "v": _NUMBER,
+    "v": _up_to(10),
     "vmodule": _NAMES,
 }
-_CLIENT = {
-    "kube-api-burst": _NUMBER,
+_CLIENT: Final[Mapping[str, Values]] = {
+    "kube-api-burst": _up_to(10_000),
     "kube-api-content-type": r"application/(json|vnd\.kubernetes\.protobuf)",
     "kube-api-qps": _DECIMAL,
     "leader-elect-(lease-duration|renew-deadline|retry-period)": _DURATION,
 }
-_ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
+ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, Values]]] = {
     "etcd": {
         "auto-compaction-mode": r"periodic|revision",
-        "auto-compaction-retention": _DURATION_OR_NUMBER,
+        "auto-compaction-retention": (_DURATION, _up_to(10**9)),
         "backend-batch-interval": _DURATION,
-        "backend-batch-limit": _NUMBER,
+        "backend-batch-limit": _up_to(1_000_000),
         "cipher-suites": _NAMES,
-        "compaction-batch-limit": _NUMBER,
+        "compaction-batch-limit": _up_to(100_000),
         "compaction-sleep-interval": _DURATION,
-        "election-timeout": _NUMBER,
-        "experimental-compaction-batch-limit": _NUMBER,
+        "election-timeout": _up_to(50_000),
+        "experimental-compaction-batch-limit": _up_to(100_000),
         "experimental-initial-corrupt-check": _BOOLEAN,
         "experimental-watch-progress-notify-interval": _DURATION,
         "feature-gates": _NAMES,
         "grpc-keepalive-interval": _DURATION,
         "grpc-keepalive-min-time": _DURATION,
         "grpc-keepalive-timeout": _DURATION,
-        "heartbeat-interval": _NUMBER,
+        "heartbeat-interval": _up_to(10_000),
         "log-level": r"debug|info|warn|error",
-        "max-concurrent-streams": _NUMBER,
-        "max-request-bytes": _NUMBER,
-        "max-snapshots": _POSITIVE,
-        "max-txn-ops": _NUMBER,
-        "max-wals": _POSITIVE,
+        "max-concurrent-streams": _up_to(2**32 - 1),
+        "max-request-bytes": _up_to(16 * _MEBIBYTE),
+        "max-snapshots": range(1, 51),
+        "max-txn-ops": _up_to(10_000),
+        "max-wals": range(1, 51),
         "metrics": r"basic|extensive",
         "pre-vote": _BOOLEAN,
-        "quota-backend-bytes": _BYTES_UP_TO_16_GIB,
-        "snapshot-catchup-entries": _NUMBER,
-        "snapshot-count": _NUMBER,
+        "quota-backend-bytes": _up_to(16 * 1024 * _MEBIBYTE),
+        "snapshot-catchup-entries": _up_to(1_000_000),
+        "snapshot-count": _up_to(1_000_000),
         "strict-reconfig-check": _BOOLEAN,
         "tls-min-version": _NAMES,
         "warning-apply-duration": _DURATION,
@@ -91,10 +99,10 @@ _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "anonymous-auth": _BOOLEAN,
         "api-audiences": _NAMES,
         "cors-allowed-origins": r"[ -~]*",
-        "default-not-ready-toleration-seconds": _NUMBER,
-        "default-unreachable-toleration-seconds": _NUMBER,
-        "default-watch-cache-size": _NUMBER,
-        "delete-collection-workers": _NUMBER,
+        "default-not-ready-toleration-seconds": _up_to(30 * _DAY_SECONDS),
+        "default-unreachable-toleration-seconds": _up_to(30 * _DAY_SECONDS),
+        "default-watch-cache-size": _up_to(10_000),
+        "delete-collection-workers": _up_to(100),
         "disable-admission-plugins": _NAMES,
         "emulated-version": _NAMES,
         "emulation-forward-compatible": _BOOLEAN,
@@ -110,14 +118,14 @@ _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "etcd-readycheck-timeout": _DURATION,
         "event-ttl": _DURATION,
         "goaway-chance": _DECIMAL,
-        "http2-max-streams-per-connection": _NUMBER,
+        "http2-max-streams-per-connection": _up_to(10_000),
         "kubelet-timeout": _DURATION,
-        "lease-reuse-duration-seconds": _NUMBER,
+        "lease-reuse-duration-seconds": _up_to(_DAY_SECONDS),
         "livez-grace-period": _DURATION,
-        "max-connection-bytes-per-sec": _NUMBER,
-        "max-mutating-requests-inflight": _NUMBER,
-        "max-requests-inflight": _NUMBER,
-        "min-request-timeout": _NUMBER,
+        "max-connection-bytes-per-sec": _up_to(10**12),
+        "max-mutating-requests-inflight": _up_to(10_000),
+        "max-requests-inflight": _up_to(20_000),
+        "min-request-timeout": _up_to(_DAY_SECONDS),
         "request-timeout": _DURATION,
         "runtime-config": _NAMES,
         "service-account-extend-token-expiration": _BOOLEAN,
@@ -126,13 +134,13 @@ _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "service-account-lookup": _BOOLEAN,
         "service-account-max-token-expiration": _DURATION,
         "service-node-port-range": r"[0-9]+-[0-9]+",
-        "shutdown-delay-duration": _DURATION,
+        "shutdown-delay-duration": _SHORT_DURATION,
         "shutdown-send-retry-after": _BOOLEAN,
-        "shutdown-watch-termination-grace-period": _DURATION,
+        "shutdown-watch-termination-grace-period": _SHORT_DURATION,
         "storage-media-type": _NAMES,
         "strict-transport-security-directives": r"[ -~]*",
         "watch-cache": _BOOLEAN,
-        "watch-cache-sizes": _NAMES,
+        "watch-cache-sizes": r"[a-z0-9.-]+#[0-9]{1,5}(,[a-z0-9.-]+#[0-9]{1,5})*",
     },
     "kube-controller-manager": {
         **_EVERYWHERE,
@@ -140,7 +148,7 @@ _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "allocate-node-cidrs": _BOOLEAN,
         "attach-detach-reconcile-sync-period": _DURATION,
         "cluster-signing-duration": _DURATION,
-        "concurrent-[a-z-]+-syncs": _NUMBER,
+        "concurrent-[a-z-]+-syncs": _up_to(500),
         "controllers": _NAMES,
         "disable-attach-detach-reconcile-sync": _BOOLEAN,
         "enable-dynamic-provisioning": _BOOLEAN,
@@ -148,13 +156,13 @@ _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "endpoint-updates-batch-period": _DURATION,
         "endpointslice-updates-batch-period": _DURATION,
         "horizontal-pod-autoscaler-[a-z-]+": rf"{_DURATION}|{_DECIMAL}",
-        "large-cluster-size-threshold": _NUMBER,
+        "large-cluster-size-threshold": _up_to(100_000),
         "legacy-service-account-token-clean-up-period": _DURATION,
-        "max-endpoints-per-slice": _NUMBER,
+        "max-endpoints-per-slice": _up_to(1_000),
         "min-resync-period": _DURATION,
-        "mirroring-[a-z-]+": rf"{_DURATION}|{_NUMBER}",
+        "mirroring-[a-z-]+": (_DURATION, _up_to(1_000)),
         "namespace-sync-period": _DURATION,
-        "node-cidr-mask-size(-ipv[46])?": _NUMBER,
+        "node-cidr-mask-size(-ipv[46])?": _up_to(128),
         "node-eviction-rate": _DECIMAL,
         "node-monitor-grace-period": _DURATION,
         "node-monitor-period": _DURATION,
@@ -162,7 +170,7 @@ _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "pvclaimbinder-sync-period": _DURATION,
         "resource-quota-sync-period": _DURATION,
         "secondary-node-eviction-rate": _DECIMAL,
-        "terminated-pod-gc-threshold": _NUMBER,
+        "terminated-pod-gc-threshold": _up_to(100_000),
         "unhealthy-zone-threshold": _DECIMAL,
     },
     "kube-scheduler": {
@@ -171,7 +179,11 @@ _ALLOWED_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
         "pod-max-in-unschedulable-pods-duration": _DURATION,
     },
 }
-"""By component, patterns of flags with the pattern of their values."""
+"""By component, patterns of flags with their values.
+
+Numbers have upper bounds: they decide how much memory, disk and work of the machine a component
+takes. An administrator who allows a flag beyond the safe ones takes its bounds away as well.
+"""
 
 _SINCE: Final[Mapping[tuple[str, str], str]] = {
     ("kube-apiserver", "emulation-forward-compatible"): "v1.34.0",
@@ -213,7 +225,7 @@ class Policy:
         """Why a flag is not allowed, if it is not."""
         if f"{component}.{flag}" in self.extra_args:
             return None
-        allowed = _ALLOWED_ARGUMENTS[component].items()
+        allowed = ALLOWED_ARGUMENTS[component].items()
         values = next((values for flags, values in allowed if re.fullmatch(flags, flag)), None)
         if values is None:
             return (
@@ -223,8 +235,9 @@ class Policy:
         since = _SINCE.get((component, flag))
         if since is not None and Version.parse(version) < Version.parse(since):
             return f"{component} {version} does not have the flag; it came with {since}"
-        if not re.fullmatch(values, value):
-            return f"{value!r} is not one of the values that this provider allows: {values}"
+        if not any(_is_in(part, value) for part in _parts(values)):
+            allowed_values = " or ".join(_described(part) for part in _parts(values))
+            return f"{value!r} is not one of the values that this provider allows: {allowed_values}"
         return None
 
     def problem_of_variable(self, component: str, name: str) -> str | None:
@@ -239,6 +252,20 @@ class Policy:
     def may_listen_at(self, address: IPv4Address | IPv6Address) -> bool:
         """Whether an endpoint may listen at an address that is not its control plane's own."""
         return any(address in network for network in self.endpoint_networks)
+
+
+def _parts(values: Values) -> Sequence[str | range]:
+    return values if isinstance(values, tuple) else (values,)
+
+
+def _is_in(values: str | range, value: str) -> bool:
+    if isinstance(values, range):
+        return re.fullmatch("[0-9]{1,18}", value) is not None and int(value) in values
+    return re.fullmatch(values, value) is not None
+
+
+def _described(values: str | range) -> str:
+    return f"{values.start} to {values.stop - 1}" if isinstance(values, range) else values
 
 
 DEFAULT_POLICY = Policy()
@@ -282,10 +309,10 @@ def read_names(text: str) -> frozenset[str]:
     names = frozenset(filter(None, text.split(",")))
     for name in sorted(names):
         component, _, rest = name.partition(".")
-        if component not in _ALLOWED_ARGUMENTS or not rest:
+        if component not in ALLOWED_ARGUMENTS or not rest:
             raise ValueError(
                 f'"{name}" does not name a setting of a component; write kube-apiserver.NAME,'
-                f" with one of {', '.join(_ALLOWED_ARGUMENTS)}"
+                f" with one of {', '.join(ALLOWED_ARGUMENTS)}"
             )
     return names
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from capelin.api import BaseObject
+from capelin.api import BaseObject, with_v
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Deployment, Pod, Secret, Service, StatefulSet
 from capelin.client import Client, ClientError, Config
 from capelin.contract import (
+    BLOCK_MOVE_ANNOTATION,
     CLUSTER_NAME_LABEL,
     CONTROL_PLANE_LABEL,
     DELETING,
@@ -85,7 +86,6 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         Permission("policy", ("poddisruptionbudgets",), _CHANGED),
         Permission("networking.k8s.io", ("networkpolicies",), _CHANGED),
         Permission("", ("configmaps", "services"), _CHANGED),
-        Permission("", ("secrets", "pods"), ("delete",)),
         Permission("", ("pods/eviction",), ("create",)),
         # Members of etcd are replaced through it.
         Permission("", ("pods/portforward",), ("create", "get")),
@@ -161,6 +161,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     async def on_paused(self, _: ControlPlaneContext, obj: CapelinControlPlane) -> None:
         """Stop supervising. The control plane keeps running."""
+        self._orphans.keep(_key(obj))
         await self._release(_key(obj))
 
     async def on_missing(self, _: Context, key: ObjectKey) -> None:
@@ -169,7 +170,10 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
 
     async def reconcile_normal(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Observe the instances, take the next step, and report."""
-        key, now, backend = _key(obj), ctx.now(), self._backend_of(obj)
+        key, now = _key(obj), ctx.now()
+        self._orphans.keep(key)
+        backend = self._backend_of(obj)
+        await self._complete_spec(ctx, obj)
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         try:
             audit_policy = await find_audit_policy(ctx.client, obj)
@@ -184,8 +188,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             if address is not None:
                 await backend.keep_running(key, address)
             raise
-        # Before anything runs there: whoever deletes the control plane has to find it.
-        await ctx.apply_metadata(obj, annotations={ADDRESS_ANNOTATION: endpoint.address})
+        # Before anything runs there: the deletion of the control plane has to find it.
+        await ctx.apply_metadata(obj, annotations=_annotations(obj, endpoint.address))
         observed = await reconcile_instances(backend, key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
             raise observed.blocked
@@ -196,6 +200,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 ctx.client, obj, desired, endpoint=endpoint, authorities=authorities, now=now
             )
         ctx.set_status(conditions.running_status(obj, desired, observed))
+        if obj.spec.backend == "Pods":
+            ctx.set_conditions(conditions.pods_stay())
         ctx.set_conditions(_workload_before(obj, observed))
         if observed.answers:
             await ctx.send_status()
@@ -216,8 +222,10 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 return Done()
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         if address is None and obj.spec.backend not in self._backends:
+            # Nothing of it was ever started.
             return Done()
         backend = self._backend_of(obj)
+        self._orphans.request_deletion(key)
         workers = await _workers_of(ctx, obj)
         if workers:
             message = f"{', '.join(workers)} still need the API; they are deleted first"
@@ -228,6 +236,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         ctx.set_conditions(ConditionSpec(DELETING, "True", DELETING, "stopping and deleting it"))
         await ctx.send_status()
         await backend.delete(key)
+        self._orphans.keep(key)
         self._workload.forget(key)
         return Done()
 
@@ -236,15 +245,29 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         for backend in self._backends.values():
             await backend.release(key)
 
+    async def _complete_spec(self, ctx: Context, obj: CapelinControlPlane) -> None:
+        """Write the fields that the user left to the provider, before anything is started."""
+        if obj.spec.version != with_v(obj.spec.version):
+            await _add_v(ctx.client, obj)
+        # Owned also if it is set: a ClusterClass that had a backend may leave it out later.
+        written = await ctx.client.apply_fields(obj, {"spec.backend": self._backend_name(obj)})
+        obj.spec, obj.metadata = written.spec, written.metadata
+
+    def _backend_name(self, obj: CapelinControlPlane) -> BackendName:
+        """The backend in the spec. Without one, what its other fields or the provider imply."""
+        if obj.spec.backend is not None:
+            return obj.spec.backend
+        return "Pods" if obj.spec.pods is not None else next(iter(self._backends))
+
     def _backend_of(self, obj: CapelinControlPlane) -> Backend:
-        backend = self._backends.get(obj.spec.backend)
+        name = self._backend_name(obj)
+        backend = self._backends.get(name)
         if backend is None:
             raise Blocked(
                 conditions.BACKEND_NOT_AVAILABLE,
-                f"spec.backend: this provider does not run control planes on {obj.spec.backend}",
+                f"spec.backend: this provider does not run control planes on {name}",
                 f"write backend: {' or '.join(sorted(self._backends))}, or ask its administrator"
-                f" for --backends={obj.spec.backend.lower()}; pods need a management cluster with"
-                " nodes",
+                f" for --backends={name.lower()}; pods need a management cluster with nodes",
             )
         return backend
 
@@ -279,6 +302,42 @@ async def reconcile_instances(
     except Blocked as blocked:
         return replace(observed, blocked=blocked)
     return await backend.observe(key, endpoint, desired)
+
+
+async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
+    """Store the version with its `v`, as the contract requires.
+
+    Afterwards, the provider does not own the field: a server-side apply of the next version must
+    not conflict with it.
+    """
+    meta = control_plane.metadata
+    patch = {
+        "metadata": {"resourceVersion": meta.resource_version},
+        "spec": {"version": with_v(control_plane.spec.version)},
+    }
+    kind, name, namespace = type(control_plane), control_plane.name, control_plane.namespace
+    written = await client.patch(kind, name, namespace, patch)
+    others = [
+        entry
+        for entry in written.metadata.managed_fields or ()
+        if (entry.get("manager"), entry.get("operation")) != (client.manager, "Update")
+    ]
+    patch = {
+        "metadata": {
+            "resourceVersion": written.metadata.resource_version,
+            "managedFields": others,
+        }
+    }
+    written = await client.patch(kind, name, namespace, patch)
+    control_plane.spec, control_plane.metadata = written.spec, written.metadata
+
+
+def _annotations(control_plane: CapelinControlPlane, address: str) -> dict[str, str]:
+    """Where the control plane is, and that clusterctl cannot take it elsewhere."""
+    annotations = {ADDRESS_ANNOTATION: address}
+    if control_plane.spec.backend == "Pods":
+        annotations[BLOCK_MOVE_ANNOTATION] = "true"
+    return annotations
 
 
 def _key(control_plane: CapelinControlPlane) -> ObjectKey:

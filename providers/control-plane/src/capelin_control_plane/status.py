@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from capelin.contract import (
     AVAILABLE,
-    CLUSTER_NAME_LABEL,
     ConditionSpec,
     is_condition_true,
     update_conditions,
@@ -14,6 +13,7 @@ from capelin.provider import Blocked, ControlPlaneInitialization, VersionCount
 from capelin.versions import Version
 
 from capelin_control_plane.api import CapelinControlPlane, Status
+from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.instances import InstanceStatus, Observed
 
@@ -30,6 +30,8 @@ ROLLING_OUT = "RollingOut"
 SCALING_UP = "ScalingUp"
 SCALING_DOWN = "ScalingDown"
 REMEDIATING = "Remediating"
+MOVABLE = "Movable"
+"""Whether `clusterctl move` takes the control plane to another management cluster."""
 
 # Reasons, besides X, NotX and those of Blocked.
 WAITING_FOR_OWNER = "WaitingForOwnerCluster"
@@ -44,6 +46,7 @@ NO_REPLICAS = "NoReplicas"
 INVALID_CONFIGURATION = "InvalidConfiguration"
 BACKEND_NOT_AVAILABLE = "BackendNotAvailable"
 WORKERS_REMAIN = "WaitingForWorkersDeletion"
+PODS_STAY = "PodsStay"
 
 _COMPONENTS: dict[str, Component] = {
     CONTROLLER_MANAGER_AVAILABLE: "kube-controller-manager",
@@ -84,18 +87,21 @@ def running_status(
         initialization=ControlPlaneInitialization(control_plane_initialized=initialized),
         observed_generation=control_plane.metadata.generation,
         external_managed_control_plane=True,
-        selector=f"{CLUSTER_NAME_LABEL}={desired.cluster}",
+        selector=_selector(control_plane),
         replicas=len(servers),
         ready_replicas=ready,
         available_replicas=ready,
         up_to_date_replicas=current,
         versions=versions,
         version=versions[0].version if versions else None,
-        initialized=initialized,
-        ready=observed.answers,
-        updated_replicas=current,
-        unavailable_replicas=max(0, desired.replicas - ready),
     )
+
+
+def _selector(control_plane: CapelinControlPlane) -> str:
+    """The label selector of the API servers' pods. On processes it matches nothing."""
+    names = Names(control_plane.namespace or "", control_plane.name)
+    labels = names.labels("kube-apiserver")
+    return ",".join(f"{label}={value}" for label, value in sorted(labels.items()))
 
 
 def certificates_available(blocked: Blocked | None = None) -> ConditionSpec:
@@ -103,6 +109,17 @@ def certificates_available(blocked: Blocked | None = None) -> ConditionSpec:
     if blocked is None:
         return ConditionSpec(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
     return ConditionSpec(CERTIFICATES_AVAILABLE, "False", blocked.reason, str(blocked))
+
+
+def pods_stay() -> ConditionSpec:
+    """A control plane on pods is not movable: its volumes are in this management cluster."""
+    return ConditionSpec(
+        MOVABLE,
+        "False",
+        PODS_STAY,
+        "clusterctl move would leave its pods and volumes behind, so it waits for an annotation to"
+        " be removed and fails; afterwards, set spec.paused of the Cluster to false",
+    )
 
 
 def available(desired: ControlPlane, observed: Observed, *, initialized: bool) -> ConditionSpec:

@@ -11,18 +11,23 @@ from capelin.client import Client
 from capelin.controller import ObjectKey
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.provider import Blocked
+from capelin.testing.waiting import until
 from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
 
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
-from .pod_objects import on_pods, settings
+from .pod_objects import objects_of, on_pods, settings
 
 STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 SERVICES = Resource("", "v1", "Service", "services")
 BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+SECRETS = Resource("", "v1", "Secret", "secrets")
+CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
+CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 NAME = "one-etcd"
+PKI = "one-control-plane-pki"
 
 
 class Rig:
@@ -144,6 +149,14 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
     await rig.backend.delete(rig.key)
     assert await rig.backend.allocated() == {other.key}
     assert await rig.members() == []
+    # The garbage collector deletes what is left of the Secret with keys.
+    secret = await rig.client.find(SECRETS, PKI, rig.namespace)
+    assert "data" not in (secret or {})
+
+    async def is_collected() -> bool:
+        return await rig.client.find(SECRETS, PKI, rig.namespace) is None
+
+    await until(is_collected)
     left = [
         f"{kind}/{item['metadata']['name']}"
         for kind, path in (
@@ -159,6 +172,41 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
     ]
     assert all("/two" in name or name == "ConfigMap/kube-root-ca.crt" for name in left), left
     assert len(left) >= 12
+    assert (await rig.client.get(SECRETS, "two-control-plane-pki", rig.namespace))["data"]
+
+
+async def test_the_secret_with_keys_is_garbage_collected_with_the_state_of_etcd(rig: Rig) -> None:
+    await rig.apply(rig.desired)
+    state = await rig.client.get(CONFIG_MAPS, "one-etcd-state", rig.namespace)
+    secret = await rig.client.get(SECRETS, PKI, rig.namespace)
+    (owner,) = secret["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ConfigMap", state["metadata"]["uid"])
+
+
+async def test_claims_of_others_stay_when_a_control_plane_is_deleted(rig: Rig) -> None:
+    own, foreign = f"data-{NAME}-0", f"data-{NAME}-1"
+    stateful_set = objects_of(rig.desired).etcd.manifest
+    (template,) = stateful_set["spec"]["volumeClaimTemplates"]
+    for name, labels in ((own, template["metadata"]["labels"]), (foreign, {"app": "etcd"})):
+        await rig.client.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": rig.namespace, "labels": labels},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            }
+        )
+    await rig.backend.delete(rig.key)
+
+    def is_deleted(claim: Unstructured | None) -> bool:
+        # A protection finalizer may hold a claim that is deleted.
+        return claim is None or "deletionTimestamp" in claim["metadata"]
+
+    assert is_deleted(await rig.client.find(CLAIMS, own, rig.namespace))
+    assert not is_deleted(await rig.client.find(CLAIMS, foreign, rig.namespace))
 
 
 async def test_a_patch_of_a_service_stays(rig: Rig) -> None:

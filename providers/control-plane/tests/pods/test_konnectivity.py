@@ -10,8 +10,8 @@ from capelin.pki import new_ca, new_service_account_keys
 from capelin_control_plane.backends.pods.exposure import agents_endpoint_of, api_server_service
 from capelin_control_plane.backends.pods.konnectivity import agents_service
 from capelin_control_plane.backends.pods.objects import DesiredObjects, desired_objects
-from capelin_control_plane.backends.pods.patches import pod_problems
 from capelin_control_plane.backends.pods.pki_secret import pki_data
+from capelin_control_plane.backends.pods.pod_security import pod_problems
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import AgentsEndpoint, Endpoint

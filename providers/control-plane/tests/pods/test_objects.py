@@ -15,7 +15,7 @@ from capelin_control_plane.backends.pods.objects import (
     etcd_state,
     pki_secret,
 )
-from capelin_control_plane.backends.pods.patches import pod_problems
+from capelin_control_plane.backends.pods.pod_security import pod_problems
 from capelin_control_plane.backends.pods.workloads import termination_seconds
 from capelin_control_plane.desired import ComponentSettings, InvalidSpecError
 
@@ -170,7 +170,7 @@ async def test_an_api_server_takes_every_object(
         *objects.supporting,
         *workloads(objects).values(),
         etcd_state(desired, names, "new"),
-        pki_secret(desired, names, {"ca-ca.crt": b"none"}),
+        pki_secret(desired, names, {"ca-ca.crt": b"none"}, owner={"metadata": {"uid": "x"}}),
     ):
         await client.apply(manifest, dry_run=True)
     await client.apply(ServiceAccount.of("default", namespace))

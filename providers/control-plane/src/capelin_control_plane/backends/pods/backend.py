@@ -46,7 +46,9 @@ from capelin_control_plane.backends.pods.objects import (
     desired_objects,
     etcd_state,
     finished,
+    is_owned_by_state,
     pki_secret,
+    without_data,
 )
 from capelin_control_plane.backends.pods.pki_secret import key_pair, pki_data
 from capelin_control_plane.backends.pods.pod_status import (
@@ -141,8 +143,9 @@ class PodsBackend:
         data, renew_at = await asyncio.to_thread(
             pki_data, desired, authorities, names, endpoint, present
         )
-        if data != present:
-            await self._ensure(pki_secret(desired, names, data))
+        if data != present or not is_owned_by_state(secret, names):
+            state = await self._ensure_state(desired, names)
+            await self._ensure(pki_secret(desired, names, data, owner=state))
         admin, etcd_client = map(key_pair, (data["admin.pem"], data["apiserver-etcd-client.pem"]))
         if admin is None or etcd_client is None:
             raise ValueError("the provider's own certificates cannot be read")
@@ -243,11 +246,13 @@ class PodsBackend:
         names = Names.of(key)
         for resource, name in _deletable(names):
             await self._delete_own(names, resource, name)
+        await self._empty_secret(names)
+        # Last: while it exists, no empty etcd begins. The Secret is garbage collected with it.
+        await self._delete_own(names, _CONFIG_MAPS, names.etcd_state)
         pods = await self._client.list(Pod, key.namespace, labels=names.labels())
         for pod in pods.items:
-            await self._client.delete(
-                Pod, pod.name, key.namespace, uid=pod.uid, grace_seconds=_STOP_SECONDS
-            )
+            # Their disruption budgets are deleted, so nothing holds them.
+            await self._evict(names, pod, grace_seconds=_STOP_SECONDS)
         if pods.items:
             raise Blocked("StoppingPods", "waiting for its pods to end", retry_seconds=1.0)
         self._known.pop(key, None)
@@ -286,12 +291,9 @@ class PodsBackend:
             raise Blocked(
                 "EtcdMemberLost", f"{lost.name} cannot be replaced yet: {error}"
             ) from error
-        claim = await self._client.find(_CLAIMS, f"data-{lost.name}", names.namespace)
-        if claim is not None:
-            await self._client.delete(
-                _CLAIMS, f"data-{lost.name}", names.namespace, uid=claim["metadata"]["uid"]
-            )
-        await self._client.delete(Pod, lost.name, names.namespace, uid=lost.uid, grace_seconds=1)
+        await self._delete_own(names, _CLAIMS, f"data-{lost.name}")
+        # It is not ready, so its disruption budget lets it go.
+        await self._evict(names, lost, grace_seconds=_STOP_SECONDS)
         _log.warning("%s lost its data, and is replaced from the others", lost.name)
         return True
 
@@ -299,19 +301,24 @@ class PodsBackend:
         """Have etcd members run the desired template; whether there were any that did not."""
         members = members_to_restart(objects, known.live, known.pods)
         for member in members:
-            try:
-                # Whoever drains a node at this moment obeys the same budget.
-                await self._client.evict(member.name, known.names.namespace, uid=member.uid)
-            except TooManyRequests as error:
-                raise Blocked(
-                    "WaitingForBudget",
-                    f"the disruption budget of etcd does not let {member.name} go yet",
-                ) from error
-            except Conflict:
-                # There is another pod of that name already.
-                continue
-            _log.info("%s is restarted with another template", member.name)
+            # A node that is drained at this moment obeys the same budget.
+            if await self._evict(known.names, member):
+                _log.info("%s is restarted with another template", member.name)
         return bool(members)
+
+    async def _evict(self, names: Names, pod: Pod, grace_seconds: int | None = None) -> bool:
+        """Evict a pod; whether it was still this very one."""
+        try:
+            return await self._client.evict(
+                pod.name, names.namespace, uid=pod.uid, grace_seconds=grace_seconds
+            )
+        except TooManyRequests as error:
+            raise Blocked(
+                "WaitingForBudget", f"the disruption budget of {pod.name} does not let it go yet"
+            ) from error
+        except Conflict:
+            # A pod with the same name has replaced it already.
+            return False
 
     async def _check_data(self, names: Names, address: str) -> None:
         """A control plane that ran before is not begun anew without its data."""
@@ -358,6 +365,22 @@ class PodsBackend:
             await self._delete_own(names, _SERVICES, names.konnectivity)
         known.synced = digest, desired.now
 
+    async def _ensure_state(self, desired: ControlPlane, names: Names) -> Unstructured:
+        """The ConfigMap about etcd's cluster, as it is or new."""
+        live = await self._client.find(_CONFIG_MAPS, names.etcd_state, names.namespace)
+        if live is not None and _owner(live) == names.control_plane:
+            return live
+        name = names.of_component("etcd")
+        has_etcd = await self._client.find(_STATEFUL_SETS, name, names.namespace) is not None
+        state = next_etcd_state(desired, None, (), has_etcd=has_etcd)
+        return await self._ensure(etcd_state(desired, names, state))
+
+    async def _empty_secret(self, names: Names) -> None:
+        """Remove the keys at once, without the permission to delete Secrets."""
+        live = await self._client.find(_SECRETS, names.pki, names.namespace)
+        if live is not None and _owner(live) == names.control_plane and live.get("data"):
+            await self._client.apply(without_data(live), resource=_SECRETS, manager=MANAGER)
+
     async def _ensure(
         self, manifest: Unstructured, live: Unstructured | None = None
     ) -> Unstructured:
@@ -387,8 +410,7 @@ class PodsBackend:
         live = await self._client.find(resource, name, names.namespace)
         if live is None or live["metadata"].get("deletionTimestamp"):
             return
-        # The volumes of a StatefulSet have its labels, and no annotations.
-        if resource is _CLAIMS or _owner(live) == names.control_plane:
+        if _belongs_to(live, resource, names):
             await self._client.delete(
                 resource,
                 name,
@@ -411,6 +433,13 @@ def _owner(live: Unstructured) -> str | None:
     )
 
 
+def _belongs_to(live: Unstructured, resource: Resource, names: Names) -> bool:
+    if resource is _CLAIMS:
+        # A StatefulSet gives its claims labels, and no annotations.
+        return names.labels("etcd").items() <= fields_at(live, "metadata", "labels").items()
+    return _owner(live) == names.control_plane
+
+
 def _downgrade(desired: ControlPlane, statuses: Iterable[InstanceStatus]) -> Blocked | None:
     try:
         check_no_downgrade(
@@ -427,7 +456,7 @@ def _downgrade(desired: ControlPlane, statuses: Iterable[InstanceStatus]) -> Blo
 
 
 def _deletable(names: Names) -> list[tuple[Resource, str]]:
-    """Everything that a control plane may have, what makes pods first."""
+    """The objects of a control plane that are deleted first; those that create pods lead."""
     components = [names.of_component(component) for component in PROGRAMS]
     return [
         *((_DEPLOYMENTS, name) for name in components),
@@ -435,8 +464,5 @@ def _deletable(names: Names) -> list[tuple[Resource, str]]:
         *((_SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),
         *((_BUDGETS, name) for name in components),
         *((_NETWORK_POLICIES, name) for name in components),
-        (_SECRETS, names.pki),
         *((_CLAIMS, f"data-{names.member(index)}") for index in range(_MOST_MEMBERS)),
-        # Last: while it is there, nothing begins anew.
-        (_CONFIG_MAPS, names.etcd_state),
     ]

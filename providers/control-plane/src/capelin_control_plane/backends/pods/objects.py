@@ -19,6 +19,7 @@ from capelin_control_plane.backends.pods.names import (
     Names,
 )
 from capelin_control_plane.backends.pods.patches import patched
+from capelin_control_plane.backends.pods.trees import items_at
 from capelin_control_plane.backends.pods.workloads import (
     ETCD_STATE_KEY,
     api_server_deployment,
@@ -109,16 +110,54 @@ def desired_objects(
     )
 
 
-def pki_secret(desired: ControlPlane, names: Names, data: Mapping[str, bytes]) -> Unstructured:
-    """The Secret with certificates, keys and kubeconfigs."""
+def pki_secret(
+    desired: ControlPlane, names: Names, data: Mapping[str, bytes], *, owner: Unstructured
+) -> Unstructured:
+    """The Secret with certificates, keys and kubeconfigs.
+
+    Args:
+        desired: The control plane.
+        names: The names of its objects.
+        data: The files.
+        owner: The ConfigMap about etcd's cluster. The Secret is garbage collected with it, because
+            the provider may not delete Secrets.
+    """
+    reference = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": names.etcd_state,
+        "uid": owner["metadata"]["uid"],
+    }
     manifest: Unstructured = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": names.pki, "namespace": names.namespace},
+        "metadata": {
+            "name": names.pki,
+            "namespace": names.namespace,
+            "ownerReferences": [reference],
+        },
         "type": "Opaque",
         "data": {name: base64.b64encode(content).decode() for name, content in data.items()},
     }
     return labelled(manifest, desired, names, None)
+
+
+def is_owned_by_state(secret: Unstructured | None, names: Names) -> bool:
+    """Whether the Secret is garbage collected with the ConfigMap about etcd's cluster."""
+    owners = items_at(secret, "metadata", "ownerReferences")
+    return any(owner.get("name") == names.etcd_state for owner in owners)
+
+
+def without_data(secret: Unstructured) -> Unstructured:
+    """The Secret without its files, to be applied."""
+    kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+    metadata = secret["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {field: metadata[field] for field in kept if field in metadata},
+        "type": secret["type"],
+    }
 
 
 def etcd_state(desired: ControlPlane, names: Names, state: EtcdState) -> Unstructured:

@@ -1,16 +1,16 @@
-"""Patches of generated objects: strategic merge and JSON patches, and what they may not do. Pure.
+"""Strategic merge patches and JSON patches of generated objects. Pure.
 
-Whoever may write a control plane makes the provider write pods, with the provider's permissions. So
-patched pods must stay within the restricted pod security standard, and get no token.
+A user who may write a control plane has the provider write objects with its own permissions. So
+`patchable.py` lists the fields that patches may change.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, cast
 
 from capelin.api import Unstructured
 
-from capelin_control_plane.backends.pods.trees import fields_at, items_at, value_at
+from capelin_control_plane.backends.pods.patchable import patch_problem
 from capelin_control_plane.desired import Component, InvalidSpecError
 from capelin_control_plane.pod_settings import JsonPatchOperation, Patch
 
@@ -26,31 +26,6 @@ _MERGE_KEYS: Mapping[str, str] = {
 }
 """By list, what its items are merged by. Other lists are replaced, as the API server does."""
 
-_IDENTITY = (
-    ("apiVersion",),
-    ("kind",),
-    ("metadata", "name"),
-    ("metadata", "namespace"),
-    ("spec", "selector"),
-)
-_KEPT = (
-    ("metadata", "labels"),
-    ("metadata", "annotations"),
-    ("spec", "template", "metadata", "labels"),
-)
-_VOLUMES = frozenset(
-    {
-        "configMap",
-        "csi",
-        "downwardAPI",
-        "emptyDir",
-        "ephemeral",
-        "persistentVolumeClaim",
-        "projected",
-        "secret",
-    }
-)
-
 
 def patched(
     manifest: Unstructured, component: Component | None, patches: Sequence[Patch]
@@ -58,7 +33,7 @@ def patched(
     """An object with the patches that are for it.
 
     Raises:
-        InvalidSpecError: a patch cannot be applied, or leads to what is not allowed.
+        InvalidSpecError: a patch cannot be applied, or changes a field that it may not change.
     """
     result = manifest
     for index, patch in enumerate(patches):
@@ -68,11 +43,11 @@ def patched(
         field = f"spec.pods.patches[{index}]"
         try:
             result = _applied(deepcopy(result), patch)
-        except (LookupError, ValueError, TypeError) as error:
+            problem = patch_problem(manifest, result)
+        except (AttributeError, LookupError, ValueError, TypeError) as error:
             raise InvalidSpecError(
                 f"{field}: {error}; it does not fit the {target.kind}"
             ) from error
-        problem = _problem(manifest, result)
         if problem:
             raise InvalidSpecError(f"{field}: {problem}")
     return result
@@ -145,66 +120,3 @@ def _apply_operation(manifest: Unstructured, operation: JsonPatchOperation) -> N
         del node[last]
     else:
         node[last] = operation.value
-
-
-def _problem(before: Unstructured, after: Unstructured) -> str:
-    for path in _IDENTITY:
-        if value_at(before, *path) != value_at(after, *path):
-            return f"{'.'.join(path)} cannot be patched"
-    for path in _KEPT:
-        missing = fields_at(before, *path).items() - fields_at(after, *path).items()
-        if missing:
-            keys = ", ".join(sorted(key for key, _ in missing))
-            return f"{'.'.join(path)}: {keys} cannot be patched"
-    pod = value_at(after, "spec", "template", "spec")
-    return "" if pod is None else next(pod_problems(pod), "")
-
-
-def pod_problems(pod: Mapping[str, Any]) -> Iterator[str]:
-    """What of a pod is outside of the restricted pod security standard."""
-    for field in ("hostNetwork", "hostPID", "hostIPC", "hostUsers"):
-        if pod.get(field):
-            yield f"{field} is not allowed"
-    if pod.get("automountServiceAccountToken") is not False:
-        yield "automountServiceAccountToken must stay false"
-    if pod.get("serviceAccountName") not in {None, "default"}:
-        yield "serviceAccountName is not allowed"
-    yield from _volume_problems(pod)
-    context = fields_at(pod, "securityContext")
-    yield from _context_problems(context)
-    for field in ("containers", "initContainers"):
-        for container in items_at(pod, field):
-            for problem in _container_problems(container, context):
-                yield f"container {container.get('name')}: {problem}"
-
-
-def _volume_problems(pod: Mapping[str, Any]) -> Iterator[str]:
-    for volume in items_at(pod, "volumes"):
-        if others := volume.keys() - {"name"} - _VOLUMES:
-            yield f"a volume of the type {', '.join(sorted(others))} is not allowed"
-        if any(
-            "serviceAccountToken" in source for source in items_at(volume, "projected", "sources")
-        ):
-            yield "a token of a service account is not allowed"
-
-
-def _container_problems(container: Mapping[str, Any], of_pod: Mapping[str, Any]) -> Iterator[str]:
-    own = fields_at(container, "securityContext")
-    if own.get("privileged") or own.get("allowPrivilegeEscalation") is not False:
-        yield "allowPrivilegeEscalation must be false, and privileged is not allowed"
-    if "ALL" not in (value_at(own, "capabilities", "drop") or ()):
-        yield "all capabilities must be dropped"
-    if not set(value_at(own, "capabilities", "add") or ()) <= {"NET_BIND_SERVICE"}:
-        yield "no capability but NET_BIND_SERVICE may be added"
-    if any(port.get("hostPort") for port in items_at(container, "ports")):
-        yield "hostPort is not allowed"
-    yield from _context_problems({**of_pod, **own})
-
-
-def _context_problems(context: Mapping[str, Any]) -> Iterator[str]:
-    if context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0:
-        yield "it must not run as root"
-    if value_at(context, "seccompProfile", "type") not in {"RuntimeDefault", "Localhost"}:
-        yield "seccompProfile must be RuntimeDefault or Localhost"
-    if context.get("procMount") not in {None, "Default"} or context.get("sysctls"):
-        yield "procMount and sysctls are not allowed"
