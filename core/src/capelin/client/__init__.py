@@ -2,6 +2,7 @@
 
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, tls_context
+from capelin.client.circuit_breaker import Backoff, CircuitBreaker, Clock
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, safe_kubeconfig
@@ -10,6 +11,7 @@ from capelin.client.errors import (
     AlreadyExists,
     ApiError,
     BadRequest,
+    CircuitOpen,
     ClientError,
     ConfigError,
     Conflict,
@@ -39,10 +41,14 @@ from capelin.client.workload_clients import WorkloadClients
 __all__ = [
     "AlreadyExists",
     "ApiError",
+    "Backoff",
     "BadRequest",
+    "CircuitBreaker",
+    "CircuitOpen",
     "Client",
     "ClientError",
     "ClientOptions",
+    "Clock",
     "Config",
     "ConfigError",
     "Conflict",

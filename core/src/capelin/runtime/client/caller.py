@@ -6,15 +6,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from capelin.api.capi import ExtensionConfig
+from capelin.client import Backoff, CircuitBreaker, Clock
 from capelin.runtime.catalog import AnyHook, Catalog, CatalogError, Hook, HookId
-from capelin.runtime.client.backoff import (
-    Backoff,
-    BlockedCalls,
-    CircuitBreaker,
-    Clock,
-    NamespacedName,
-    response_cache,
-)
+from capelin.runtime.client.backoff import BlockedCalls, NamespacedName, response_cache
 from capelin.runtime.client.calls import call, discover
 from capelin.runtime.client.discovery import accepted
 from capelin.runtime.client.endpoint import Endpoint, endpoint_of

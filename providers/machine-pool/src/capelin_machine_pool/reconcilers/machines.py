@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, ClientError, NotFound, Unreachable, path_of
+from capelin.client import CircuitOpen, Client, ClientError, NotFound, Unreachable, path_of
 from capelin.contract import (
     CLUSTER_NAME_LABEL,
     DELETING,
@@ -149,7 +149,8 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
                 if has_kubeconfig and not isinstance(error, Unreachable):
                     raise
                 message = "its Node cannot be deleted while the cluster's API does not answer"
-                raise Blocked(DELETING, message) from error
+                retry = error.retry_seconds if isinstance(error, CircuitOpen) else SOON
+                raise Blocked(DELETING, message, retry_seconds=max(retry, SOON)) from error
         # One at a time, so that the last machine of a cluster notices that it is the last.
         async with self._release_lock:
             await self._release_if_last(obj, ctx.client)
@@ -177,7 +178,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         if secret is None:
             message = "the cluster has no kubeconfig secret yet"
             raise Blocked(WAITING_FOR_CONTROL_PLANE, message, retry_seconds=SOON)
-        async with ctx.workloads.client(instance.cluster, namespace, secret=secret) as client:
+        async with ctx.workload(secret=secret) as client:
             workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
             provider_id = await self._backend.allocate(instance)
             ctx.set_provider_id(provider_id)
