@@ -23,6 +23,8 @@ from capelin.provider.fields import Endpoint, FailureDomain, Initialization, Mac
 
 OwnerT = TypeVar("OwnerT", bound=BaseObject)
 
+WORKLOAD_UNREACHABLE = "WorkloadClusterUnreachable"
+
 _RETRY = 1.0
 """Seconds after which to try a workload cluster again that has just failed to answer."""
 
@@ -204,7 +206,7 @@ def workload_unreachable(error: Unreachable) -> Blocked:
     message = "the API server of the workload cluster does not answer, or not in time"
     hint = "check the cluster's control plane; its objects are tried again together"
     retry = error.retry_seconds if isinstance(error, CircuitOpen) else _RETRY
-    return Blocked(WAITING_FOR_CONTROL_PLANE, message, hint, retry_seconds=max(retry, _RETRY))
+    return Blocked(WORKLOAD_UNREACHABLE, message, hint, retry_seconds=max(retry, _RETRY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
