@@ -178,9 +178,7 @@ async def test_a_body_that_comes_slowly_counts_as_slow(world: World, stack: Asyn
         await world.read()
 
 
-async def test_an_error_of_the_api_server_is_an_answer(
-    world: World, stack: AsyncExitStack
-) -> None:
+async def test_an_error_of_the_api_server_is_an_answer(world: World, stack: AsyncExitStack) -> None:
     await world.publish(await stack.enter_async_context(api_server(not_found)))
     for _ in range(2):
         with pytest.raises(NotFound):

@@ -6,7 +6,7 @@ from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL, find_condition
 from capelin.controller import ObjectKey
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolSpec
-from capelin_machine_pool.reconcilers.pools import waiting_pools
+from capelin_machine_pool.reconcilers.pools import pools_of_cluster
 
 from .fake_core import NAME, NEW, OLD, World, context_for
 
@@ -38,14 +38,14 @@ async def test_a_pool_that_waits_for_its_control_plane_is_looked_at_when_that_an
 ) -> None:
     ctx = context_for(world.client)
     cluster = await world.client.get(Cluster, NAME, world.namespace)
-    assert await waiting_pools(ctx, cluster) == [], "it has its machines"
+    assert await pools_of_cluster(ctx, cluster) == [], "it has its machines"
     labels = {CLUSTER_NAME_LABEL: NAME}
     new = CapelinMachinePool.of("new", world.namespace, spec=MachinePoolSpec())
     new.metadata.labels.update(labels)
     await world.client.create(new)
-    assert await waiting_pools(ctx, cluster) == [ObjectKey(world.namespace, "new")]
+    assert await pools_of_cluster(ctx, cluster) == [ObjectKey(world.namespace, "new")]
     cluster.status.initialization.control_plane_initialized = False
-    assert await waiting_pools(ctx, cluster) == []
+    assert await pools_of_cluster(ctx, cluster) == []
 
 
 async def test_an_instance_that_is_gone_is_replaced(world: World) -> None:
