@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 import yaml
@@ -78,7 +79,7 @@ class World:
         )
 
     async def publish(self, address: str) -> None:
-        kubeconfig = {
+        kubeconfig: dict[str, Any] = {
             "clusters": [{"name": "demo", "cluster": {"server": address}}],
             "users": [{"name": "demo", "user": {}}],
             "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -71,7 +71,7 @@ async def api_server(handler: Handler) -> AsyncGenerator[str]:
 
 
 async def add_cluster(client: FakeClient, name: str, address: str) -> None:
-    kubeconfig = {
+    kubeconfig: dict[str, Any] = {
         "clusters": [{"name": name, "cluster": {"server": address}}],
         "users": [{"name": name, "user": {}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
