@@ -3,7 +3,13 @@
 from collections.abc import AsyncGenerator
 
 import pytest
-from capelin.api.capi import Cluster, ClusterClass, MachinePool
+from capelin.api.capi import (
+    Cluster,
+    ClusterClass,
+    MachineDeployment,
+    MachineHealthCheck,
+    MachinePool,
+)
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
@@ -94,3 +100,19 @@ async def test_a_resync_of_the_topology_controller_writes_nothing(topology: Clie
     for seconds in (10, 11, 12, 13):
         await resync(topology, seconds)
         assert await versions(topology) == settled
+
+
+async def test_a_machine_deployment_of_the_class_has_a_health_check(topology: Client) -> None:
+    path = "/spec/topology/workers/machineDeployments"
+    deployments = [{"class": "default-worker", "name": "deployed", "replicas": 1}]
+    patch = [{"op": "add", "path": path, "value": deployments}]
+    await topology.patch(Cluster, NAME, NAME, patch, type="json")
+
+    async def is_available() -> bool:
+        found = (await topology.list(MachineDeployment, NAME)).items
+        return [deployment.status.available_replicas for deployment in found] == [1]
+
+    await until(is_available)
+    (check,) = (await topology.list(MachineHealthCheck, NAME)).items
+    (deployment,) = (await topology.list(MachineDeployment, NAME)).items
+    assert check.name == deployment.name
