@@ -76,6 +76,7 @@ async def test_lost_owners_and_labels_of_machines_are_restored(world: World, kep
 async def test_a_deleted_pool_waits_for_machines_that_have_lost_their_owners(
     world: World, kept: str
 ) -> None:
+    await world.provider_steps(world.client)
     nothing: dict[str, object] = {"ownerReferences": None}
     if kept == "provider ID":
         nothing["labels"] = None
