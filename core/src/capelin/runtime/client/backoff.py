@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from capelin.client.circuit_breaker import Clock
+from capelin.client import Clock
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import Response, RetryResponse
 
