@@ -12,7 +12,7 @@ from capelin.api.capi import (
 )
 from capelin.api.core import Namespace
 from capelin.client import ApiError, Client, Config
-from capelin.embedded.management import ManagementCluster
+from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.demo import demo_manifests
