@@ -124,7 +124,8 @@ def test_a_variable_that_the_class_does_not_have_is_refused_with_those_that_it_h
     assert made["spec"]["topology"]["variables"] == [{"name": "machines", "value": {"dies": 20}}]
     wrong = replace(OPTIONS, variables={"motto": "x"})
     with pytest.raises(
-        InvalidInputError, match="Its variables: backend, etcdReplicas, exposure, machines"
+        InvalidInputError,
+        match="Its variables: backend, etcdReplicas, exposure, konnectivity, machines",
     ):
         new_cluster("demo", "default", "v1.34.4", wrong, demo_class())
 

@@ -25,9 +25,19 @@ from capelin_control_plane.reconciler import FINALIZER
 from capelin_infra.demo import demo_manifests
 from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
 from capelin_infra.waiting import wait_until_ready
-from capelin_machine_pool.api import CapelinCluster
+from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
+from capelin_machine_pool.desired import FINALIZER as MACHINE_FINALIZER
 
-from .pools import OLDER, VERSION, Whole, condition, reference, whole_cluster
+from .pools import (
+    OLDER,
+    POOL,
+    VERSION,
+    Whole,
+    condition,
+    pool_manifests,
+    reference,
+    whole_cluster,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -50,11 +60,18 @@ async def control_plane(whole: Whole) -> CapelinControlPlane:
 @pytest.mark.representative
 async def test_owners_and_finalizers_are_restored(whole: Whole) -> None:
     management, name, namespace = whole.management, whole.name, whole.namespace
+    for manifest in pool_manifests(name, namespace, replicas=2):
+        await management.apply(manifest)
+    await until(lambda: whole.is_whole(2, VERSION))
+    machines = {machine.name for machine in await whole.instances()}
     # As Cluster API's test does it: everything is taken away while nobody looks.
     await management.patch(Cluster, name, namespace, {"spec": {"paused": True}})
     await until(lambda: is_paused(whole))
     nobody = {"metadata": {"ownerReferences": None, "finalizers": None}}
     await management.patch(CapelinControlPlane, name, namespace, nobody)
+    await management.patch(CapelinMachinePool, POOL, namespace, nobody)
+    for machine in machines:
+        await management.patch(CapelinMachine, machine, namespace, nobody)
     for purpose in SECRETS:
         await management.patch(Secret, f"{name}-{purpose}", namespace, nobody)
     await management.patch(Cluster, name, namespace, {"spec": {"paused": False}})
@@ -73,9 +90,28 @@ async def test_owners_and_finalizers_are_restored(whole: Whole) -> None:
 
     await until(is_restored)
 
+    async def machines_are_restored() -> bool:
+        pool = await whole.infrastructure()
+        owners = {owner.kind for owner in pool.metadata.owner_references}
+        return (
+            owners == {"Cluster", "MachinePool"}
+            and MACHINE_FINALIZER in pool.metadata.finalizers
+            and all(
+                {owner.kind for owner in machine.metadata.owner_references}
+                == {"CapelinMachinePool", "Machine"}
+                and MACHINE_FINALIZER in machine.metadata.finalizers
+                for machine in await whole.instances()
+            )
+        )
+
+    await until(machines_are_restored)
+    assert {machine.name for machine in await whole.instances()} == machines
+    await whole.remove_pool()
+
 
 async def is_paused(whole: Whole) -> bool:
-    return condition(await control_plane(whole), "Paused") == "True"
+    objects = [await control_plane(whole), await whole.infrastructure(), *await whole.instances()]
+    return all(condition(obj, "Paused") == "True" for obj in objects)
 
 
 async def test_nothing_changes_where_nothing_has_to(whole: Whole) -> None:

@@ -223,12 +223,14 @@ async def test_nothing_happens_to_what_is_paused(pool: Whole, where: str) -> Non
             await client.patch(CapelinMachinePool, POOL, namespace, patch)
 
     async def says_so() -> bool:
-        return condition(await pool.infrastructure(), "Paused") == "True"
+        paused: list[CapelinMachinePool | CapelinMachine] = [await pool.infrastructure()]
+        if where == "cluster":
+            paused += await pool.instances()
+        return all(condition(obj, "Paused") == "True" for obj in paused)
 
     await pause(on=True)
-    # Nobody tells the pool of its Cluster's pause; any change of it does.
-    await pool.change_pool({"rollingUpdate": {"maxSurge": 2}})
-    await until(says_so)
+    # Much sooner than the next periodic reconcile.
+    await until(says_so, within=10)
     before = await names(pool)
     await pool.scale(4)
     await pool.upgrade(OLDER)
@@ -251,6 +253,9 @@ async def test_the_autoscaler_finds_sizes_and_capacity(whole: Whole) -> None:
     status = (await whole.infrastructure()).status
     assert status is not None
     assert status.capacity == {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    assert status.node_info is not None
+    assert status.node_info.dump() == {"architecture": "amd64", "operatingSystem": "linux"}
+    assert all(len(instance.addresses) == 2 for instance in status.instances)
     await whole.remove_pool()
 
 

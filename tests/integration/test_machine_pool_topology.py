@@ -3,9 +3,16 @@
 from collections.abc import AsyncGenerator
 
 import pytest
-from capelin.api.capi import Cluster, ClusterClass, MachinePool
+from capelin.api.capi import (
+    Cluster,
+    ClusterClass,
+    MachineDeployment,
+    MachineHealthCheck,
+    MachinePool,
+)
 from capelin.api.core import Namespace
-from capelin.client import ApiError, Client
+from capelin.client import ApiError, Client, Config
+from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.demo import demo_manifests
@@ -21,35 +28,36 @@ NAME = "resynced"
 OURS = (CapelinCluster, CapelinControlPlane, CapelinMachinePool, CapelinMachine)
 
 
-@pytest.fixture
-async def topology(management: Client) -> AsyncGenerator[Client]:
+@pytest.fixture(scope="module")
+async def topology(management_cluster: ManagementCluster) -> AsyncGenerator[Client]:
     """A cluster of the demo ClusterClass, which has a pool of two machines."""
-    await management.apply(Namespace.of(NAME))
-    for manifest in demo_manifests():
-        manifest["metadata"]["namespace"] = NAME
-        await management.apply(manifest)
-    cluster_class = await management.get(ClusterClass, DEMO_CLASS, NAME)
-    options = ClusterOptions(DEMO_CLASS, VERSION, 1, 2)
+    async with Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as management:
+        await management.apply(Namespace.of(NAME))
+        for manifest in demo_manifests():
+            manifest["metadata"]["namespace"] = NAME
+            await management.apply(manifest)
+        cluster_class = await management.get(ClusterClass, DEMO_CLASS, NAME)
+        options = ClusterOptions(DEMO_CLASS, VERSION, 1, 2)
 
-    async def is_created() -> bool:
-        try:
-            await management.create(new_cluster(NAME, NAME, VERSION, options, cluster_class))
-        except ApiError:
-            # The ClusterClass cannot be used before core has reconciled it.
-            return False
-        return True
+        async def is_created() -> bool:
+            try:
+                await management.create(new_cluster(NAME, NAME, VERSION, options, cluster_class))
+            except ApiError:
+                # The ClusterClass cannot be used before core has reconciled it.
+                return False
+            return True
 
-    await until(is_created)
-    messages: list[str] = []
-    await wait_until_ready(management, NAME, NAME, 300, messages.append)
-    yield management
-    await management.delete(Cluster, NAME, NAME)
+        await until(is_created)
+        messages: list[str] = []
+        await wait_until_ready(management, NAME, NAME, 300, messages.append)
+        yield management
+        await management.delete(Cluster, NAME, NAME)
 
-    async def is_gone() -> bool:
-        return await management.find(Cluster, NAME, NAME) is None
+        async def is_gone() -> bool:
+            return await management.find(Cluster, NAME, NAME) is None
 
-    await until(is_gone)
-    await management.delete(Namespace, NAME)
+        await until(is_gone)
+        await management.delete(Namespace, NAME)
 
 
 async def versions(client: Client) -> dict[tuple[str, str], str]:
@@ -94,3 +102,19 @@ async def test_a_resync_of_the_topology_controller_writes_nothing(topology: Clie
     for seconds in (10, 11, 12, 13):
         await resync(topology, seconds)
         assert await versions(topology) == settled
+
+
+async def test_a_machine_deployment_of_the_class_has_a_health_check(topology: Client) -> None:
+    path = "/spec/topology/workers/machineDeployments"
+    deployments = [{"class": "default-worker", "name": "deployed", "replicas": 1}]
+    patch = [{"op": "add", "path": path, "value": deployments}]
+    await topology.patch(Cluster, NAME, NAME, patch, type="json")
+
+    async def is_available() -> bool:
+        found = (await topology.list(MachineDeployment, NAME)).items
+        return [deployment.status.available_replicas for deployment in found] == [1]
+
+    await until(is_available)
+    (check,) = (await topology.list(MachineHealthCheck, NAME)).items
+    (deployment,) = (await topology.list(MachineDeployment, NAME)).items
+    assert check.name == deployment.name

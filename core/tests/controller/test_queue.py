@@ -210,14 +210,49 @@ def test_after_takes_only_times_that_can_be_waited_for(seconds: float) -> None:
         After(seconds)
 
 
+def test_a_group_takes_no_more_workers_than_its_limit() -> None:
+    work = Queue(Timing(), Random(0), group_limit=2)  # noqa: S311 - the same jitter every time
+    silent = [ObjectKey("mallory", str(number)) for number in range(100)]
+    for key in silent:
+        work.set_group(key, "silent")
+        work.add(key, 0)
+    work.set_group(A, "demo")
+    for key in (A, B):
+        work.add(key, 1)
+    assert taken_keys(work, 1) == [*silent[:2], A, B]
+    assert work.depth == 98
+    work.finish(silent[0], Done(), 2)
+    assert taken_keys(work, 2) == [silent[2]]
+
+
+def test_the_group_that_has_waited_longest_is_next() -> None:
+    work = Queue(Timing(), Random(0), group_limit=1)  # noqa: S311 - the same jitter every time
+    for now, (key, group) in enumerate([(B, "b"), (C, "c"), (A, None)]):
+        work.set_group(key, group)
+        work.add(key, now)
+    assert taken_keys(work, 3) == [B, C, A]
+
+
+def test_a_key_keeps_its_place_when_its_group_changes() -> None:
+    work = Queue(Timing(), Random(0), group_limit=1)  # noqa: S311 - the same jitter every time
+    work.add(A, 0)
+    work.set_group(A, "a")
+    assert (work.take(5), work.take(5)) == (Taken(A, 5), None)
+    work.finish(A, Gone(), 6)
+    assert work.keys == set()
+
+
 class AnyOrderOfEvents(RuleBasedStateMachine):
     """The queue against a model that knows only what is owed to whom, and until when."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.work = queue(Timing(first_retry=0.5, longest_retry=8, resync=50))
-        self.running: set[ObjectKey] = set()
+        timing = Timing(first_retry=0.5, longest_retry=8, resync=50)
+        self.work = Queue(timing, Random(0), group_limit=1)  # noqa: S311
+        self.groups: dict[ObjectKey, str | None] = {}
+        self.running: dict[ObjectKey, str | None] = {}
+        """With the group that it counts for."""
         self.owed: set[ObjectKey] = set()
         """Something changed and no run has started since."""
         self.latest: dict[ObjectKey, float] = {}
@@ -228,16 +263,26 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.work.add(key, self.now)
         self.owed.add(key)
 
+    @rule(key=st.sampled_from([A, B, C]), group=st.sampled_from(["x", "y", None]))
+    def change_group(self, key: ObjectKey, group: str | None) -> None:
+        if key in self.work.keys:
+            self.work.set_group(key, group)
+            self.groups[key] = group
+
     @rule()
     def take(self) -> None:
         taken = self.work.take(self.now)
         overdue = {key for key, by in self.latest.items() if by <= self.now}
+        full = set(self.running.values()) - {None}
         if taken is None:
-            assert not (self.owed | overdue) - self.running
+            waiting = (self.owed | overdue) - self.running.keys()
+            assert all(self.groups.get(key) in full for key in waiting)
             return
+        group = self.groups.get(taken.key)
         assert taken.key not in self.running, "two at once"
+        assert group not in full, "more of a group than its limit"
         assert taken.waited >= 0
-        self.running.add(taken.key)
+        self.running[taken.key] = group
         self.owed.discard(taken.key)
         self.latest.pop(taken.key, None)
 
@@ -254,8 +299,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, outcome: Outcome) -> None:
         key = data.draw(st.sampled_from(sorted(self.running)))
         self.work.finish(key, outcome, self.now)
-        self.running.remove(key)
-        if key in self.owed or isinstance(outcome, Gone):
+        del self.running[key]
+        if key in self.owed:
+            return
+        if isinstance(outcome, Gone):
+            self.groups.pop(key, None)
             return
         match outcome:
             case After(seconds):
@@ -273,7 +321,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule()
     def lose_events(self) -> None:
         self.work.add_all(self.now)
-        self.owed |= self.running | self.latest.keys()
+        self.owed |= self.running.keys() | self.latest.keys()
 
     @rule()
     def recover(self) -> None:
@@ -281,11 +329,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
-        assert self.running | self.owed | self.latest.keys() == self.work.keys
+        assert self.running.keys() | self.owed | self.latest.keys() == self.work.keys
 
     @invariant()
     def whoever_waits_for_a_later_turn_has_an_alarm(self) -> None:
-        waiting = self.latest.keys() - self.owed - self.running
+        waiting = self.latest.keys() - self.owed - self.running.keys()
         due = self.work.next_due()
         for key in waiting:
             ready = self.work.depth > 0

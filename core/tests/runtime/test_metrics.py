@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.runtime.catalog import Catalog, Deprecation, Hook
+from capelin.runtime import Catalog, Deprecation, Hook
 from capelin.runtime.extension import Extension, Handler
 from capelin.runtime.messages import Request, Response
 from capelin.runtime.server.metrics import BUCKETS, OUTCOMES, Metrics, Probes

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from annotated_types import Gt, Lt, MaxLen
 from capelin.api import rule
-from capelin.runtime.catalog import Catalog, Deprecation, Hook
+from capelin.runtime import Catalog, Deprecation, Hook
 from capelin.runtime.messages import Int64, Json, Part, Request, Response
 from capelin.runtime.openapi import openapi_document
 from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery

@@ -86,7 +86,7 @@ def test_templates_come_before_the_class_that_refers_to_them() -> None:
     resources = registered(lambda: _keep(ClusterClass("capelin", ClusterClassArgs())))
     cluster_class = resources["capelin-clusterclass-capelin"]
     templates = {each.name for each in resources.values() if each.type.endswith("Template")}
-    assert len(templates) == 4
+    assert len(templates) == 5
     assert templates <= cluster_class.dependencies
     assert {resources[name].parent for name in templates} == {"capelin"}
     policies = [

@@ -103,6 +103,16 @@ def test_a_machine_whose_node_was_deleted_is_not_ready_and_says_why() -> None:
     assert (is_ready(machine("m", RUNNING)), is_lost(machine("m", RUNNING))) == (True, False)
 
 
+def test_a_pool_publishes_addresses_and_the_platform_of_its_nodes() -> None:
+    member = machine("m", RUNNING)
+    assert member.status is not None
+    member.status.addresses = list(RUNNING.addresses)
+    status = status_of(member)
+    assert status.dump()["instances"][0]["addresses"] == [{"type": "Hostname", "address": "m"}]
+    assert status.dump()["nodeInfo"] == {"architecture": "amd64", "operatingSystem": "linux"}
+    assert status_of().node_info == status.node_info, "also if the pool is empty"
+
+
 def test_a_machine_that_starts_is_not_ready() -> None:
     assert spoken(machine_conditions(STARTING))["NodeRunning"] == ("False", "Starting", "starting")
     assert not is_ready(machine("m", STARTING))

@@ -2,6 +2,7 @@
 
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, load_certificate, tls_context
+from capelin.client.circuit_breaker import Backoff, CircuitBreaker, Clock
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, safe_kubeconfig
@@ -11,6 +12,7 @@ from capelin.client.errors import (
     AlreadyExists,
     ApiError,
     BadRequest,
+    CircuitOpen,
     ClientError,
     ConfigError,
     Conflict,
@@ -43,10 +45,14 @@ __all__ = [
     "AddressRefusedError",
     "AlreadyExists",
     "ApiError",
+    "Backoff",
     "BadRequest",
+    "CircuitBreaker",
+    "CircuitOpen",
     "Client",
     "ClientError",
     "ClientOptions",
+    "Clock",
     "Config",
     "ConfigError",
     "Conflict",

@@ -24,6 +24,15 @@ class Unreachable(ClientError):
     """There was no response: the server may or may not have processed the request."""
 
 
+class CircuitOpen(Unreachable):
+    """The server did not answer before, so no request is sent for a while."""
+
+    def __init__(self, message: str, *, retry_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+        """When to try again."""
+
+
 class Unreadable(ClientError):
     """The response cannot be read as the requested kind."""
 

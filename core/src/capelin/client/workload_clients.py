@@ -1,28 +1,51 @@
 """Clients of workload clusters, made from their kubeconfig Secrets and reused."""
 
 import hashlib
-from collections.abc import AsyncGenerator
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import aiohttp
 
 from capelin.api.core import Secret
+from capelin.client.circuit_breaker import Backoff, CircuitBreaker, Clock
 from capelin.client.client import Client
 from capelin.client.config import Config
 from capelin.client.destinations import Destinations
-from capelin.client.errors import ConfigError, NotFound
+from capelin.client.errors import CircuitOpen, ConfigError, NotFound, Unreachable
 from capelin.client.transport import WORKLOAD_MAX_BYTES, ClientOptions
+
+log = logging.getLogger(__name__)
+
+WORKLOAD_OPTIONS = ClientOptions(timeout=5.0, connect_timeout=5.0)
+"""Short timeouts: a workload cluster that does not answer holds up a worker that others need."""
+
+_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
+_SLOW = 0.5
+"""Part of the timeout after which an answer counts as slow."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    client: Client
     source: str
     """The uid of the Secret and a hash of its kubeconfig."""
+    client: Client = field(init=False)
     users: int = 0
+    slow: bool = False
+    """Whether an answer took long since the client was last used."""
+
+    def mark_slow(self) -> None:
+        self.slow = True
 
 
 class WorkloadClients:
     """One client per workload cluster, replaced when its kubeconfig changes.
+
+    A cluster that does not answer, or takes more than half of the timeout, gets no requests for a
+    while: 1 s at first and twice as long each time, up to 30 s. So it delays its own objects only.
 
     Args:
         client: reads the secrets in the management cluster.
@@ -30,6 +53,7 @@ class WorkloadClients:
         options: rate limits, timeouts and bounds of the clients; if not given, responses of 16 MiB
             and no loopback and link-local addresses but those of `CAPELIN_ALLOWED_NETWORKS`.
         limit: how many clients are kept; the least recently used is closed first.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -37,18 +61,20 @@ class WorkloadClients:
         client: Client,
         *,
         manager: str | None = None,
-        options: ClientOptions | None = None,
+        options: ClientOptions = WORKLOAD_OPTIONS,
         limit: int = 1000,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
         self._manager = manager or client.manager
-        options = options or ClientOptions()
         size = WORKLOAD_MAX_BYTES if options.max_bytes is None else options.max_bytes
         destinations = options.destinations or Destinations.from_environ()
         self._options = replace(options, max_bytes=size, destinations=destinations)
         self._limit = limit
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._retired: list[_Entry] = []
+        self._circuits: CircuitBreaker[Unreachable] = CircuitBreaker(_BACKOFF, clock)
+        self._clock = clock
 
     @asynccontextmanager
     async def client(
@@ -62,6 +88,7 @@ class WorkloadClients:
         Raises:
             NotFound: there is no kubeconfig Secret (yet).
             ConfigError: the kubeconfig cannot be used, or names programs or files here.
+            CircuitOpen: the cluster did not answer before, and its pause is not over.
         """
         name, key = f"{cluster}-kubeconfig", (namespace, cluster)
         if secret is None:
@@ -71,10 +98,18 @@ class WorkloadClients:
                 await self.drop(cluster, namespace)
                 raise
         entry = self._entry_for(key, secret)
+        target = (*key, entry.source)
+        if (error := self._circuits.error(target)) is not None:
+            raise CircuitOpen(str(error), retry_seconds=self._circuits.remaining(target))
         entry.users += 1
         try:
             await self._close_unused()
             yield entry.client
+        except Exception as error:
+            self._judge(key, entry, _unreachable(error))
+            raise
+        else:
+            self._judge(key, entry, None)
         finally:
             entry.users -= 1
             await self._close_unused()
@@ -98,9 +133,10 @@ class WorkloadClients:
         source = f"{secret.uid} {hashlib.sha256(content).hexdigest()}"
         entry = self._entries.get(key)
         if entry is None or entry.source != source:
-            client = self._client_of(secret, content)
-            entry = _Entry(client, source)
+            config = _config(secret, content)
             self._retire(key)
+            entry = _Entry(source)
+            entry.client = self._connect(config, entry.mark_slow)
         # A dict keeps the order of insertion: the least recently used is the first.
         self._entries.pop(key, None)
         self._entries[key] = entry
@@ -108,23 +144,63 @@ class WorkloadClients:
             self._retire(next(iter(self._entries)))
         return entry
 
-    def _client_of(self, secret: Secret, content: bytes) -> Client:
-        where = f"secret {secret.namespace}/{secret.name}"
-        if not content:
-            raise ConfigError(f"{where} holds no kubeconfig: its key value is missing or empty")
-        try:
-            config = Config.from_secret(content)
-            return Client(config, manager=self._manager, options=self._options)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
+    def _judge(self, key: tuple[str, str], entry: _Entry, error: Unreachable | None) -> None:
+        """Open or close a cluster's circuit after a use of its client."""
+        target = (*key, entry.source)
+        if error is None and entry.slow:
+            error = Unreachable("its API server takes too long to answer")
+        entry.slow = False
+        if error is None or self._entries.get(key) is not entry:
+            self._circuits.succeeded(target)
+        elif self._circuits.error(target) is None:
+            self._circuits.failed(target, error)
+            pause = self._circuits.remaining(target)
+            log.info("No requests to cluster %s/%s for %.0f s: %s", *key, pause, error)
+
+    def _connect(self, config: Config, on_slow: Callable[[], None]) -> Client:
+        """A client that reports answers that took long."""
+        limit = _SLOW * self._options.timeout
+
+        async def start(_: Any, ctx: Any, __: Any) -> None:
+            ctx.start = self._clock()
+
+        async def check(_: Any, ctx: Any, __: Any) -> None:
+            if self._clock() - ctx.start > limit:
+                on_slow()
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_start.append(start)
+        trace.on_request_end.append(check)
+        trace.on_response_chunk_received.append(check)
+        options = replace(self._options, traces=(*self._options.traces, trace))
+        return Client(config, manager=self._manager, options=options)
 
     def _retire(self, key: tuple[str, str]) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._retired.append(entry)
+            self._circuits.succeeded((*key, entry.source))
 
     async def _close_unused(self) -> None:
         unused = [entry for entry in self._retired if entry.users == 0]
         self._retired = [entry for entry in self._retired if entry.users > 0]
         for entry in unused:
             await entry.client.close()
+
+
+def _unreachable(error: BaseException) -> Unreachable | None:
+    """The exception, or of a task group's the first one, that says that nothing answered."""
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return next(filter(None, map(_unreachable, group.exceptions)), None)
+    return error if isinstance(error, Unreachable) else None
+
+
+def _config(secret: Secret, content: bytes) -> Config:
+    where = f"secret {secret.namespace}/{secret.name}"
+    if not content:
+        raise ConfigError(f"{where} holds no kubeconfig: its key value is missing or empty")
+    try:
+        return Config.from_secret(content)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None

@@ -294,10 +294,14 @@ class Manager:
         return None
 
     def _runner(self, reconciler: Reconciler[Any], context: Context) -> Runner[Any]:
+        queue = Queue(
+            Timing(resync=self._options.sync_period),
+            Random(),  # noqa: S311 - jitter guards nothing
+            group_limit=max(1, self._options.concurrency // 3),
+        )
         runner = Runner(
             reconciler,
-            # Jitter guards nothing.
-            Queue(Timing(resync=self._options.sync_period), Random()),  # noqa: S311
+            queue,
             context,
             self.metrics,
             concurrency=self._options.concurrency,

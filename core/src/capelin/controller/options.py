@@ -167,7 +167,10 @@ class Options:
         2.0, seconds, "How long to wait between tries to get or renew the lease.", shown="2s"
     )
     concurrency: int = flag(
-        10, whole_number, "How many objects of a kind are reconciled at the same time."
+        10,
+        whole_number,
+        "How many objects of a kind are reconciled at the same time. Machines of one cluster take "
+        "at most a third of these workers.",
     )
     sync_period: float = flag(
         36_000.0, seconds, "How often to look at an object that did not change.", shown="10h"

@@ -2,10 +2,13 @@
 
 A key is in one of three places: ready (something changed), running, or due later (it failed, it
 asked for it, or its periodic resync comes). It leaves only when its object is gone.
+
+Keys may belong to groups. Only so many keys of one group run at the same time.
 """
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import timedelta
 from math import isfinite
@@ -88,16 +91,33 @@ class Timing:
         return min(delay, self.longest_retry) * random.uniform(0.8, 1.2)
 
 
-class Queue:
-    """The keys of one reconciler. `now` is any clock that only goes forward."""
+class _Run(NamedTuple):
+    """Since when a key runs, and the group that it counts for."""
 
-    def __init__(self, timing: Timing, random: Random) -> None:
+    since: float
+    group: Hashable
+
+
+class Queue:
+    """The keys of one reconciler. `now` is any clock that only goes forward.
+
+    Args:
+        timing: the delays.
+        random: spreads delays.
+        group_limit: how many keys of a group may run at the same time.
+    """
+
+    def __init__(self, timing: Timing, random: Random, *, group_limit: int | None = None) -> None:
         self.adds = 0
         self.retries = 0
         self._timing = timing
         self._random = random
-        self._ready: OrderedDict[ObjectKey, float] = OrderedDict()
-        self._running: dict[ObjectKey, float] = {}
+        self._group_limit = group_limit
+        self._groups: dict[ObjectKey, Hashable] = {}
+        # By group, and in each in the order in which they became ready.
+        self._ready: dict[Hashable, OrderedDict[ObjectKey, float]] = {}
+        self._running: dict[ObjectKey, _Run] = {}
+        self._running_of: Counter[Hashable] = Counter()
         self._changed_while_running: set[ObjectKey] = set()
         self._due: dict[ObjectKey, float] = {}
         # May hold entries that `_due` no longer agrees with: those are passed over.
@@ -110,10 +130,22 @@ class Queue:
             if key not in self._changed_while_running:
                 self._changed_while_running.add(key)
                 self.adds += 1
-        elif key not in self._ready:
+        elif not self._is_ready(key):
             self._due.pop(key, None)
-            self._ready[key] = now
+            self._set_ready(key, now)
             self.adds += 1
+
+    def set_group(self, key: ObjectKey, group: Hashable) -> None:
+        """Note the group of a key, such as its cluster; None if it has none."""
+        if self._groups.get(key) == group:
+            return
+        since = self._remove_ready(key)
+        if group is None:
+            self._groups.pop(key, None)
+        else:
+            self._groups[key] = group
+        if since is not None:
+            self._set_ready(key, since)
 
     def add_all(self, now: float) -> None:
         """Anything may have changed: reconcile every key that is known."""
@@ -126,20 +158,27 @@ class Queue:
             self._schedule(key, min(self._due[key], now + self._random.uniform(0, within)))
 
     def take(self, now: float) -> Taken | None:
-        """The next key to run, first come first served."""
+        """The next key to run: first come first served, but for groups that are at their limit."""
         while (due := self.next_due()) is not None and due <= now:
             _, key = heapq.heappop(self._heap)
             del self._due[key]
-            self._ready[key] = due
-        if not self._ready:
+            self._set_ready(key, due)
+        groups = [group for group in self._ready if self._has_room(group)]
+        if not groups:
             return None
-        key, since = self._ready.popitem(last=False)
-        self._running[key] = now
+        first = min(groups, key=lambda group: next(iter(self._ready[group].values())))
+        key, since = next(iter(self._ready[first].items()))
+        self._remove_ready(key)
+        self._running[key] = _Run(now, first)
+        self._running_of[first] += 1
         return Taken(key, now - since)
 
     def finish(self, key: ObjectKey, outcome: Outcome, now: float) -> None:
         """Note how a running key ended, and with that when its next turn is."""
-        del self._running[key]
+        group = self._running.pop(key).group
+        self._running_of[group] -= 1
+        if not self._running_of[group]:
+            del self._running_of[group]
         if isinstance(outcome, Failed):
             self._failures[key] = self._failures.get(key, 0) + 1
             self.retries += 1
@@ -147,9 +186,11 @@ class Queue:
             self._failures.pop(key, None)
         if key in self._changed_while_running:
             self._changed_while_running.remove(key)
-            self._ready[key] = now
+            self._set_ready(key, now)
         elif (delay := self._delay(key, outcome)) is not None:
             self._schedule(key, now + delay)
+        else:
+            self._groups.pop(key, None)
 
     def next_due(self) -> float | None:
         """When `take` will next have something that it does not have now."""
@@ -163,16 +204,37 @@ class Queue:
     @property
     def depth(self) -> int:
         """How many keys are ready and wait for a worker."""
-        return len(self._ready)
+        return sum(map(len, self._ready.values()))
 
     @property
     def keys(self) -> set[ObjectKey]:
         """Every key that the queue knows."""
-        return {*self._ready, *self._running, *self._due}
+        ready = (key for keys in self._ready.values() for key in keys)
+        return {*ready, *self._running, *self._due}
 
     def running_for(self, now: float) -> list[float]:
         """How long each running key has been running."""
-        return [now - since for since in self._running.values()]
+        return [now - run.since for run in self._running.values()]
+
+    def _has_room(self, group: Hashable) -> bool:
+        limit = self._group_limit
+        return group is None or limit is None or self._running_of[group] < limit
+
+    def _is_ready(self, key: ObjectKey) -> bool:
+        keys = self._ready.get(self._groups.get(key))
+        return keys is not None and key in keys
+
+    def _set_ready(self, key: ObjectKey, since: float) -> None:
+        self._ready.setdefault(self._groups.get(key), OrderedDict())[key] = since
+
+    def _remove_ready(self, key: ObjectKey) -> float | None:
+        """Take a key out and return since when it was ready, or None if it was not."""
+        group = self._groups.get(key)
+        keys = self._ready.get(group)
+        since = None if keys is None else keys.pop(key, None)
+        if keys is not None and not keys:
+            del self._ready[group]
+        return since
 
     def _delay(self, key: ObjectKey, outcome: Outcome) -> float | None:
         match outcome:

@@ -5,7 +5,7 @@ by its metadata alone, except what a mapper has to look into, and Secrets are ne
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
@@ -112,6 +112,14 @@ class Reconciler(ABC, Generic[ObjectT]):
         Nothing calls this for an object that is deleted while no manager runs: use a finalizer for
         what must be cleaned up in any case.
         """
+
+    def group(self, obj: ObjectT, /) -> Hashable | None:  # noqa: ARG002
+        """The group of an object, of which there is nothing but its metadata.
+
+        At most a third of the workers reconcile one group at the same time. Group objects that
+        depend on the same server, so that a slow one holds up its own objects only.
+        """
+        return None
 
     def lifespan(self, ctx: Context, /) -> AbstractAsyncContextManager[object]:
         """What the reconciler needs while it works, from before its first step to after its last.
@@ -252,6 +260,12 @@ def concerned(
             to: Callable[..., Any] = watch.to
             obj = _read(watch, body)
             return to(ctx, obj) if iscoroutinefunction(to) else list(to(obj))
+
+
+def group_of(reconciler: Reconciler[Any], body: Mapping[str, Any]) -> Hashable | None:
+    """The group of an object of the reconciler's kind, from an event's body."""
+    kind = reconciler.main_watch.kind
+    return reconciler.group(kind.model_construct(metadata=ObjectMeta.read(body["metadata"])))
 
 
 def _read(watch: Watches[KindT], body: Mapping[str, Any]) -> KindT:

@@ -16,7 +16,15 @@ from capelin.controller.context import Context
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import LogContext, explained, log_context
 from capelin.controller.queue import After, Done, Failed, Gone, ObjectKey, Outcome, Queue
-from capelin.controller.reconciler import Labels, Reconciler, Watch, concerned, selects
+from capelin.controller.reconciler import (
+    For,
+    Labels,
+    Reconciler,
+    Watch,
+    concerned,
+    group_of,
+    selects,
+)
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +78,9 @@ class Runner(Generic[ObjectT]):
         kind = self.reconciler.main_watch.kind.resource
         try:
             keys = concerned(watch, kind, body, self._context)
+            if isinstance(watch, For) and not isinstance(keys, Awaitable):
+                for key in keys:
+                    self.queue.set_group(key, group_of(self.reconciler, body))
         except Unreadable as error:
             if error.object is not None:
                 self._context.client.unreadable.report(error.object)

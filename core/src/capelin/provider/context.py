@@ -1,7 +1,7 @@
 """What a provider's reconcile has at hand, and what it says about its object."""
 
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar, cast
@@ -10,6 +10,7 @@ from capelin.api import BaseObject, Condition, Model, Object, ObjectMeta, Unstru
 from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.api.core import Secret
 from capelin.client import (
+    CircuitOpen,
     Client,
     NotFound,
     ResponseTooLarge,
@@ -32,6 +33,11 @@ INVALID_RESPONSE = "InvalidResponse"
 """The API server of a workload cluster sends too much, or nothing that can be read."""
 
 OwnerT = TypeVar("OwnerT", bound=BaseObject)
+
+WORKLOAD_UNREACHABLE = "WorkloadClusterUnreachable"
+
+_RETRY = 1.0
+"""Seconds after which to try a workload cluster again that has just failed to answer."""
 
 
 class StatusDraft:
@@ -185,28 +191,35 @@ class ProviderContext(Context, Generic[OwnerT]):
         await self.draft.send(self.client, self.now())
 
     @asynccontextmanager
-    async def workload(self) -> AsyncGenerator[Client]:
-        """A client of the workload cluster.
+    async def workload(self, *, secret: Secret | None = None) -> AsyncGenerator[Client]:
+        """A client of the workload cluster. Pass its kubeconfig Secret if you have just read it.
 
         Raises:
             Blocked: it has no kubeconfig yet, or does not answer.
         """
-        cluster = self.cluster
-        async with AsyncExitStack() as stack:
-            try:
-                client = await stack.enter_async_context(
-                    self.workloads.client(cluster.name, cluster.namespace or "")
-                )
-            except NotFound as error:
-                message = "there is no kubeconfig of the workload cluster yet"
-                raise Blocked(WAITING_FOR_CONTROL_PLANE, message) from error
-            try:
+        cluster, entered = self.cluster, False
+        access = self.workloads.client(cluster.name, cluster.namespace or "", secret=secret)
+        try:
+            async with access as client:
+                entered = True
                 yield client
-            except Unreachable as error:
-                message = "the API server of the workload cluster does not answer"
-                raise Blocked(WAITING_FOR_CONTROL_PLANE, message) from error
-            except (ResponseTooLarge, Unreadable) as error:
-                raise Blocked(INVALID_RESPONSE, str(error), retry_seconds=60) from error
+        except NotFound as error:
+            if entered:
+                raise
+            message = "there is no kubeconfig of the workload cluster yet"
+            raise Blocked(WAITING_FOR_CONTROL_PLANE, message) from error
+        except Unreachable as error:
+            raise workload_unreachable(error) from error
+        except (ResponseTooLarge, Unreadable) as error:
+            raise Blocked(INVALID_RESPONSE, str(error), retry_seconds=60) from error
+
+
+def workload_unreachable(error: Unreachable) -> Blocked:
+    """Why nothing can be done in a workload cluster now, and when to try again."""
+    message = "the API server of the workload cluster does not answer, or not in time"
+    hint = "check the cluster's control plane; its objects are tried again together"
+    retry = error.retry_seconds if isinstance(error, CircuitOpen) else _RETRY
+    return Blocked(WORKLOAD_UNREACHABLE, message, hint, retry_seconds=max(retry, _RETRY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The reconcilers of an infrastructure provider: around a Cluster, of a Machine, of a pool."""
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Hashable, Iterable
 from typing import Any, ClassVar, Generic
 
 from capelin.api import Model
@@ -12,6 +12,7 @@ from capelin.contract import (
     WAITING_FOR_CLUSTER_INFRASTRUCTURE,
     WAITING_FOR_CONTROL_PLANE,
     ConditionSpec,
+    cluster_name_of,
     is_managed_elsewhere,
     named_by,
 )
@@ -76,6 +77,11 @@ class InfraMachineReconciler(_InfraReconciler[KindT], Generic[KindT]):
         self, ctx: InfraMachineContext, obj: KindT, /
     ) -> Result | Awaitable[Result]:
         """Make the machine, and then `ctx.set_provisioned(provider_id, ...)`."""
+
+    def group(self, obj: KindT, /) -> Hashable | None:
+        """The Cluster: its API server may be slow, or silent."""
+        name = cluster_name_of(obj)
+        return None if name is None else ObjectKey(obj.namespace or "", name)
 
     def waiting_for(
         self, obj: KindT, cluster: Cluster | None, owner: Machine | None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from capelin.api import BaseObject, Condition, Model, Object, Template
 from capelin.api.capi import Cluster, Machine
-from capelin.client import Client, Conflict, NotFound, WorkloadClients
+from capelin.client import Client, Conflict, NotFound, Unreachable, WorkloadClients
 from capelin.contract import DELETING, READY, ConditionSpec, cluster_of, named_by, owner_of, paused
 from capelin.controller import (
     After,
@@ -278,7 +278,9 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         if obj.metadata.deletion_timestamp is not None:
             spec = ConditionSpec(DELETING, "True", reason, message)
         else:
-            status = self.blocked_status(draft.status, failed=not isinstance(cause, Blocked))
+            # Without an answer of the workload cluster, the object's state cannot be observed.
+            unknown = isinstance(cause.__cause__, Unreachable) or not isinstance(cause, Blocked)
+            status = self.blocked_status(draft.status, failed=unknown)
             spec = ConditionSpec(self.ready_condition, status, reason, message)
         before = draft.before.get(spec.type)
         if not waiting and (before is None or (before.reason, before.message) != (reason, message)):

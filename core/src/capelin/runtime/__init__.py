@@ -8,13 +8,12 @@ topologies in `capelin.runtime.topology`. `capelin.runtime.server` serves an ext
 from capelin.runtime.catalog import (
     AnyHook,
     Catalog,
-    CatalogError,
     Conversion,
-    Deprecation,
     Hook,
     HookId,
-    Version,
+    deprecation_notice,
     load_catalog,
+    removal_problems,
 )
 from capelin.runtime.extension import Call, Extension, Handler, InvalidExtensionError
 from capelin.runtime.messages import (
@@ -28,6 +27,14 @@ from capelin.runtime.messages import (
 )
 from capelin.runtime.openapi import openapi_document
 from capelin.runtime.results import Failure, HandlerResult, proceed, retry_after
+from capelin.runtime.versions import (
+    CatalogError,
+    Deprecation,
+    EndOfSupport,
+    Release,
+    Version,
+    end_of_support,
+)
 
 __all__ = [
     "AnyHook",
@@ -36,6 +43,7 @@ __all__ = [
     "CatalogError",
     "Conversion",
     "Deprecation",
+    "EndOfSupport",
     "Extension",
     "Failure",
     "Handler",
@@ -46,13 +54,17 @@ __all__ = [
     "Message",
     "MessageError",
     "Part",
+    "Release",
     "Request",
     "Response",
     "RetryResponse",
     "Status",
     "Version",
+    "deprecation_notice",
+    "end_of_support",
     "load_catalog",
     "openapi_document",
     "proceed",
+    "removal_problems",
     "retry_after",
 ]

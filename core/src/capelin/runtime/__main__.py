@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from capelin.runtime.catalog import Catalog, CatalogError, load_catalog
+from capelin.runtime.catalog import Catalog, load_catalog
 from capelin.runtime.openapi import openapi_document
+from capelin.runtime.versions import CatalogError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,13 @@ from datetime import date
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from capelin.runtime.messages import Message, Response, RetryResponse
+from capelin.runtime.versions import (
+    CatalogError,
+    Deprecation,
+    Version,
+    check_replacement,
+    end_of_support,
+)
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -17,39 +24,7 @@ OldRequestT = TypeVar("OldRequestT", bound=Message)
 OldResponseT = TypeVar("OldResponseT", bound=Response)
 HookT = TypeVar("HookT", bound="Hook[Any, Any]")
 
-_VERSION = re.compile(r"v(?P<major>[1-9]\d*)(?:(?P<track>alpha|beta)(?P<minor>[1-9]\d*))?")
 _GROUP = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_TRACKS = ("alpha", "beta", "")
-
-
-class CatalogError(ValueError):
-    """A hook or conversion that cannot be: registered twice, malformed, or not known."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Version:
-    """A Kubernetes API version, ordered as Kubernetes prefers: v1, v1beta2, v1beta1, v1alpha1."""
-
-    stability: int
-    major: int
-    minor: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Version":
-        """Read a version such as `v1alpha1`.
-
-        Raises:
-            CatalogError: it is none.
-        """
-        if (found := _VERSION.fullmatch(text)) is None:
-            raise CatalogError(f"{text!r} is not a version such as v1, v1beta1 or v1alpha1")
-        track = found["track"] or ""
-        return cls(_TRACKS.index(track), int(found["major"]), int(found["minor"] or 0))
-
-    @property
-    def track(self) -> str:
-        """`alpha`, `beta` or `stable`."""
-        return _TRACKS[self.stability] or "stable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +47,6 @@ class HookId:
 
     def __str__(self) -> str:
         return f"{self.name} {self.api_version}"
-
-
-@dataclass(frozen=True, slots=True)
-class Deprecation:
-    """When a version of a hook was announced to go, and what to use instead."""
-
-    release: str
-    """The release that announced it, as `1.16`."""
-    on: date
-    replaced_by: str
-    """The version that stands in for it."""
 
 
 class Hook(Generic[RequestT, ResponseT]):
@@ -156,12 +120,15 @@ class Catalog:
         """Register a class as a hook of this name.
 
         Raises:
-            CatalogError: the group or version is malformed, or the hook is there already.
+            CatalogError: the group or version is malformed, the hook is there already, or what is
+                to replace it is less stable.
         """
         group, _, version = api_version.rpartition("/")
         if not _GROUP.fullmatch(group):
             raise CatalogError(f"{api_version!r} is not a group and a version, as example.com/v1")
         Version.parse(version)
+        if deprecated is not None:
+            check_replacement(version, deprecated)
 
         def register(cls: type[HookT]) -> type[HookT]:
             cls.id = HookId(group, version, cls.__name__)
@@ -212,6 +179,22 @@ class Catalog:
                     raise CatalogError(f"two catalogs have a hook {hook.id}, and not the same one")
             made._conversions.update({(c.newer.id, c.older.id): c for c in catalog.conversions})
         return made
+
+    def check(self) -> None:
+        """Check the catalog as a whole, once all hooks are registered.
+
+        Raises:
+            CatalogError: a hook is deprecated, and the version that replaces it does not exist.
+        """
+        for hook in self:
+            if hook.deprecated is None:
+                continue
+            replacement = HookId(hook.id.group, hook.deprecated.replaced_by, hook.id.name)
+            if replacement not in self._hooks:
+                raise CatalogError(
+                    f"{hook.id} is deprecated in favour of {replacement.version}, which this"
+                    f" catalog does not have; register it, or leave {hook.id.version} undeprecated"
+                )
 
     def __iter__(self) -> Iterator[AnyHook]:
         return iter(self._hooks.values())
@@ -270,11 +253,53 @@ class Catalog:
         raise CatalogError(f"no conversion leads from {newer.id} to {older.id}")
 
 
+def removal_problems(
+    released: Catalog, present: Catalog, *, today: date, release: str
+) -> list[str]:
+    """Which hooks a catalog must still have, by the catalog of the previous release.
+
+    A stable or beta version may be removed when it was deprecated, and its support has ended.
+
+    Args:
+        released: The catalog of the previous release.
+        present: The catalog of the release that is being made.
+        today: The day of that release.
+        release: That release, as `1.16`.
+    """
+    kept = {hook.id for hook in present}
+    problems: list[str] = []
+    for hook in released:
+        if hook.id in kept:
+            continue
+        if hook.deprecated is None:
+            if Version.parse(hook.id.version).track != "alpha":
+                problems.append(f"{hook.id} was never deprecated and must stay")
+            continue
+        end = end_of_support(hook.id.version, hook.deprecated)
+        if not end.has_come(today, release):
+            problems.append(
+                f"{hook.id} is supported until release {end.release} and {end.on}, and must stay"
+            )
+    return problems
+
+
+def deprecation_notice(hook: AnyHook) -> str | None:
+    """What users of a deprecated hook have to know, or None if the hook is not deprecated."""
+    if hook.deprecated is None:
+        return None
+    end = end_of_support(hook.id.version, hook.deprecated)
+    return (
+        f"{hook.id} is deprecated since release {hook.deprecated.release}: use"
+        f" {hook.deprecated.replaced_by}; it may be removed in release {end.release}, not before"
+        f" {end.on}"
+    )
+
+
 def load_catalog(reference: str) -> Catalog:
     """The catalog that a module holds, as `module:name`.
 
     Raises:
-        CatalogError: there is none.
+        CatalogError: there is none, or it is inconsistent.
     """
     module, colon, name = reference.partition(":")
     if not (module and colon and name):
@@ -287,6 +312,7 @@ def load_catalog(reference: str) -> Catalog:
         raise CatalogError(f"module {module} cannot be imported ({why})") from error
     if not isinstance(found, Catalog):
         raise CatalogError(f"module {module} has no catalog called {name}")
+    found.check()
     return found
 
 

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -14,7 +15,7 @@ import pytest
 from aiohttp import web
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import LabelSelector
-from capelin.runtime import Catalog, Hook, Message, Response
+from capelin.runtime import Catalog, Deprecation, Hook, Message, Response
 from capelin.runtime.client import (
     Backoff,
     Caller,
@@ -493,7 +494,12 @@ class WeighAlone(Hook[FeedRequest, WeighResponse]):
 
 
 class _Old:
-    @ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Feeds")
+    @ZOO.hook(
+        "zoo.example.com/v1beta1",
+        tag="Zoo",
+        summary="Feeds",
+        deprecated=Deprecation("1.16", date(2026, 8, 1), replaced_by="v1"),
+    )
     class Feed(Hook[OldFeedRequest, OldFeedResponse]):
         """Feeds."""
 
@@ -511,7 +517,9 @@ def feeds(version: str, name: str) -> dict[str, Any]:
     return {"name": name, "requestHook": hook}
 
 
-async def test_older_versions_are_called_with_newest_types(server: Server) -> None:
+async def test_older_versions_are_called_with_newest_types(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     server.says[DISCOVERY] = discovers(feeds("v1beta1", "a"), feeds("v1", "b"))
     server.says["/zoo.example.com/v1/feed/b"] = {"status": "Success", "eaten": 3}
     server.says["/zoo.example.com/v1beta1/feed/a"] = {"status": "Success", "message": "all"}
@@ -521,6 +529,10 @@ async def test_older_versions_are_called_with_newest_types(server: Server) -> No
         new = await caller.call(Feed, "b.ext", request, about=DEMO)
         old = await caller.call(Feed, "a.ext", request, about=DEMO)
     assert (new.eaten, old.eaten, old.message) == (3, 0, "all")
+    # Discovery warns, and then the call does not warn again.
+    (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
+    words = "a.ext serves a deprecated hook: Feed zoo.example.com/v1beta1"
+    assert warning.getMessage().startswith(words)
     assert server.bodies[-1] == {
         "apiVersion": "zoo.example.com/v1beta1",
         "kind": "OldFeedRequest",

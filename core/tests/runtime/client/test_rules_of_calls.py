@@ -5,7 +5,6 @@ from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ServiceRefe
 from capelin.api.core import LabelSelector
 from capelin.runtime import Catalog, Hook, Request, RetryResponse
 from capelin.runtime.client import (
-    Backoff,
     EndpointError,
     NamespacedName,
     NoResponseError,
@@ -16,7 +15,7 @@ from capelin.runtime.client import (
     endpoint_of_url,
     merge_responses,
 )
-from capelin.runtime.client.backoff import BlockedCalls, CircuitBreaker, TTLCache
+from capelin.runtime.client.backoff import BlockedCalls, TTLCache
 from capelin.runtime.client.discovery import accepted, problems_of
 from capelin.runtime.client.registry import selects
 from capelin.runtime.client.responses import read_response
@@ -255,25 +254,6 @@ def test_what_cannot_be_read_is_no_answer(body: bytes, words: str) -> None:
 def test_what_is_no_success_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(RefusedError, match=words):
         read_response("h", BeforeClusterCreateResponse, body)
-
-
-def test_rests_grow_until_a_server_is_well_again() -> None:
-    clock = Clock()
-    resting: CircuitBreaker[str] = CircuitBreaker(
-        Backoff(first_seconds=1, longest_seconds=4), clock
-    )
-    for seconds in (1, 2, 4, 4):
-        resting.failed("s", "gone")
-        resting.failed("s", "gone at the same time")
-        clock.now += seconds - 0.1
-        assert resting.error("s") == "gone"
-        clock.now += 0.1
-        assert resting.error("s") is None
-    resting.succeeded("s")
-    resting.failed("s", "again")
-    clock.now += 1
-    assert resting.error("s") is None
-    assert Backoff().seconds(10_000) == 60
 
 
 def test_what_holds_back_does_so_until_its_time_is_over() -> None:

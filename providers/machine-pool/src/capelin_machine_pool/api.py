@@ -30,6 +30,7 @@ from capelin.provider import (
     InfraMachinePoolStatus,
     InfraMachineSpec,
     InfraMachineStatus,
+    MachineAddress,
     ProviderID,
     definition,
 )
@@ -150,6 +151,15 @@ class MachinePoolSpec(MachinePoolTemplateSpec, InfraMachinePoolSpec):
     """Desired state of a pool of machines."""
 
 
+class NodeInfo(Model):
+    """Platform of the Nodes that machines become."""
+
+    architecture: Annotated[str, MaxLen(63)] = ""
+    """CPU architecture, such as `amd64`."""
+    operating_system: Annotated[str, MaxLen(63)] = ""
+    """Operating system, such as `linux`."""
+
+
 class PoolInstance(Model):
     """Observed state of one machine of a pool."""
 
@@ -159,6 +169,8 @@ class PoolInstance(Model):
     """What its Node is known by."""
     version: Annotated[str, MaxLen(256)] | None = None
     """Kubernetes version of its Node."""
+    addresses: Annotated[list[MachineAddress], MaxLen(32), atomic()] = []
+    """Addresses of the machine."""
     ready: bool = False
     """Whether it runs."""
 
@@ -173,6 +185,8 @@ class MachinePoolStatus(InfraMachinePoolStatus):
 
     The cluster autoscaler reads them when the pool is empty.
     """
+    node_info: NodeInfo | None = None
+    """Platform of the pool's Nodes. The cluster autoscaler reads it when the pool is empty."""
 
 
 class MachineSpec(MachineTemplateSpec, InfraMachineSpec):
@@ -187,6 +201,8 @@ class MachineTemplateStatus(Model):
 
     capacity: Capacity = {}
     """Resources of one machine made from this template, such as `16Gi` of `memory`."""
+    node_info: NodeInfo | None = None
+    """Platform of a Node that is made from this template."""
 
 
 @kind(group=GROUP, version=VERSION, definition=replace(INFRA_CLUSTER, short_names=("capelincl",)))

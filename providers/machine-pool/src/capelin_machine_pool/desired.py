@@ -29,6 +29,7 @@ from capelin_machine_pool.api import (
     CapelinMachinePool,
     Faults,
     MachineSpec,
+    NodeInfo,
     Simulated,
 )
 
@@ -36,6 +37,9 @@ MANAGER = "capelin-machine-pool"
 FINALIZER = "infrastructure.cluster.x-k8s.io/capelin"
 REVISION_LABEL = "infrastructure.cluster.x-k8s.io/capelin-revision"
 """Hash of the pool template that the machine was created from."""
+
+ARCHITECTURE_LABEL = "kubernetes.io/arch"
+OPERATING_SYSTEM_LABEL = "kubernetes.io/os"
 
 DeletePolicy = Literal["Oldest", "Newest", "Random"]
 Fault = Literal["never boots", "dies", "flaps"]
@@ -189,6 +193,14 @@ def desired_instance(machine: CapelinMachine, owner: Machine | None) -> Instance
         simulated=machine.spec.simulated,
         pool=machine.metadata.labels.get(POOL_NAME_LABEL),
         provisioned=bool(machine.status and machine.status.initialization.provisioned),
+    )
+
+
+def node_info(simulated: Simulated) -> NodeInfo:
+    """The platform of the Nodes of simulated machines: as their labels have it."""
+    return NodeInfo(
+        architecture=simulated.labels.get(ARCHITECTURE_LABEL, "amd64"),
+        operating_system=simulated.labels.get(OPERATING_SYSTEM_LABEL, "linux"),
     )
 
 

@@ -6,21 +6,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from capelin.api import BaseObject, OwnerReference
-from capelin.api.capi import Cluster, Machine
+from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.contract import (
+    PAUSED,
     POOL_NAME_LABEL,
     WAITING_FOR_BOOTSTRAP_DATA,
     WAITING_FOR_CLUSTER_INFRASTRUCTURE,
+    cluster_name_of,
     emptiest_domain,
     find_condition,
+    find_owner,
     is_condition_true,
     is_to_go_first,
+    paused,
+    pool_machine_labels,
     reference_to,
     same_owner,
 )
 from capelin.provider import WAITING_FOR_OWNER, Blocked
 
-from capelin_machine_pool.api import CapelinCluster, CapelinMachine
+from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.desired import (
     DeletePolicy,
     DesiredPool,
@@ -122,6 +127,45 @@ def needs_owner(references: Sequence[OwnerReference], owner: BaseObject) -> bool
     return not any(
         same_owner(reference, wanted) and reference.uid == wanted.uid for reference in references
     )
+
+
+def needs_metadata(
+    machine: CapelinMachine, pool: CapelinMachinePool, labels: Mapping[str, str]
+) -> bool:
+    """Whether a pool's machine has lost labels, or the reference to its pool."""
+    if machine.metadata.deletion_timestamp is not None:
+        return False
+    return not labels.items() <= machine.metadata.labels.items() or needs_owner(
+        machine.metadata.owner_references, pool
+    )
+
+
+def is_member(machine: CapelinMachine, pool: CapelinMachinePool) -> bool:
+    """Whether a machine is part of a pool: by its owner, its labels, or the pool's provider IDs.
+
+    Any of them may have been removed, and a pool must not go before its machines.
+    """
+    return (
+        any(owner.uid == pool.uid for owner in machine.metadata.owner_references)
+        or machine.spec.provider_id in pool.spec.provider_id_list
+        or has_labels_of(machine, pool)
+    )
+
+
+def has_labels_of(machine: CapelinMachine, pool: CapelinMachinePool) -> bool:
+    """Whether a machine has the labels of a pool's machines."""
+    resource, cluster = MachinePool.resource, cluster_name_of(pool)
+    owner = find_owner(pool.metadata.owner_references, resource.group, resource.kind)
+    if cluster is None or owner is None:
+        return False
+    labels = pool_machine_labels(cluster=cluster, pool=owner.name)
+    return labels.items() <= machine.metadata.labels.items()
+
+
+def misses_pause(obj: CapelinMachine | CapelinMachinePool, cluster: Cluster) -> bool:
+    """Whether an object's condition does not say yet that it is paused, or no longer is."""
+    conditions = obj.status.conditions if obj.status else []
+    return is_condition_true(conditions, PAUSED) != (paused(obj, cluster).status == "True")
 
 
 def machine_waits_for(

@@ -20,7 +20,7 @@ from capelin_machine_pool.api import (
     PoolInstance,
 )
 from capelin_machine_pool.backends import InstanceStatus
-from capelin_machine_pool.desired import DesiredPool, has_revision
+from capelin_machine_pool.desired import DesiredPool, has_revision, node_info
 
 REPLICAS_READY = "ReplicasReady"
 UP_TO_DATE = "UpToDate"
@@ -63,12 +63,14 @@ def pool_status(pool: CapelinMachinePool, machines: Sequence[CapelinMachine]) ->
                 instance_name=machine.name,
                 provider_id=machine.spec.provider_id,
                 version=machine.spec.version,
+                addresses=machine.status.addresses if machine.status else [],
                 ready=is_ready(machine),
             )
             for machine in sorted(machines, key=lambda machine: machine.name)[:MAX_STATUS_INSTANCES]
         ],
         replicas=len(provider_ids(machines)),
         capacity=pool.spec.simulated.capacity,
+        node_info=node_info(pool.spec.simulated),
         observed_generation=pool.metadata.generation,
     )
 

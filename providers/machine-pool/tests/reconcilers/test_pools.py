@@ -6,7 +6,10 @@ from capelin.client import Client
 from capelin.contract import CLUSTER_NAME_LABEL, find_condition
 from capelin.controller import ObjectKey
 from capelin_machine_pool.api import CapelinMachine, CapelinMachinePool, MachinePoolSpec
-from capelin_machine_pool.reconcilers.pools import waiting_pools
+from capelin_machine_pool.desired import FINALIZER, REVISION_LABEL
+from capelin_machine_pool.reconcilers import MachinePoolReconciler
+from capelin_machine_pool.reconcilers.machines import machines_of_cluster
+from capelin_machine_pool.reconcilers.pools import pools_of_cluster, pools_of_machine
 
 from .fake_core import NAME, NEW, OLD, World, context_for
 
@@ -38,14 +41,74 @@ async def test_a_pool_that_waits_for_its_control_plane_is_looked_at_when_that_an
 ) -> None:
     ctx = context_for(world.client)
     cluster = await world.client.get(Cluster, NAME, world.namespace)
-    assert await waiting_pools(ctx, cluster) == [], "it has its machines"
+    assert await pools_of_cluster(ctx, cluster) == [], "it has its machines"
     labels = {CLUSTER_NAME_LABEL: NAME}
     new = CapelinMachinePool.of("new", world.namespace, spec=MachinePoolSpec())
     new.metadata.labels.update(labels)
     await world.client.create(new)
-    assert await waiting_pools(ctx, cluster) == [ObjectKey(world.namespace, "new")]
+    assert await pools_of_cluster(ctx, cluster) == [ObjectKey(world.namespace, "new")]
     cluster.status.initialization.control_plane_initialized = False
-    assert await waiting_pools(ctx, cluster) == []
+    assert await pools_of_cluster(ctx, cluster) == []
+
+
+@pytest.mark.parametrize("kept", ["labels", "owners", "nothing"])
+async def test_lost_owners_and_labels_of_machines_are_restored(world: World, kept: str) -> None:
+    before = {one.name: one.metadata.labels for one in await world.instances()}
+    name = min(before)
+    nothing: dict[str, object] = {"ownerReferences": None, "labels": None, "finalizers": None}
+    stripped = {
+        "labels": {"ownerReferences": None, "finalizers": None},
+        "owners": {"labels": None},
+        "nothing": nothing,
+    }[kept]
+    await world.client.patch(CapelinMachine, name, world.namespace, {"metadata": stripped})
+    for _ in range(2):
+        await world.provider_steps(world.client)
+    machine = await world.client.get(CapelinMachine, name, world.namespace)
+    kinds = {owner.kind for owner in machine.metadata.owner_references}
+    assert "CapelinMachinePool" in kinds
+    expected = {key: value for key, value in before[name].items() if key != REVISION_LABEL}
+    assert expected.items() <= machine.metadata.labels.items()
+    assert FINALIZER in machine.metadata.finalizers
+
+
+@pytest.mark.parametrize("kept", ["labels", "provider ID"])
+async def test_a_deleted_pool_waits_for_machines_that_have_lost_their_owners(
+    world: World, kept: str
+) -> None:
+    await world.provider_steps(world.client)
+    nothing: dict[str, object] = {"ownerReferences": None}
+    if kept == "provider ID":
+        nothing["labels"] = None
+    for machine in await world.instances():
+        await world.client.patch(
+            CapelinMachine, machine.name, world.namespace, {"metadata": nothing}
+        )
+    await world.client.delete(CapelinMachinePool, NAME, world.namespace)
+    pool = await world.pool()
+    assert pool is not None
+    await MachinePoolReconciler().reconcile(context_for(world.client), pool)
+    assert await world.pool() is not None
+    machines = [
+        await world.client.get(Machine, one, world.namespace)
+        for one in (machine.name for machine in await world.instances())
+    ]
+    assert all(machine.metadata.deletion_timestamp is not None for machine in machines)
+
+
+async def test_a_stripped_machine_and_a_pause_concern_the_pool(world: World) -> None:
+    ctx, key = context_for(world.client), ObjectKey(world.namespace, NAME)
+    machine = (await world.instances())[0]
+    assert await pools_of_machine(ctx, machine) == []
+    machine.metadata.owner_references = []
+    assert await pools_of_machine(ctx, machine) == [key]
+    cluster = await world.client.get(Cluster, NAME, world.namespace)
+    cluster.spec.paused = True
+    assert await pools_of_cluster(ctx, cluster) == [key]
+    names = {one.name for one in await machines_of_cluster(ctx, cluster)}
+    assert names == {one.name for one in await world.instances()}
+    cluster.status.observed_generation = cluster.metadata.generation
+    assert await machines_of_cluster(ctx, cluster) == [], "only the status has changed"
 
 
 async def test_an_instance_that_is_gone_is_replaced(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from capelin.client import Client
 from capelin.controller import Done
-from capelin_machine_pool.api import CapelinMachineTemplate
+from capelin_machine_pool.api import CapelinMachineTemplate, NodeInfo
 from capelin_machine_pool.reconcilers import MachineTemplateReconciler
 
 from .fake_core import context_for
@@ -13,7 +13,11 @@ async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer
     client: Client,
     namespace: str,
 ) -> None:
-    spec = {"simulated": {"capacity": {"cpu": "2", "memory": "8Gi"}}}
+    simulated = {
+        "capacity": {"cpu": "2", "memory": "8Gi"},
+        "labels": {"kubernetes.io/arch": "arm64"},
+    }
+    spec = {"simulated": simulated}
     await client.create(
         {
             "apiVersion": CapelinMachineTemplate.resource.api_version,
@@ -28,6 +32,7 @@ async def test_the_autoscaler_reads_from_a_template_what_its_machines_will_offer
     said = await client.get(CapelinMachineTemplate, "small", namespace)
     assert said.status is not None
     assert said.status.capacity == {"cpu": "2", "memory": "8Gi"}
+    assert said.status.node_info == NodeInfo(architecture="arm64", operating_system="linux")
     await MachineTemplateReconciler().reconcile(context_for(client), said)
     again = await client.get(CapelinMachineTemplate, "small", namespace)
     assert again.metadata.resource_version == said.metadata.resource_version

@@ -4,7 +4,8 @@
 of a `Registry` with retries, caching, failure policies and merged responses.
 """
 
-from capelin.runtime.client.backoff import Backoff, NamespacedName
+from capelin.client import Backoff
+from capelin.runtime.client.backoff import NamespacedName
 from capelin.runtime.client.caller import Caller, NamespaceLabels
 from capelin.runtime.client.calls import call, discover, encode
 from capelin.runtime.client.discovery import (

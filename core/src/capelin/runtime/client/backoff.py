@@ -1,13 +1,12 @@
-"""What is not called again yet: failing servers, blocked objects, cached responses."""
+"""What is not called again yet: blocked objects, cached responses."""
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
+from capelin.client import Clock
 from capelin.runtime.catalog import AnyHook
 from capelin.runtime.messages import Response, RetryResponse
 
-Clock = Callable[[], float]
 T = TypeVar("T")
 
 _BLOCKED_SECONDS = 24 * 3600.0
@@ -19,53 +18,6 @@ class NamespacedName(NamedTuple):
 
     namespace: str
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long calls pause after a failure: twice as long each time."""
-
-    first_seconds: float = 0.5
-    longest_seconds: float = 60.0
-
-    def seconds(self, failures: int) -> float:
-        """The pause after so many failures in a row."""
-        # A larger power would overflow.
-        return min(self.first_seconds * 2.0 ** min(failures - 1, 63), self.longest_seconds)
-
-
-@dataclass(slots=True)
-class _Pause(Generic[T]):
-    until: float
-    failures: int
-    error: T
-
-
-class CircuitBreaker(Generic[T]):
-    """Pauses calls to servers and handlers that failed, and remembers their last error."""
-
-    def __init__(self, backoff: Backoff, clock: Clock) -> None:
-        self._backoff, self._clock = backoff, clock
-        self._pauses: dict[Hashable, _Pause[T]] = {}
-
-    def error(self, target: Hashable) -> T | None:
-        """The last error, while calls are paused."""
-        pause = self._pauses.get(target)
-        return pause.error if pause is not None and self._clock() < pause.until else None
-
-    def failed(self, target: Hashable, error: T) -> None:
-        """Pause calls. Calls that failed at the same time count once."""
-        now = self._clock()
-        pause = self._pauses.get(target)
-        if pause is not None and now < pause.until:
-            return
-        failures = 1 if pause is None else pause.failures + 1
-        self._pauses[target] = _Pause(now + self._backoff.seconds(failures), failures, error)
-
-    def succeeded(self, *targets: Hashable) -> None:
-        """Forget the failures of these."""
-        for target in targets:
-            self._pauses.pop(target, None)
 
 
 class TTLCache(Generic[T]):

@@ -1,20 +1,15 @@
 """Calls the handlers of a registry, in any version of their hook, as Cluster API does."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from capelin.api.capi import ExtensionConfig
-from capelin.runtime.catalog import AnyHook, Catalog, CatalogError, Hook, HookId
-from capelin.runtime.client.backoff import (
-    Backoff,
-    BlockedCalls,
-    CircuitBreaker,
-    Clock,
-    NamespacedName,
-    response_cache,
-)
+from capelin.client import Backoff, CircuitBreaker, Clock
+from capelin.runtime.catalog import AnyHook, Catalog, Hook, HookId, deprecation_notice
+from capelin.runtime.client.backoff import BlockedCalls, NamespacedName, response_cache
 from capelin.runtime.client.calls import call, discover
 from capelin.runtime.client.discovery import accepted
 from capelin.runtime.client.endpoint import Endpoint, endpoint_of
@@ -38,6 +33,9 @@ from capelin.runtime.client.registry import (
 from capelin.runtime.client.responses import Merge, default_merge, success_response
 from capelin.runtime.messages import Message, MessageError, Request, Response
 from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery
+from capelin.runtime.versions import CatalogError
+
+log = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -80,7 +78,11 @@ class Caller:
             merges: Rules for hooks whose responses have more than a message and a retry time.
             metrics: What to count with.
             clock: Monotonic seconds.
+
+        Raises:
+            CatalogError: the catalog is inconsistent.
         """
+        catalog.check()
         self.registry = registry
         self._namespace_labels = namespace_labels
         self._catalog = catalog
@@ -90,6 +92,7 @@ class Caller:
         self._breaker: CircuitBreaker[NoResponseError] = CircuitBreaker(backoff or Backoff(), clock)
         self._blocked = BlockedCalls(clock)
         self._cache = response_cache(clock)
+        self._warned: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,6 +121,10 @@ class Caller:
             Discovery.id,
             discover(self._connections, endpoint, name=name, catalog=self._catalog),
         )
+        for handler in handlers:
+            hook = handler.request_hook
+            served = self._catalog.find(hook.api_version, hook.hook)
+            self._warn(f"{handler.name}.{name}", served)
         discovered = config.model_copy(deep=True)
         discovered.status.handlers = accepted(name, handlers)
         return discovered
@@ -218,6 +225,7 @@ class Caller:
         self, hook: type[Hook[Any, ResponseT]], handler: RegisteredHandler, request: Message
     ) -> ResponseT:
         own = self._catalog.find(handler.hook.api_version, handler.hook.name)
+        self._warn(handler.name, own)
         response = await self._exchange(
             handler.endpoint,
             handler.path,
@@ -233,6 +241,13 @@ class Caller:
             ),
         )
         return cast("ResponseT", self._catalog.newer_response(response, own, hook))
+
+    def _warn(self, handler: str, hook: AnyHook) -> None:
+        """Log once for each handler that it serves a deprecated version of a hook."""
+        notice = deprecation_notice(hook)
+        if notice is not None and handler not in self._warned:
+            self._warned.add(handler)
+            log.warning("%s serves a deprecated hook: %s", handler, notice)
 
     async def _exchange(
         self, server: Endpoint, path: str, hook: HookId, exchange: Coroutine[Any, Any, ResultT]

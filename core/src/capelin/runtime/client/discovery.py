@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from capelin.api import capi
-from capelin.runtime.catalog import Catalog, CatalogError
+from capelin.runtime.catalog import Catalog
 from capelin.runtime.v1alpha1 import ExtensionHandler
 from capelin.runtime.v1alpha1.discovery import (
     DEFAULT_TIMEOUT_SECONDS,
     HANDLER_NAME,
     MAX_TIMEOUT_SECONDS,
 )
+from capelin.runtime.versions import CatalogError
 
 
 def repeated_names(handlers: Sequence[ExtensionHandler]) -> Iterator[str]:

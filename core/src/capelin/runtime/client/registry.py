@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import LabelSelector
-from capelin.runtime.catalog import AnyHook, HookId, Version
+from capelin.runtime.catalog import AnyHook, HookId
 from capelin.runtime.client.endpoint import Endpoint, endpoint_of
 from capelin.runtime.client.errors import UnknownHandlerError
 from capelin.runtime.v1alpha1.discovery import DEFAULT_TIMEOUT_SECONDS
+from capelin.runtime.versions import Version
 
 
 @dataclass(frozen=True, slots=True)

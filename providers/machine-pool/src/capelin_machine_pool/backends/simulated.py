@@ -20,7 +20,12 @@ from capelin_machine_pool.backends import InstanceStatus, Workload
 from capelin_machine_pool.backends.kubelet import MESSAGE, KubeletEndpoint, SimulatedKubelet
 from capelin_machine_pool.backends.kwok import KwokProcesses
 from capelin_machine_pool.backends.kwok_launcher import LEASE_NAMESPACE, MANAGED_LABEL
-from capelin_machine_pool.desired import Instance
+from capelin_machine_pool.desired import (
+    ARCHITECTURE_LABEL,
+    OPERATING_SYSTEM_LABEL,
+    Instance,
+    node_info,
+)
 
 INVALID_CONFIGURATION = "InvalidConfiguration"
 NODE_NAME_TAKEN = "NodeNameTaken"
@@ -201,10 +206,11 @@ def node_manifest(
     """
     moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     capacity = {name: str(size) for name, size in instance.simulated.capacity.items()}
+    platform = node_info(instance.simulated)
     labels = {
         "kubernetes.io/hostname": instance.key.name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
+        OPERATING_SYSTEM_LABEL: platform.operating_system,
+        ARCHITECTURE_LABEL: platform.architecture,
         **instance.simulated.labels,
         MANAGED_LABEL: "fake",
     }
@@ -244,11 +250,11 @@ def node_manifest(
             ],
             "nodeInfo": {
                 **information,
-                "architecture": labels["kubernetes.io/arch"],
+                "architecture": platform.architecture,
                 "containerRuntimeVersion": "simulated://capelin",
                 "kubeletVersion": instance.version,
                 "kubeProxyVersion": "",
-                "operatingSystem": labels["kubernetes.io/os"],
+                "operatingSystem": platform.operating_system,
                 "osImage": "Capelin (simulated)",
             },
         },

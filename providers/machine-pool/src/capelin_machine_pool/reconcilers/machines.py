@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from capelin.api import BaseObject
 from capelin.api.capi import Cluster, Machine
 from capelin.api.core import Secret
-from capelin.client import Client, ClientError, NotFound, Unreachable, path_of
+from capelin.client import CircuitOpen, Client, ClientError, NotFound, Unreachable, path_of
 from capelin.contract import (
     CLUSTER_NAME_LABEL,
     DELETING,
@@ -35,6 +35,7 @@ from capelin_machine_pool.desired import (
     FINALIZER,
     Instance,
     desired_instance,
+    node_info,
     provider_id_of,
     stable_fraction,
 )
@@ -42,6 +43,7 @@ from capelin_machine_pool.plan import (
     SOON,
     is_in_pool,
     machine_waits_for,
+    misses_pause,
     must_delete_instance,
     needs_remediation,
     node_was_deleted,
@@ -69,11 +71,28 @@ def machine_of(machine: Machine) -> Iterable[ObjectKey]:
     return [ObjectKey(machine.namespace or "", name)]
 
 
+async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
+    """The machines that do not report their Cluster's pause yet, or its end."""
+    if cluster.metadata.generation == cluster.status.observed_generation:
+        # Core has seen the present spec: only the status has changed, and it often does.
+        return []
+    labels = {CLUSTER_NAME_LABEL: cluster.name}
+    keys = [
+        ObjectKey(machine.namespace or "", machine.name)
+        async for machine in ctx.client.iterate(CapelinMachine, cluster.namespace, labels=labels)
+        if misses_pause(machine, cluster)
+    ]
+    if keys:
+        # Until then, reconciles may use the Cluster as it was before.
+        await asyncio.sleep(TTLCache.TTL)
+    return keys
+
+
 class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
     """Reconciles CapelinMachines."""
 
     finalizer = FINALIZER
-    watches = (Watches(Machine, to=machine_of),)
+    watches = (Watches(Machine, to=machine_of), Watches(Cluster, to=machines_of_cluster))
 
     def __init__(
         self,
@@ -149,7 +168,8 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
                 if has_kubeconfig and not isinstance(error, Unreachable):
                     raise
                 message = "its Node cannot be deleted while the cluster's API does not answer"
-                raise Blocked(DELETING, message) from error
+                retry = error.retry_seconds if isinstance(error, CircuitOpen) else SOON
+                raise Blocked(DELETING, message, retry_seconds=max(retry, SOON)) from error
         # One at a time, so that the last machine of a cluster notices that it is the last.
         async with self._release_lock:
             await self._release_if_last(obj, ctx.client)
@@ -177,7 +197,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         if secret is None:
             message = "the cluster has no kubeconfig secret yet"
             raise Blocked(WAITING_FOR_CONTROL_PLANE, message, retry_seconds=SOON)
-        async with ctx.workloads.client(instance.cluster, namespace, secret=secret) as client:
+        async with ctx.workload(secret=secret) as client:
             workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
             provider_id = await self._backend.allocate(instance)
             ctx.set_provider_id(provider_id)
@@ -213,12 +233,13 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
 
 
 class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
-    """Writes the capacity of machines that do not exist yet, for the cluster autoscaler."""
+    """Writes what machines that do not exist yet will be like, for the cluster autoscaler."""
 
     watches = (For(CapelinMachineTemplate, status_only=True),)
 
     async def reconcile(self, ctx: Context, template: CapelinMachineTemplate) -> Result:
-        status = MachineTemplateStatus(capacity=template.spec.template.spec.simulated.capacity)
+        simulated = template.spec.template.spec.simulated
+        status = MachineTemplateStatus(capacity=simulated.capacity, node_info=node_info(simulated))
         desired = template.model_copy(update={"status": status})
         await ctx.client.apply_status(desired, live=template)
         return Done()
@@ -227,7 +248,7 @@ class MachineTemplateReconciler(Reconciler[CapelinMachineTemplate]):
 class TTLCache:
     """Reads an object at most once a second, however many machines of a cluster ask for it."""
 
-    _TTL = 1.0
+    TTL = 1.0
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -241,7 +262,7 @@ class TTLCache:
         key = (kind, namespace, name)
         now = self._clock()
         self._entries = {
-            key: entry for key, entry in self._entries.items() if now - entry[0] < self._TTL
+            key: entry for key, entry in self._entries.items() if now - entry[0] < self.TTL
         }
         if key in self._entries:
             _, obj = self._entries[key]

@@ -14,6 +14,7 @@ from capelin.contract import (
     CLUSTER_NAME_LABEL,
     DELETING,
     ConditionSpec,
+    find_owner,
     named_by,
     reference_to,
     served_resource,
@@ -47,8 +48,13 @@ from capelin_machine_pool.plan import (
     SOON,
     ObservedPool,
     PoolStep,
+    has_labels_of,
+    is_in_pool,
+    is_member,
     is_settled,
     machine_info,
+    misses_pause,
+    needs_metadata,
     needs_owner,
     next_pool_step,
     step_events,
@@ -67,15 +73,30 @@ _CONCURRENCY = 20
 """Requests in flight when machines are created or deleted."""
 
 
-async def waiting_pools(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
-    """The pools that have waited for a cluster's control plane. Others do not depend on it."""
-    if not cluster.status.initialization.control_plane_initialized:
-        return []
+async def pools_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]:
+    """The pools that have waited for a cluster's control plane, or do not report its pause yet."""
+    initialized = cluster.status.initialization.control_plane_initialized
     labels = {CLUSTER_NAME_LABEL: cluster.name}
     return [
         ObjectKey(pool.namespace or "", pool.name)
         async for pool in ctx.client.iterate(CapelinMachinePool, cluster.namespace, labels=labels)
-        if not (pool.status and pool.status.initialization.provisioned)
+        if (initialized and not (pool.status and pool.status.initialization.provisioned))
+        or misses_pause(pool, cluster)
+    ]
+
+
+async def pools_of_machine(ctx: Context, machine: CapelinMachine) -> list[ObjectKey]:
+    """The pool of a machine that has lost its reference to the pool."""
+    cluster = machine.metadata.labels.get(CLUSTER_NAME_LABEL)
+    resource = CapelinMachinePool.resource
+    owner = find_owner(machine.metadata.owner_references, resource.group, resource.kind)
+    if owner is not None or cluster is None or not is_in_pool(machine):
+        return []
+    labels = {CLUSTER_NAME_LABEL: cluster}
+    return [
+        ObjectKey(pool.namespace or "", pool.name)
+        async for pool in ctx.client.iterate(CapelinMachinePool, machine.namespace, labels=labels)
+        if has_labels_of(machine, pool)
     ]
 
 
@@ -83,7 +104,11 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     """Reconciles CapelinMachinePools."""
 
     finalizer = FINALIZER
-    watches = (Owns(CapelinMachine, deletes=True), Watches(Cluster, to=waiting_pools))
+    watches = (
+        Owns(CapelinMachine, deletes=True),
+        Watches(CapelinMachine, to=pools_of_machine, metadata_only=True),
+        Watches(Cluster, to=pools_of_cluster),
+    )
     permissions = (
         Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
         # Others have to be allowed by whoever installs their bootstrap provider.
@@ -121,6 +146,13 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         bootstrap_spec = await _bootstrap_spec(ctx.client, ctx.owner)
         desired = desired_pool(obj, ctx.owner, ctx.cluster, bootstrap_spec)
         observed = await _observe(ctx.client, obj, desired)
+        for machine in observed.machines:
+            if needs_metadata(machine, obj, desired.machine_labels):
+                await ctx.apply_metadata(
+                    machine,
+                    labels=desired.machine_labels,
+                    owner_references=[reference_to(obj)],
+                )
         ctx.set_provider_ids(provider_ids(observed.machines))
         ctx.set_status(pool_status(obj, observed.machines))
         ctx.set_conditions(*pool_conditions(desired, observed.machines))
@@ -139,7 +171,7 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
         machines = [
             _without_managed_fields(machine)
             async for machine in ctx.client.iterate(CapelinMachine, obj.namespace)
-            if any(owner.uid == obj.uid for owner in machine.metadata.owner_references)
+            if is_member(machine, obj)
         ]
         if not machines:
             return Done()
@@ -194,6 +226,11 @@ async def _observe(client: Client, pool: CapelinMachinePool, desired: DesiredPoo
         named_by(machine.spec.infrastructure_ref, CapelinMachine) or "": machine_info(machine)
         async for machine in client.iterate(Machine, pool.namespace, labels=labels)
     }
+    # A machine that has lost its labels still has its Machine.
+    for name in infos.keys() - {"", *(machine.name for machine in machines)}:
+        machine = await client.find(CapelinMachine, name, pool.namespace)
+        if machine is not None:
+            machines.append(_without_managed_fields(machine))
     return ObservedPool(machines, infos)
 
 

@@ -1,0 +1,154 @@
+"""What may replace a deprecated hook, and for how long the hook is supported."""
+
+import logging
+from datetime import date, timedelta
+
+import pytest
+from capelin.runtime import (
+    Catalog,
+    CatalogError,
+    Deprecation,
+    Hook,
+    Release,
+    Request,
+    Response,
+    Version,
+    deprecation_notice,
+    end_of_support,
+    removal_problems,
+)
+from capelin.runtime.client import Caller, Registry
+from capelin.runtime.versions import check_replacement
+from hypothesis import given
+from hypothesis import strategies as st
+
+ANNOUNCED = date(2026, 8, 31)
+VERSIONS = st.from_regex(r"v[1-3]((alpha|beta)[1-3])?", fullmatch=True)
+
+
+class TryRequest(Request):
+    """Try."""
+
+
+class TryResponse(Response):
+    """Tried."""
+
+
+def deprecated(replaced_by: str = "v1", release: str = "1.16") -> Deprecation:
+    return Deprecation(release, ANNOUNCED, replaced_by)
+
+
+def catalog(*versions: str, going: dict[str, Deprecation] | None = None) -> Catalog:
+    """A catalog with a hook in these versions, some of them deprecated."""
+    made = Catalog()
+    for version in versions:
+        notice = (going or {}).get(version)
+
+        @made.hook(f"example.com/{version}", summary="", tag="", deprecated=notice)
+        class Try(Hook[TryRequest, TryResponse]):
+            """Tries."""
+
+        del Try
+    return made
+
+
+@pytest.mark.parametrize(
+    ("version", "on", "release"),
+    [
+        ("v1", date(2027, 8, 31), "1.19"),
+        ("v1beta1", date(2027, 2, 28), "1.18"),
+        ("v1alpha1", ANNOUNCED, "1.16"),
+    ],
+)
+def test_support_lasts_longer_the_more_stable_a_version_is(
+    version: str, on: date, release: str
+) -> None:
+    end = end_of_support(version, deprecated("v2"))
+    assert (end.on, str(end.release)) == (on, release)
+    day = timedelta(days=1)
+    assert end.has_come(on, release)
+    # Whichever is longer.
+    assert not end.has_come(on - day, "9.0")
+    assert not end.has_come(on + 1000 * day, "1.15.9")
+
+
+@given(VERSIONS, VERSIONS)
+def test_a_replacement_is_newer_and_at_least_as_stable(version: str, replacement: str) -> None:
+    stability = ("alpha", "beta", "stable")
+    before, after = Version.parse(version), Version.parse(replacement)
+    try:
+        check_replacement(version, deprecated(replacement))
+    except CatalogError:
+        assert after <= before
+    else:
+        assert stability.index(after.track) >= stability.index(before.track)
+        assert after != before
+
+
+def test_a_less_stable_replacement_is_rejected() -> None:
+    with pytest.raises(CatalogError, match="v1 cannot be deprecated in favour of v2beta1"):
+        catalog("v1", going={"v1": deprecated("v2beta1")})
+
+
+@pytest.mark.parametrize("release", ["next", "1", "1.x"])
+def test_a_release_without_two_numbers_is_rejected(release: str) -> None:
+    with pytest.raises(CatalogError, match="is not a release such as"):
+        catalog("v1beta1", going={"v1beta1": deprecated(release=release)})
+
+
+def test_releases_are_compared_by_their_numbers() -> None:
+    assert Release.parse("v1.9.3") < Release.parse("1.16")
+
+
+def test_a_replacement_has_to_exist() -> None:
+    without = catalog("v1beta1", going={"v1beta1": deprecated()})
+    with pytest.raises(CatalogError, match="in favour of v1, which this catalog does not have"):
+        without.check()
+    with pytest.raises(CatalogError, match="which this catalog does not have"):
+        Caller(Registry(), namespace_labels=_no_labels, catalog=without)
+    catalog("v1beta1", "v1", going={"v1beta1": deprecated()}).check()
+
+
+def test_a_version_stays_while_it_is_supported() -> None:
+    released = catalog("v1alpha1", "v1beta1", "v1", going={"v1beta1": deprecated()})
+    late = date(2027, 2, 28)
+
+    def problems(present: Catalog, release: str, today: date = late) -> list[str]:
+        return removal_problems(released, present, today=today, release=release)
+
+    assert problems(released, "1.16") == []
+    assert problems(catalog("v1"), "1.18") == []
+    supported = [
+        "Try example.com/v1beta1 is supported until release 1.18 and 2027-02-28, and must stay"
+    ]
+    assert problems(catalog("v1"), "1.17") == supported
+    assert problems(catalog("v1"), "1.18", ANNOUNCED) == supported
+    (never,) = problems(catalog("v1beta1", "v2", going={"v1beta1": deprecated("v2")}), "1.18")
+    assert never == "Try example.com/v1 was never deprecated and must stay"
+
+
+def test_a_notice_says_what_to_use_and_until_when() -> None:
+    versions = catalog("v1beta1", "v1", going={"v1beta1": deprecated()})
+    assert deprecation_notice(versions.find("example.com/v1", "Try")) is None
+    assert deprecation_notice(versions.find("example.com/v1beta1", "Try")) == (
+        "Try example.com/v1beta1 is deprecated since release 1.16: use v1; it may be removed in"
+        " release 1.18, not before 2027-02-28"
+    )
+
+
+def test_the_caller_warns_once_for_each_handler(caplog: pytest.LogCaptureFixture) -> None:
+    versions = catalog("v1beta1", "v1", going={"v1beta1": deprecated()})
+    caller = Caller(Registry(), namespace_labels=_no_labels, catalog=versions)
+    with caplog.at_level(logging.WARNING):
+        for handler in ("a.guard", "a.guard", "b.guard"):
+            caller._warn(handler, versions.find("example.com/v1beta1", "Try"))  # pyright: ignore[reportPrivateUsage]
+        caller._warn("c.guard", versions.find("example.com/v1", "Try"))  # pyright: ignore[reportPrivateUsage]
+    messages = [record.getMessage().partition(" is deprecated")[0] for record in caplog.records]
+    assert messages == [
+        f"{handler} serves a deprecated hook: Try example.com/v1beta1"
+        for handler in ("a.guard", "b.guard")
+    ]
+
+
+async def _no_labels(_: str) -> dict[str, str]:
+    return {}

@@ -1,0 +1,157 @@
+"""A workload cluster that never answers delays its own machines only."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+import yaml
+from aiohttp import web
+from capelin.api import ObjectMeta
+from capelin.api.capi import Cluster
+from capelin.api.core import Node, Secret
+from capelin.client import Config, Server
+from capelin.contract import find_condition
+from capelin.controller import Options
+from capelin.controller.manager import Manager
+from capelin.testing.fake_client import FakeClient
+from capelin.testing.waiting import until
+from capelin_machine_pool.api import CapelinMachine, MachineSpec
+from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
+from capelin_machine_pool.desired import FINALIZER, Instance
+from capelin_machine_pool.reconcilers import MachineReconciler
+
+from .fake_core import context_for
+
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ReadingBackend:
+    """Reads the machine's Node, and takes the machine for running then."""
+
+    async def allocate(self, instance: Instance) -> str:
+        return instance.provider_id
+
+    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
+        await workload.client.find(Node, instance.key.name)
+        return InstanceStatus(running=True)
+
+    async def apply(
+        self, _instance: Instance, observed: InstanceStatus, _workload: Workload, _now: datetime
+    ) -> InstanceStatus:
+        return observed
+
+
+async def silent(_: web.Request) -> web.StreamResponse:
+    return await asyncio.Future()
+
+
+async def answering(_: web.Request) -> web.StreamResponse:
+    body = {"kind": "Status", "reason": "NotFound", "details": {"name": "one"}}
+    return web.json_response(body, status=404)
+
+
+@asynccontextmanager
+async def api_server(handler: Handler) -> AsyncGenerator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port, *_ = runner.addresses[0]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+async def add_cluster(client: FakeClient, name: str, address: str) -> None:
+    kubeconfig: dict[str, Any] = {
+        "clusters": [{"name": name, "cluster": {"server": address}}],
+        "users": [{"name": name, "user": {}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+    content = yaml.safe_dump(kubeconfig).encode()
+    await client.apply(Secret.of(f"{name}-kubeconfig", "team", data={"value": content}))
+    initialization = {"infrastructureProvisioned": True, "controlPlaneInitialized": True}
+    cluster = {"metadata": {"name": name, "namespace": "team"}, "status": {}}
+    client.add(Cluster.read({**cluster, "status": {"initialization": initialization}}))
+
+
+def machine(name: str, cluster: str) -> CapelinMachine:
+    return CapelinMachine(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="team",
+            uid=name,
+            creation_timestamp=CREATED,
+            labels={
+                "cluster.x-k8s.io/cluster-name": cluster,
+                "cluster.x-k8s.io/pool-name": "workers",
+            },
+            finalizers=[FINALIZER],
+        ),
+        spec=MachineSpec(version="v1.34.4"),
+    )
+
+
+@pytest.fixture
+async def client() -> AsyncGenerator[FakeClient]:
+    """The management cluster, with a cluster `silent` and a cluster `demo`."""
+    client = FakeClient(CapelinMachine)
+    async with AsyncExitStack() as stack:
+        for name, handler in (("silent", silent), ("demo", answering)):
+            address = await stack.enter_async_context(api_server(handler))
+            await add_cluster(client, name, address)
+        yield client
+
+
+async def ready_condition(client: FakeClient, name: str) -> tuple[str, str, str] | None:
+    status = (await client.get(CapelinMachine, name, "team")).status
+    condition = find_condition(status.conditions, "Ready") if status else None
+    return condition and (condition.status, condition.reason, condition.message)
+
+
+async def test_machines_of_a_silent_cluster_do_not_delay_a_neighbours_machine(
+    client: FakeClient,
+) -> None:
+    names = [f"silent-{number}" for number in range(100)]
+    machines = [*(machine(name, "silent") for name in names), machine("neighbour", "demo")]
+    for one in machines:
+        client.add(one)
+    reconciler = MachineReconciler(cast("Backend", ReadingBackend()))
+    manager = Manager("test", [reconciler], Options(), Config(Server("http://127.0.0.1:1")))
+    context = context_for(client)
+    async with reconciler.lifespan(context), AsyncExitStack() as stack:
+        runner = manager._runner(reconciler, context)  # pyright: ignore[reportPrivateUsage]
+        stack.push_async_callback(runner.stop, 0)
+        started = time.monotonic()
+        runner.start()
+        for one in machines:
+            runner.changed(reconciler.main_watch, one.dump())
+
+        async def is_ready() -> bool:
+            condition = await ready_condition(client, "neighbour")
+            return condition is not None and condition[0] == "True"
+
+        await until(is_ready, within=10)
+        assert time.monotonic() - started < 10
+
+        async def all_are_explained() -> bool:
+            conditions = [await ready_condition(client, name) for name in names]
+            return all(
+                condition is not None
+                and condition[:2] == ("False", "WorkloadClusterUnreachable")
+                and "does not answer" in condition[2]
+                for condition in conditions
+            )
+
+        # One request's timeout is enough for all hundred: the others are not even sent.
+        await until(all_are_explained, within=20)
+        assert time.monotonic() - started < 20
