@@ -133,10 +133,9 @@ class WorkloadClients:
         source = f"{secret.uid} {hashlib.sha256(content).hexdigest()}"
         entry = self._entries.get(key)
         if entry is None or entry.source != source:
-            config = _config(secret, content)
-            self._retire(key)
             entry = _Entry(source)
-            entry.client = self._connect(config, entry.mark_slow)
+            entry.client = self._connect(secret, content, entry.mark_slow)
+            self._retire(key)
         # A dict keeps the order of insertion: the least recently used is the first.
         self._entries.pop(key, None)
         self._entries[key] = entry
@@ -157,7 +156,7 @@ class WorkloadClients:
             pause = self._circuits.remaining(target)
             log.info("No requests to cluster %s/%s for %.0f s: %s", *key, pause, error)
 
-    def _connect(self, config: Config, on_slow: Callable[[], None]) -> Client:
+    def _connect(self, secret: Secret, content: bytes, on_slow: Callable[[], None]) -> Client:
         """A client that reports answers that took long."""
         limit = _SLOW * self._options.timeout
 
@@ -173,7 +172,14 @@ class WorkloadClients:
         trace.on_request_end.append(check)
         trace.on_response_chunk_received.append(check)
         options = replace(self._options, traces=(*self._options.traces, trace))
-        return Client(config, manager=self._manager, options=options)
+        where = f"secret {secret.namespace}/{secret.name}"
+        if not content:
+            raise ConfigError(f"{where} holds no kubeconfig: its key value is missing or empty")
+        try:
+            config = Config.from_secret(content)
+            return Client(config, manager=self._manager, options=options)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
 
     def _retire(self, key: tuple[str, str]) -> None:
         entry = self._entries.pop(key, None)
@@ -194,13 +200,3 @@ def _unreachable(error: BaseException) -> Unreachable | None:
         group = cast("BaseExceptionGroup[BaseException]", error)
         return next(filter(None, map(_unreachable, group.exceptions)), None)
     return error if isinstance(error, Unreachable) else None
-
-
-def _config(secret: Secret, content: bytes) -> Config:
-    where = f"secret {secret.namespace}/{secret.name}"
-    if not content:
-        raise ConfigError(f"{where} holds no kubeconfig: its key value is missing or empty")
-    try:
-        return Config.from_secret(content)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
