@@ -28,15 +28,25 @@ def policy(**status: Any) -> LifecyclePolicy:
 def result(uid: str, phase: str) -> LifecycleResult:
     return LifecycleResult.read(
         {
-            "metadata": {"name": f"r-{phase}".lower(), "namespace": "team"},
+            "metadata": {
+                "name": f"r-{phase}".lower(),
+                "namespace": "team",
+                "ownerReferences": [
+                    {
+                        "apiVersion": "cluster.x-k8s.io/v1beta2",
+                        "kind": "Cluster",
+                        "name": "demo",
+                        "uid": uid,
+                    }
+                ],
+            },
             "spec": {
                 "policy": {
                     "kind": "LifecyclePolicy",
                     "namespace": "team",
                     "name": "freeze",
-                    "uid": "p",
                 },
-                "cluster": {"name": "demo", "uid": uid},
+                "cluster": {"name": "demo"},
                 "hook": "BeforeClusterUpgrade",
                 "toVersion": "v1.34.4",
                 "action": "approval",

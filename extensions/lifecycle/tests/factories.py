@@ -21,6 +21,7 @@ from capelin_lifecycle.api import (
 )
 from capelin_lifecycle.occurrence import Occurrence, result_name
 from capelin_lifecycle.pending import new_result
+from capelin_lifecycle.records import record_after
 from capelin_lifecycle.selection import KnownPolicy
 
 
@@ -94,7 +95,8 @@ class World:
     def run(self, known_policy: KnownPolicy, **status: Any) -> Run:
         """The action of a policy for the Cluster, with what its result says so far."""
         upgrade = replace(occurrence(known_policy.spec.hook), uid=self.cluster.uid)
-        result = new_result(known_policy, result_name(known_policy.uid, upgrade), upgrade)
+        name = result_name(known_policy.key, upgrade)
+        result = new_result(known_policy, name, upgrade, self.clock.now)
         if status:
             result.status = ResultStatus.read(
                 {"phase": "Running", "since": "2026-01-01T00:00:00Z", **status}
@@ -116,11 +118,9 @@ class World:
 
     def again(self, run: Run, outcome: Outcome) -> Run:
         """The next run after an outcome was saved."""
-        created = outcome.created if outcome.created is not None else run.created
-        status = {
-            "phase": outcome.phase,
-            "since": "2026-01-01T00:00:00Z",
-            "created": [entry.dump() for entry in created],
-        }
-        result = run.result.model_copy(update={"status": ResultStatus.read(status)})
+        record = record_after(run.result.record, run.policy, outcome, self.clock.now)
+        status = {"phase": outcome.phase, "since": "2026-01-01T00:00:00Z"}
+        result = run.result.model_copy(
+            update={"status": ResultStatus.read(status), "record": record}
+        )
         return replace(run, result=result, now=self.clock.now)

@@ -1,6 +1,7 @@
 """What a hook answers before any reconciler has run, and the results that it leaves behind."""
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,8 @@ from capelin.api import Unstructured
 from capelin.client import Client, ClientError, Config, ConfigError, Unreachable
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_lifecycle.actions import DONE_ANNOTATION
 from capelin_lifecycle.api import LifecycleResult, Policy
+from capelin_lifecycle.clusters import WholeCluster
 from capelin_lifecycle.decide import Answer
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.extension import answer_for
@@ -21,6 +22,7 @@ from capelin_lifecycle.selection import KnownPolicy
 from .factories import known, occurrence, policy
 
 HOOK = "BeforeClusterUpgrade"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def rules(expression: str) -> dict[str, Any]:
@@ -38,12 +40,18 @@ class Replica:
             raise ConfigError("no credentials")
 
         self.engine = Engine(unreadable)
-        self.engine.store._synced.update({"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"})
+        self.engine.store._synced.update(
+            {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace", "Cluster"}
+        )
         for made in policies:
             self.engine.store._policy_changed(made, gone=False)
 
     async def asked(self, **labels: str) -> Answer:
-        return await answer_for(self.engine, HOOK, request(**labels), blocks=True)
+        self.has_cluster(manifest(**labels))
+        return await answer_for(self.engine, HOOK, request(), blocks=True)
+
+    def has_cluster(self, cluster: Unstructured) -> None:
+        self.engine.store._cluster_changed(WholeCluster.read(cluster), gone=False)
 
     def sees(self, result: LifecycleResult) -> None:
         self.engine.store._result_changed(result, gone=False)
@@ -56,15 +64,25 @@ class Replica:
         }
 
 
-def request(**labels: str) -> Any:
-    metadata: Unstructured = {"name": "demo", "namespace": "team", "uid": "uid-of-demo"}
-    if labels:
-        metadata["labels"] = labels
-    return SimpleNamespace(
-        cluster_json={"metadata": metadata, "spec": {"topology": {"version": "v1.34.4"}}},
-        from_kubernetes_version="v1.33.13",
-        to_kubernetes_version="v1.34.4",
-    )
+def manifest(**labels: str) -> Unstructured:
+    return {
+        "metadata": {
+            "name": "demo",
+            "namespace": "team",
+            "uid": "uid-of-demo",
+            "resourceVersion": "7",
+            "labels": labels,
+        },
+        "spec": {
+            "topology": {"classRef": {"name": "small"}, "version": "v1.34.4"},
+            "controlPlaneRef": {"apiGroup": "g", "kind": "K", "name": "demo"},
+        },
+    }
+
+
+def request(cluster: Unstructured | None = None, **fields: Any) -> Any:
+    given = {"from_kubernetes_version": "v1.33.13", "to_kubernetes_version": "v1.34.4", **fields}
+    return SimpleNamespace(cluster_json=cluster or manifest(), **given)
 
 
 async def test_rules_are_decided_without_a_request() -> None:
@@ -86,7 +104,7 @@ async def test_another_replica_answers_as_the_hook_that_found_it_done() -> None:
     made = policy(action=HAS_TEAM)
     upgrade, policy_of = occurrence_of(HOOK, request()), KnownPolicy.of(made)
     replica = Replica(made)
-    replica.sees(new_result(policy_of, result_name(made.uid, upgrade), upgrade, done=""))
+    replica.sees(new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW, done=""))
     assert await replica.asked() == Answer()
     assert replica.left_behind == {}
 
@@ -106,7 +124,8 @@ async def test_a_result_that_waits_keeps_a_greater_order_waiting() -> None:
     first, second = policy("first"), policy("second", order=1, action=rules("true"))
     replica = Replica(first, second)
     upgrade = occurrence_of(HOOK, request())
-    result = new_result(KnownPolicy.of(first), result_name(first.uid, upgrade), upgrade)
+    policy_of = KnownPolicy.of(first)
+    result = new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW)
     status = {"phase": "Waiting", "message": "no", "since": "2026-01-01T00:00:00Z"}
     replica.sees(LifecycleResult.read({**result.dump(), "status": status}))
     assert (await replica.asked()).message == "policy first: no; policy second has started"
@@ -123,12 +142,12 @@ async def test_work_has_its_result_before_the_answer() -> None:
 
 
 def result_of(name: str, done: str | None = None) -> PendingResult:
-    return PendingResult(known(name), name, occurrence(), done)
+    return PendingResult(known(name), name, occurrence(), NOW, done)
 
 
 async def test_results_are_created_behind_the_answers() -> None:
     client, pending = FakeClient(LifecycleResult), PendingResults()
-    await client.create(new_result(known("b"), "b", occurrence()))
+    await client.create(new_result(known("b"), "b", occurrence(), NOW))
     working = asyncio.create_task(pending.create(client))
     for name in "aabc":
         pending.add(result_of(name, done="fine"))
@@ -136,7 +155,7 @@ async def test_results_are_created_behind_the_answers() -> None:
     created = [request for request in client.requests if request.method == "POST"]
     assert len(created) == 4
     results = (await client.list(LifecycleResult)).items
-    done = {result.name: result.metadata.annotations.get(DONE_ANNOTATION) for result in results}
+    done = {result.name: result.record.message if result.record else None for result in results}
     assert done == {"a": "fine", "b": None, "c": "fine"}
     working.cancel()
 

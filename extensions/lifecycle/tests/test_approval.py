@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from capelin_lifecycle.actions.action import Outcome
 from capelin_lifecycle.actions.approval import (
+    ApprovalRequest,
     ApprovalRunner,
-    approval_annotation,
     approval_outcome,
 )
 from capelin_lifecycle.api import Approval, Window
@@ -19,24 +19,60 @@ SATURDAY = datetime(2026, 11, 28, 21, tzinfo=UTC)
 WINDOW = {"schedule": "0 22 * * SAT", "timeZone": "Europe/Berlin", "duration": "2h"}
 
 
-def outcome(approval: dict[str, Any], now: datetime, **annotations: str) -> Outcome:
-    named = {approval_annotation(name.replace("_", "-")): by for name, by in annotations.items()}
+REQUEST = ApprovalRequest("freeze", "team", "demo", "0123abcd")
+KEY = "approval.runtime.capelin.cluster.x-k8s.io/freeze"
+
+
+def outcome(approval: dict[str, Any], now: datetime, value: str | None = None) -> Outcome:
+    annotations = {} if value is None else {KEY: value}
     since = SATURDAY - timedelta(hours=1)
-    return approval_outcome(Approval.read(approval), "freeze", named, since=since, now=now)
+    return approval_outcome(Approval.read(approval), REQUEST, annotations, since=since, now=now)
 
 
-def test_an_approver_approves_by_name() -> None:
+def test_an_approver_approves_by_code_and_name() -> None:
     approval = {"approvers": ["alice", "bob"]}
     waiting = outcome(approval, SATURDAY)
     assert waiting.phase == "Waiting"
     assert waiting.message == (
-        "waits for approval by alice or bob"
-        " (annotation approval.runtime.capelin.cluster.x-k8s.io/freeze)"
+        "waits for approval by alice or bob; to approve: kubectl annotate cluster demo -n team"
+        f" --overwrite {KEY}=0123abcd:USER"
     )
     assert waiting.retry_seconds == 5
-    assert outcome(approval, SATURDAY, other="alice").phase == "Waiting"
-    assert "mallory may not approve" in outcome(approval, SATURDAY, freeze="mallory").message
-    assert outcome(approval, SATURDAY, freeze="bob").phase == "Done"
+    assert "mallory may not approve" in outcome(approval, SATURDAY, "0123abcd:mallory").message
+    assert outcome(approval, SATURDAY, "0123abcd:bob").phase == "Done"
+
+
+def test_the_command_names_the_only_approver() -> None:
+    message = outcome({"approvers": ["oidc:alice o'hara"]}, SATURDAY).message
+    assert message.endswith(f"""{KEY}='0123abcd:oidc:alice o'"'"'hara'""")
+    assert outcome({"approvers": ["oidc:alice"]}, SATURDAY, "0123abcd:oidc:alice").phase == "Done"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("deadbeef:alice", "since the approval with code deadbeef was for another occurrence"),
+        ("alice", "since the annotation's value is not CODE:USER"),
+        ("0123ABCD:alice", "since the annotation's value is not CODE:USER"),
+        (":alice", "since the annotation's value is not CODE:USER"),
+        ("", "since the annotation's value is not CODE:USER"),
+    ],
+)
+def test_an_approval_of_something_else_is_rejected(value: str, reason: str) -> None:
+    """An annotation of an earlier upgrade, hook or policy of the same name stays on the Cluster."""
+    rejected = outcome({"approvers": ["alice"]}, SATURDAY, value)
+    assert rejected.phase == "Waiting"
+    assert reason in rejected.message
+    assert rejected.message.endswith(f"--overwrite {KEY}=0123abcd:alice")
+
+
+def test_without_a_result_nothing_can_be_approved() -> None:
+    unknown = ApprovalRequest("freeze", "team", "demo", "")
+    approval = Approval.read({"approvers": ["alice"]})
+    for value in (":alice", "0123abcd:alice"):
+        found = approval_outcome(approval, unknown, {KEY: value}, since=SATURDAY, now=SATURDAY)
+        assert found.phase == "Waiting"
+        assert "kubectl" not in found.message
 
 
 @pytest.mark.parametrize(
@@ -56,10 +92,10 @@ def test_a_window_opens_at_the_same_local_time_in_summer() -> None:
 
 def test_a_person_and_a_window_are_both_needed() -> None:
     approval = {"approvers": ["alice"], "window": WINDOW}
-    closed = outcome(approval, SATURDAY - timedelta(hours=1), freeze="alice")
+    closed = outcome(approval, SATURDAY - timedelta(hours=1), "0123abcd:alice")
     assert closed.message == "waits for the maintenance window (0 22 * * SAT, Europe/Berlin)"
     assert outcome(approval, SATURDAY).phase == "Waiting"
-    assert outcome(approval, SATURDAY, freeze="alice").phase == "Done"
+    assert outcome(approval, SATURDAY, "0123abcd:alice").phase == "Done"
 
 
 def test_a_window_that_is_missed_is_a_failure() -> None:

@@ -186,7 +186,7 @@ async def test_manifests_are_applied_and_pruned() -> None:
     assert (outcome.phase, outcome.message) == ("Done", "2 objects are applied and ready")
     assert {entry.kind for entry in outcome.created or ()} == {"ConfigMap", "Namespace"}
     made = await world.workload.get(ConfigMap, "cpi", "kube-system")
-    assert made.metadata.labels["runtime.capelin.cluster.x-k8s.io/policy-uid"] == "uid-of-cpi"
+    assert made.metadata.labels["runtime.capelin.cluster.x-k8s.io/policy"] == run.policy.key.label
 
     # The source no longer has the namespace.
     await world.client.patch(

@@ -26,6 +26,7 @@ ObjectT = TypeVar("ObjectT", bound=BaseObject)
 _STATES: Final[dict[Phase, State]] = {
     "Waiting": "waiting",
     "Running": "waiting",
+    "Paused": "waiting",
     "Failed": "bad",
     "Done": "good",
 }
@@ -60,7 +61,8 @@ def waiting_nodes(cluster: Cluster, results: Iterable[LifecycleResult]) -> list[
             message=f"{result.status.message} (since {_time(result.status.since)})",
         )
         for result in results
-        if result.spec.cluster.uid == cluster.uid
+        if (result.namespace, result.spec.cluster.name) == (cluster.namespace, cluster.name)
+        and result.is_about(cluster.uid)
         and result.status is not None
         and result.status.phase != "Done"
     ]
@@ -77,11 +79,17 @@ def policy_table(policies: Sequence[Policy], results: Sequence[LifecycleResult])
         )
         for result in results:
             status = result.status
-            if result.spec.policy.uid == policy.uid and status and status.phase != "Done":
+            if _is_of(result, policy) and status and status.phase != "Done":
                 cluster = f"{result.namespace}/{result.spec.cluster.name}"
                 since = _time(status.since)
                 table.add_row("", "", "", status.phase, cluster, since, plain(status.message))
     return table
+
+
+def _is_of(result: LifecycleResult, policy: Policy) -> bool:
+    reference = result.spec.policy
+    named = (reference.kind, reference.namespace, reference.name)
+    return named == (policy.resource.kind, policy.namespace, policy.name)
 
 
 def _policy_state(policy: Policy) -> tuple[str, str]:

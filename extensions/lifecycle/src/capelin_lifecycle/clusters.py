@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 from capelin.api import AnyObject, BaseObject, Resource, Unstructured
 from capelin.api.capi import Cluster
+from capelin.contract import PAUSED_ANNOTATION
 
 from capelin_lifecycle.actions.counting import CountedCluster, counted
 from capelin_lifecycle.api import Quota
@@ -31,11 +32,39 @@ class WholeCluster(BaseObject):
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What decides whether a hook can be about a Cluster now."""
+
+    class_namespace: str
+    """Namespace of its ClusterClass."""
+    is_created: bool
+    """Whether it has its infrastructure or its control plane."""
+    is_deleted: bool
+    """Whether it is being deleted."""
+    is_paused: bool
+    """Whether nothing may happen to it now."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> "ClusterFacts":
+        """The facts about a Cluster."""
+        topology: Mapping[str, Any] = spec.get("topology") or {}
+        class_ref: Mapping[str, Any] = topology.get("classRef") or {}
+        annotations: Mapping[str, str] = metadata.get("annotations") or {}
+        return cls(
+            class_namespace=str(class_ref.get("namespace") or metadata.get("namespace") or ""),
+            is_created=bool(spec.get("infrastructureRef") or spec.get("controlPlaneRef")),
+            is_deleted=metadata.get("deletionTimestamp") is not None,
+            is_paused=bool(spec.get("paused")) or PAUSED_ANNOTATION in annotations,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class KnownCluster:
     """A Cluster without its status, as small as it can be."""
 
     occurrence: Occurrence
     document: bytes
+    facts: ClusterFacts
     _counts: dict[tuple[str, int], CountedCluster] = field(
         default_factory=dict[tuple[str, int], CountedCluster], compare=False
     )
@@ -45,7 +74,13 @@ class KnownCluster:
         """A Cluster as it was read."""
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _CHANGING}
         kept = {"metadata": metadata, "spec": manifest.get("spec") or {}}
-        return cls(cluster_occurrence(_HOOK, manifest), orjson.dumps(kept))
+        facts = ClusterFacts.of(metadata, kept["spec"])
+        return cls(cluster_occurrence(_HOOK, manifest), orjson.dumps(kept), facts)
+
+    @property
+    def manifest(self) -> Unstructured:
+        """The Cluster without its status."""
+        return orjson.loads(self.document)
 
     def is_counted(self, policy: KnownPolicy, labels: Mapping[str, str] | None) -> bool:
         """Whether a policy is for it, in a namespace with these labels."""

@@ -27,6 +27,8 @@ class Answer:
 
     retry_seconds: int = 0
     message: str = ""
+    is_known: bool = True
+    """Whether it follows from the policies; else the hook has to be called again."""
 
 
 def decide(policies: Sequence[KnownPolicy], results: Sequence[ResultView | None]) -> Answer:

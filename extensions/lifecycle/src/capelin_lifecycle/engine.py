@@ -12,24 +12,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from capelin.api import Unstructured
 from capelin.api.core import ConfigMap
 from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Config
-from capelin.controller import Manager, Options, Reconciler
+from capelin.controller import Manager, ObjectKey, Options, Reconciler
 from capelin.runtime import Handler
 
 from capelin_lifecycle.actions import MANAGER, Outcome
-from capelin_lifecycle.actions.approval import approval_outcome
+from capelin_lifecycle.actions.approval import ApprovalRequest, approval_outcome
 from capelin_lifecycle.actions.counting import CountedCluster
 from capelin_lifecycle.actions.quota import reserve
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.actions.validate import validate_outcome
 from capelin_lifecycle.api import LifecycleResult, Quota
-from capelin_lifecycle.clusters import KnownCluster, counted_copies
+from capelin_lifecycle.clusters import KnownCluster, WholeCluster, counted_copies
 from capelin_lifecycle.expressions import ExpressionError
 from capelin_lifecycle.handlers import EVERY_GATE, needed_handlers
 from capelin_lifecycle.memory import CONFIG_MAP, from_text, stored_text
-from capelin_lifecycle.occurrence import Occurrence
+from capelin_lifecycle.occurrence import Occurrence, result_name
 from capelin_lifecycle.pending import PendingResult, PendingResults
 from capelin_lifecycle.policies import (
     ClusterLifecyclePolicyReconciler,
@@ -48,6 +47,8 @@ Clock = Callable[[], datetime]
 _RESTART_SECONDS: Final = 5.0
 _LAST_SECONDS: Final = 2.0
 """For the results of the last answers, when the extension ends."""
+_LOOKUPS: Final = 10
+"""How many Clusters that requests name are looked up at once: anybody can make up a request."""
 _CONCURRENCY: Final = 30
 """Several policies whose steps take long leave turns to the others."""
 _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
@@ -88,6 +89,7 @@ class Engine:
         self._reservations: Reservations | None = None
         self._pending = PendingResults()
         self._reserving: set[asyncio.Task[Outcome | None]] = set()
+        self._lookups = asyncio.Semaphore(_LOOKUPS)
 
     @property
     def policies(self) -> Sequence[KnownPolicy]:
@@ -112,8 +114,33 @@ class Engine:
         """Remember policies from what was stored of them, for as long as they are not known."""
         self._remembered = from_text(text)
 
+    async def live_cluster(self, requested: Occurrence, version: str) -> KnownCluster | None:
+        """The Cluster that a request names, if that very Cluster exists.
+
+        The replica's copy is enough unless it is older than the request: then the API server is
+        asked once.
+
+        Raises:
+            ClientError: the API server cannot be asked.
+        """
+        if (known := self.store.cluster_as_of(requested, version)) is not None:
+            return known
+        if self._client is None:
+            raise ClientError("there is no connection to the API server yet")
+        try:
+            async with self._lookups:
+                found = await self._client.find(
+                    WholeCluster, requested.cluster, requested.namespace
+                )
+        except ValueError:
+            # No object can have this name.
+            return None
+        if found is None or found.uid != requested.uid:
+            return None
+        return KnownCluster.of(found.dump())
+
     async def decided_at_once(
-        self, policy: KnownPolicy, occurrence: Occurrence, cluster: Unstructured
+        self, policy: KnownPolicy, occurrence: Occurrence, cluster: KnownCluster
     ) -> Outcome | None:
         """The outcome of an action that is a matter of a moment, from what this replica has.
 
@@ -123,15 +150,23 @@ class Engine:
         if action.validate_ is not None:
             return validate_outcome(
                 action.validate_,
-                cluster,
+                cluster.manifest,
                 occurrence.from_version,
                 occurrence.to_version,
                 self.now(),
             )
         if action.approval is not None:
-            annotations: dict[str, str] = cluster["metadata"].get("annotations") or {}
+            known = self.store.result(
+                ObjectKey(occurrence.namespace, result_name(policy.key, occurrence))
+            )
             now = self.now()
-            return approval_outcome(action.approval, policy.name, annotations, since=now, now=now)
+            return approval_outcome(
+                action.approval,
+                ApprovalRequest.of(policy.name, occurrence, known.id if known else ""),
+                cluster.manifest["metadata"].get("annotations") or {},
+                since=now,
+                now=now,
+            )
         if action.quota is not None:
             reserving = asyncio.create_task(self._reserve(policy, action.quota, cluster))
             self._reserving.add(reserving)
@@ -141,13 +176,12 @@ class Engine:
         return None
 
     async def _reserve(
-        self, policy: KnownPolicy, quota: Quota, cluster: Unstructured
+        self, policy: KnownPolicy, quota: Quota, own: KnownCluster
     ) -> Outcome | None:
         """Admit a Cluster to a quota, or refuse it."""
         known, reservations = self.store.clusters, self._reservations
         if known is None or reservations is None:
             return None
-        own = KnownCluster.of(cluster)
 
         async def listing() -> list[CountedCluster]:
             return await counted_copies(known, own, policy, quota, self.store.namespaces)

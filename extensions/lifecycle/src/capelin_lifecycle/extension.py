@@ -7,11 +7,13 @@ answers for the others. Discovery reports those that policies need.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
-from capelin.api import Model, Unstructured
+from capelin.api import Model
+from capelin.client import ClientError
 from capelin.controller import ObjectKey
 from capelin.runtime import AnyHook, Call, Extension, Failure, Response, proceed, retry_after
 from capelin.runtime import v1alpha1 as hooks
@@ -23,9 +25,17 @@ from capelin.runtime.v1alpha1 import (
 
 from capelin_lifecycle.actions import ACTIONS_AT_ONCE
 from capelin_lifecycle.api import HookName, PatchVersion
+from capelin_lifecycle.clusters import KnownCluster
 from capelin_lifecycle.decide import Answer, ResultView, decide
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
+from capelin_lifecycle.live import (
+    TopologyRequest,
+    contradiction,
+    live_occurrence,
+    requested_version,
+    topology_cluster,
+)
 from capelin_lifecycle.occurrence import (
     Occurrence,
     cluster_occurrence,
@@ -101,28 +111,32 @@ class TopologyHandlers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
+    async def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
         """Patch templates."""
+        await self._check_namespace(call.settings.policy, call.request)
         return generated_patches(self._version(call.settings), call.request)
 
     def variables(self, call: Call[hooks.DiscoverVariables, Settings]) -> DiscoverVariablesResponse:
         """Describe the variables of patches; checks of topologies have none."""
         return discovered_variables(self._version(call.settings))
 
-    def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
+    async def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
         """Check a topology."""
+        await self._check_namespace(call.settings.policy, call.request)
         policy = self._policy("ValidateTopology", call.settings.policy)
         if not policy.spec.suspend:
             check_topology(policy, call.request)
         return proceed()
 
-    def upgrade_plan(
+    async def upgrade_plan(
         self, call: Call[hooks.GenerateUpgradePlan, None]
     ) -> GenerateUpgradePlanResponse:
         """Plan an upgrade by the first policy for the Cluster."""
         request, store = call.request, self._engine.store
         self._check_known()
-        occurrence = cluster_occurrence("GenerateUpgradePlan", request.cluster_json)
+        requested = cluster_occurrence("GenerateUpgradePlan", request.cluster_json)
+        cluster = await self._live(requested, requested_version(request))
+        occurrence = replace(cluster.occurrence, hook="GenerateUpgradePlan")
         labels = store.namespaces.get(occurrence.namespace)
         for policy in selected(store.policies("GenerateUpgradePlan"), occurrence, labels):
             plan = policy.spec.action.upgrade_plan
@@ -132,6 +146,31 @@ class TopologyHandlers:
             "no policy with an upgradePlan is for this Cluster; create one, or remove"
             " spec.upgrade.external from its ClusterClass"
         )
+
+    async def _check_namespace(self, reference: str, request: TopologyRequest) -> None:
+        """Check that the policy of a namespace is used there only: by Cluster and ClusterClass.
+
+        Raises:
+            Failure: it is used elsewhere, or the Cluster does not exist.
+        """
+        namespace = reference.rpartition("/")[0]
+        if not namespace:
+            return
+        self._check_known()
+        requested = topology_cluster(request)
+        cluster = await self._live(requested, "0")
+        if {requested.namespace, cluster.facts.class_namespace} != {namespace}:
+            raise Failure(
+                f"{_name_of(requested)} cannot use policy {reference}: a LifecyclePolicy is for"
+                " Clusters and ClusterClasses of its own namespace; share patches and rules by a"
+                " ClusterLifecyclePolicy"
+            )
+
+    async def _live(self, requested: Occurrence, version: str) -> KnownCluster:
+        try:
+            return await _live_cluster(self._engine, requested, version)
+        except ClientError as error:
+            raise Failure(f"{_name_of(requested)} cannot be read: {error}") from None
 
     def _version(self, settings: Settings) -> PatchVersion:
         policy = self._policy("GeneratePatches", settings.policy)
@@ -170,7 +209,7 @@ def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[
         if answered.retry_seconds == 0:
             return proceed()
         if name in NOT_BLOCKING:
-            if not engine.store.knows_policies:
+            if not answered.is_known:
                 # It is called until it succeeds, and only so are its policies carried out later.
                 raise Failure(answered.message)
             return proceed()
@@ -180,31 +219,73 @@ def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[
 
 
 async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bool) -> Answer:
-    """Start what has not started for an occurrence, and say what it waits for."""
-    store, occurrence = engine.store, occurrence_of(name, request)
-    labels = store.namespaces.get(occurrence.namespace)
+    """Start what has not started for an occurrence, and say what it waits for.
+
+    Raises:
+        Failure: Cluster API would not call this hook for the live Cluster.
+    """
+    store, requested = engine.store, occurrence_of(name, request)
     if not store.knows_policies:
-        return _without_policies(engine, occurrence, blocks=blocks)
+        return _without_policies(engine, requested, blocks=blocks)
+    if not store.may_concern(name, requested.namespace):
+        return Answer()
+    try:
+        cluster = await _live_cluster(engine, requested, requested_version(request))
+    except ClientError as error:
+        text = f"{_name_of(requested)} cannot be read: {error}"
+        return Answer(_UNKNOWN_SECONDS, text, is_known=False) if blocks else Answer()
+    if (problem := contradiction(requested, cluster)) is not None:
+        raise Failure(f"{name} is not for {_name_of(requested)} now: {problem}")
+    if cluster.facts.is_paused:
+        return Answer(_UNKNOWN_SECONDS, f"{_name_of(requested)} is paused", is_known=False)
+    if name == "BeforeClusterCreate" and cluster.facts.is_created:
+        # The caller is late: there is nothing left to decide.
+        return Answer()
+    return await _answer(engine, live_occurrence(requested, cluster), cluster, blocks=blocks)
+
+
+async def _answer(
+    engine: Engine, occurrence: Occurrence, cluster: KnownCluster, *, blocks: bool
+) -> Answer:
+    store = engine.store
+    labels = store.namespaces.get(occurrence.namespace)
     policies = selected(store.policies(occurrence.hook), occurrence, labels)
     keys = [
-        ObjectKey(occurrence.namespace, result_name(policy.uid, occurrence)) for policy in policies
+        ObjectKey(occurrence.namespace, result_name(policy.key, occurrence)) for policy in policies
     ]
     usable = [
         (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.problem is None
     ]
-    views = {key: _view(engine, key) for key in keys}
+    views = {key: _view(engine, key, occurrence) for key in keys}
     undecided = [(policy, key) for policy, key in usable if views[key] is None]
     if undecided:
         await _start(engine, occurrence, undecided)
         with suppress(TimeoutError):
             # What takes longer is left to the reconciler.
             async with asyncio.timeout(_SECONDS_AT_ONCE):
-                await _decide_at_once(engine, occurrence, usable, views, request.cluster_json)
+                await _decide_at_once(engine, occurrence, usable, views, cluster)
         _create_soon(engine, occurrence, undecided, views)
     pairs = [
         (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.blocks == blocks
     ]
     return decide([policy for policy, _ in pairs], [views[key] for _, key in pairs])
+
+
+async def _live_cluster(engine: Engine, requested: Occurrence, version: str) -> KnownCluster:
+    """The Cluster that a request names, as it is.
+
+    Raises:
+        Failure: there is none.
+        ClientError: it cannot be read.
+    """
+    cluster = await engine.live_cluster(requested, version)
+    if cluster is None:
+        raise Failure(f"there is no {_name_of(requested)} with uid {requested.uid!r}")
+    return cluster
+
+
+def _name_of(occurrence: Occurrence) -> str:
+    return f"Cluster {occurrence.namespace}/{occurrence.cluster}"
 
 
 def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -> Answer:
@@ -213,7 +294,8 @@ def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -
     if not blocks:
         return Answer()
     if engine.is_blind:
-        return Answer(_UNKNOWN_SECONDS, f"it is not known which policies there are: {problem}")
+        text = f"it is not known which policies there are: {problem}"
+        return Answer(_UNKNOWN_SECONDS, text, is_known=False)
     labels = engine.store.namespaces.get(occurrence.namespace)
     concerned = [
         policy for policy in selected(engine.policies, occurrence, labels) if policy.blocks
@@ -221,7 +303,7 @@ def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -
     if not concerned:
         return Answer()
     names = ", ".join(policy.name for policy in concerned)
-    return Answer(_UNKNOWN_SECONDS, f"policy {names}: {problem}")
+    return Answer(_UNKNOWN_SECONDS, f"policy {names}: {problem}", is_known=False)
 
 
 Named = Sequence[tuple[KnownPolicy, ObjectKey]]
@@ -232,7 +314,7 @@ Views = dict[ObjectKey, ResultView | None]
 async def _start(engine: Engine, occurrence: Occurrence, undecided: Named) -> None:
     """Create the results that the reconciler starts work for."""
     results = [
-        new_result(policy, key.name, occurrence)
+        new_result(policy, key.name, occurrence, engine.now())
         for policy, key in undecided
         if policy.spec.action.name not in ACTIONS_AT_ONCE and engine.store.result(key) is None
     ]
@@ -245,7 +327,7 @@ async def _decide_at_once(
     occurrence: Occurrence,
     policies: Named,
     views: Views,
-    cluster: Unstructured,
+    cluster: KnownCluster,
 ) -> None:
     """Add the views of what is a matter of a moment; of each order if those before are done."""
 
@@ -267,7 +349,7 @@ def _create_soon(engine: Engine, occurrence: Occurrence, undecided: Named, views
         if policy.spec.action.name in ACTIONS_AT_ONCE and engine.store.result(key) is None:
             view = views[key]
             done = view.message if view is not None and view.phase == "Done" else None
-            engine.create_soon(PendingResult(policy, key.name, occurrence, done))
+            engine.create_soon(PendingResult(policy, key.name, occurrence, engine.now(), done))
 
 
 def _lets_pass(policy: KnownPolicy, view: ResultView | None) -> bool:
@@ -277,6 +359,11 @@ def _lets_pass(policy: KnownPolicy, view: ResultView | None) -> bool:
     return view.phase == "Done" or (view.phase == "Failed" and not policy.blocks)
 
 
-def _view(engine: Engine, key: ObjectKey) -> ResultView | None:
+def _view(engine: Engine, key: ObjectKey, occurrence: Occurrence) -> ResultView | None:
     result = engine.store.result(key)
-    return result.view if result is not None else None
+    if result is None:
+        return None
+    if not result.is_about(occurrence.uid):
+        # Its name is taken until it is gone.
+        return ResultView("Waiting", "the result of an earlier Cluster is being deleted", 5)
+    return result.view

@@ -1,6 +1,7 @@
 """Which occurrence of a hook a call is about, and the name of its result for a policy.
 
-The Cluster's uid is part of it: a Cluster that is made anew under the same name starts over.
+Names identify a result, so that it stays the same one when its Cluster or its policy is moved,
+restored or created again. Its owner reference tells the Clusters of one name apart.
 """
 
 import hashlib
@@ -9,9 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from capelin_lifecycle.api import HookName
+from capelin_lifecycle.api import HookName, PolicyKind
 
 _NAME_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKey:
+    """Kind, namespace and name of a policy: what is the same in every management cluster."""
+
+    kind: PolicyKind
+    namespace: str | None
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The value of a label that selects what belongs to the policy."""
+        identity = (self.kind, self.namespace or "", self.name)
+        return hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +75,13 @@ def _part(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return cast("dict[str, Any]", document.get(key) or {})
 
 
-def result_name(policy_uid: str, occurrence: Occurrence) -> str:
-    """The name of the result, the same for every call and every replica."""
+def result_name(policy: PolicyKey, occurrence: Occurrence) -> str:
+    """The name of the result, the same for every call, replica and management cluster."""
     identity = (
-        policy_uid,
-        occurrence.uid,
+        policy.kind,
+        policy.namespace or "",
+        policy.name,
+        occurrence.cluster,
         occurrence.hook,
         occurrence.from_version or "",
         occurrence.to_version or "",

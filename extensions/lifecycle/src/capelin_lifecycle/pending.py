@@ -6,7 +6,9 @@ replica, comes to the same one. So its result does not keep Cluster API waiting.
 
 import asyncio
 import logging
+import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from capelin.api import ObjectMeta, OwnerReference
@@ -15,12 +17,13 @@ from capelin.client import AlreadyExists, Client, ClientError, Unavailable, Unre
 from capelin.contract import CLUSTER_NAME_LABEL, label_value
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.actions import CLUSTER_LABEL, DONE_ANNOTATION, POLICY_LABEL
+from capelin_lifecycle.actions import POLICY_LABEL
 from capelin_lifecycle.api import (
     UPGRADE_HOOKS,
     ClusterReference,
     LifecycleResult,
     PolicyReference,
+    ResultRecord,
     ResultSpec,
 )
 from capelin_lifecycle.occurrence import Occurrence
@@ -32,35 +35,27 @@ _RETRY_SECONDS: Final = 1.0
 
 
 def new_result(
-    policy: KnownPolicy, name: str, occurrence: Occurrence, done: str | None = None
+    policy: KnownPolicy, name: str, occurrence: Occurrence, now: datetime, done: str | None = None
 ) -> LifecycleResult:
     """The result of a policy for an occurrence, which starts its action.
 
     `done` is the message if the hook has found that the action is done.
     """
-    owner = OwnerReference(
-        api_version=Cluster.resource.api_version,
-        kind=Cluster.resource.kind,
-        name=occurrence.cluster,
-        uid=occurrence.uid,
-    )
-    return LifecycleResult(
+    result = LifecycleResult(
         metadata=ObjectMeta(
             name=name,
             namespace=occurrence.namespace,
             labels={
                 CLUSTER_NAME_LABEL: label_value(occurrence.cluster),
-                CLUSTER_LABEL: occurrence.uid,
-                POLICY_LABEL: policy.uid,
+                POLICY_LABEL: policy.key.label,
             },
-            annotations={} if done is None else {DONE_ANNOTATION: done},
-            owner_references=[owner],
+            owner_references=[owner_reference(occurrence.cluster, occurrence.uid)],
         ),
         spec=ResultSpec(
-            policy=PolicyReference(
-                kind=policy.kind, namespace=policy.namespace, name=policy.name, uid=policy.uid
-            ),
-            cluster=ClusterReference(name=occurrence.cluster, uid=occurrence.uid),
+            id=uuid.uuid4().hex,
+            called=now,
+            policy=PolicyReference(kind=policy.kind, namespace=policy.namespace, name=policy.name),
+            cluster=ClusterReference(name=occurrence.cluster),
             hook=occurrence.hook,
             from_version=occurrence.from_version,
             to_version=occurrence.to_version,
@@ -68,6 +63,19 @@ def new_result(
             action=policy.spec.action.name,
             order=policy.spec.order,
         ),
+    )
+    if done is not None:
+        result.record = ResultRecord(policy=policy.digest, phase="Done", finished=now, message=done)
+    return result
+
+
+def owner_reference(cluster: str, uid: str) -> OwnerReference:
+    """The reference by which a Cluster owns its results: they are moved and deleted with it."""
+    return OwnerReference(
+        api_version=Cluster.resource.api_version,
+        kind=Cluster.resource.kind,
+        name=cluster,
+        uid=uid,
     )
 
 
@@ -78,6 +86,7 @@ class PendingResult:
     policy: KnownPolicy
     name: str
     occurrence: Occurrence
+    now: datetime
     done: str | None = None
 
     @property
@@ -111,7 +120,9 @@ class PendingResults:
             await self._added.wait()
             while self._results:
                 pending = next(iter(self._results.values()))
-                result = new_result(pending.policy, pending.name, pending.occurrence, pending.done)
+                result = new_result(
+                    pending.policy, pending.name, pending.occurrence, pending.now, pending.done
+                )
                 try:
                     await client.create(result)
                 except AlreadyExists:

@@ -4,10 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from capelin.client import Client
-from capelin.contract import ConditionSpec, update_conditions
+from capelin.contract import (
+    DELETE_FOR_MOVE_ANNOTATION,
+    ConditionSpec,
+    paused,
+    update_conditions,
+)
 from capelin.controller import (
     After,
     Context,
@@ -32,6 +37,8 @@ from capelin_lifecycle.api import (
     ResultCounts,
     ResultSummary,
 )
+from capelin_lifecycle.occurrence import PolicyKey
+from capelin_lifecycle.records import RESULT_FINALIZER, is_record
 from capelin_lifecycle.registration import Registration
 from capelin_lifecycle.selection import KnownPolicy
 from capelin_lifecycle.store import KnownResult, Store, Subject
@@ -79,6 +86,7 @@ def status_of(
             running=phases["Running"],
             done=phases["Done"],
             failed=phases["Failed"],
+            paused=phases["Paused"],
         ),
         unfinished=[_summary(result) for result in unfinished[:_SHOWN]],
     )
@@ -111,45 +119,69 @@ def _summary(result: KnownResult) -> ResultSummary:
 
 
 async def _reconcile(store: Store, ctx: Context, policy: Policy, namespace: str) -> Result:
+    if DELETE_FOR_MOVE_ANNOTATION in policy.metadata.annotations:
+        # It exists in another management cluster, and so do its results.
+        if policy.metadata.deletion_timestamp is not None:
+            await ctx.remove_finalizer(policy, FINALIZER)
+        return Done()
+    pause = paused(policy, None)
+    if pause.status == "True":
+        status = policy.status or PolicyStatus()
+        others = [
+            ConditionSpec(each.type, each.status, each.reason, each.message)
+            for each in status.conditions
+            if each.type != pause.type
+        ]
+        await _patch_conditions(ctx, policy, status, [*others, pause])
+        return Done()
     if policy.metadata.deletion_timestamp is not None:
         return await _delete(ctx, policy)
     await ctx.add_finalizer(policy, FINALIZER)
     problem = policy_problem(policy)
     missing: list[str] = []
+    known = KnownPolicy.of(policy)
     if problem is None and not policy.spec.suspend:
-        missing = await source_problems(ctx.client, KnownPolicy.of(policy), namespace)
-    status, specs = status_of(policy, problem, store.results_of_policy(policy.uid), missing)
-    before = policy.status
-    status.conditions = update_conditions(
-        before.conditions if before else [],
-        specs,
-        now=ctx.now(),
-        generation=policy.metadata.generation,
-    )
-    await ctx.patch_status(policy, status)
+        missing = await source_problems(ctx.client, known, namespace)
+    status, specs = status_of(policy, problem, store.results_of_policy(known.key), missing)
+    await _patch_conditions(ctx, policy, status, [*specs, pause])
     # Sources are not watched: that would need the right to list all Secrets.
     action = policy.spec.action
     return After(_SOURCES_SECONDS) if action.apply or action.http else Done()
 
 
+async def _patch_conditions(
+    ctx: Context, policy: Policy, status: PolicyStatus, specs: Sequence[ConditionSpec]
+) -> None:
+    before = policy.status
+    conditions = update_conditions(
+        before.conditions if before else [],
+        specs,
+        now=ctx.now(),
+        generation=policy.metadata.generation,
+    )
+    await ctx.patch_status(policy, status.model_copy(update={"conditions": conditions}))
+
+
 async def _delete(ctx: Context, policy: Policy) -> Result:
-    """Its results clean up; when they are gone, it may go."""
-    left = await _results(ctx.client, policy)
-    for result in left:
-        metadata: dict[str, Any] = result["metadata"]
-        if "deletionTimestamp" not in metadata:
-            await ctx.client.delete(
-                LifecycleResult, metadata["name"], metadata["namespace"], uid=metadata["uid"]
-            )
-    if left:
+    """Delete its results, which clean up. Records of work stay, without what the work created."""
+    is_waiting = False
+    for result in await _results(ctx.client, policy):
+        if result.metadata.deletion_timestamp is None and is_record(result):
+            # The reconciler of results removes this finalizer when it has cleaned up.
+            is_waiting |= RESULT_FINALIZER in result.metadata.finalizers
+            continue
+        is_waiting = True
+        if result.metadata.deletion_timestamp is None:
+            await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
+    if is_waiting:
         return After(1.0)
     await ctx.remove_finalizer(policy, FINALIZER)
     return Done()
 
 
-async def _results(client: Client, policy: Policy) -> list[dict[str, Any]]:
-    labels = {POLICY_LABEL: policy.uid}
-    return (await client.list(LifecycleResult.resource, policy.namespace, labels=labels)).items
+async def _results(client: Client, policy: Policy) -> list[LifecycleResult]:
+    labels = {POLICY_LABEL: KnownPolicy.of(policy).key.label}
+    return (await client.list(LifecycleResult, policy.namespace, labels=labels)).items
 
 
 class _Waking(Reconciler[PolicyT]):
@@ -174,13 +206,12 @@ class _Waking(Reconciler[PolicyT]):
         finally:
             self._store.unsubscribe(self._changed)
 
-    def _changed(self, subject: Subject, key: ObjectKey, uid: str) -> None:
-        if subject != "result":
-            return
+    def _changed(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
         del key
-        for policy in self._store.policies():
-            if policy.uid == uid and policy.kind == self.main_watch.kind.resource.kind:
-                self._wake_soon(ObjectKey(policy.namespace or "", policy.name))
+        if subject != "result" or policy is None:
+            return
+        if policy.kind == self.main_watch.kind.resource.kind:
+            self._wake_soon(ObjectKey(policy.namespace or "", policy.name))
 
     def _wake_soon(self, policy: ObjectKey) -> None:
         if policy not in self._due:

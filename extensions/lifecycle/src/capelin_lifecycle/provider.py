@@ -131,16 +131,30 @@ def _aggregated(name: str, rules: list[Unstructured], *into: str) -> Unstructure
 
 
 def approval_policy() -> list[Unstructured]:
-    """Lets nobody approve in the name of somebody else."""
+    """Lets nobody approve in the name of somebody else.
+
+    Who may create results could forge whole results anyway. They may write approvals of others,
+    as `clusterctl move` and a restore do.
+    """
     old = "oldObject != null && has(oldObject.metadata.annotations)"
+    results = LifecycleResult.resource
+    may_restore = (
+        f"authorizer.group('{GROUP}').resource('{results.plural}')"
+        ".namespace(object.metadata.namespace).check('create').allowed()"
+    )
     expression = (
         "!has(object.metadata.annotations) || object.metadata.annotations.all(key,"
         f" !key.startsWith('{ANNOTATION_PREFIX}')"
-        " || object.metadata.annotations[key] == request.userInfo.username"
+        " || (object.metadata.annotations[key].matches('^[0-9a-f]{8}:')"
+        " && object.metadata.annotations[key].substring(9) == request.userInfo.username)"
         f" || ({old} && key in oldObject.metadata.annotations"
         " && oldObject.metadata.annotations[key] == object.metadata.annotations[key]))"
+        f" || {may_restore}"
     )
-    message = "an approval names the user who approves: set the annotation to your own user name"
+    message = (
+        "an approval has the value CODE:USER, with the code that the LifecycleResult shows and your"
+        " own user name"
+    )
     resources = {
         "apiGroups": ["cluster.x-k8s.io"],
         "apiVersions": ["*"],

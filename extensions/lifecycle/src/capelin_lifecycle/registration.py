@@ -10,6 +10,7 @@ from capelin.controller import Context, ObjectKey, Permission
 
 from capelin_lifecycle.handlers import needed_handlers
 from capelin_lifecycle.memory import CONFIG_MAP, KEY, stored_text, to_text
+from capelin_lifecycle.occurrence import PolicyKey
 from capelin_lifecycle.store import Store, Subject
 
 ANNOTATION: Final = "runtime.capelin.cluster.x-k8s.io/discovery-requested"
@@ -58,8 +59,8 @@ class Registration:
         except TimeoutError:
             return
 
-    def _on_change(self, subject: Subject, key: ObjectKey, uid: str) -> None:
-        del key, uid
+    def _on_change(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
+        del key, policy
         if subject == "policy":
             self._changed.set()
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import orjson
-from capelin.api import Unstructured, format_duration
+from capelin.api import Unstructured, format_duration, wire_name
 from capelin.api.capi import Cluster
 from capelin.client import ClientError, ClientOptions, ConfigError, WorkloadClients
+from capelin.contract import DELETE_FOR_MOVE_ANNOTATION, PAUSED_ANNOTATION, paused
 from capelin.controller import (
     After,
     Context,
@@ -25,7 +25,6 @@ from capelin.controller import (
 
 from capelin_lifecycle.actions import (
     ACTIONS_AT_ONCE,
-    DONE_ANNOTATION,
     MANAGER,
     RUNNERS,
     SLOW_SECONDS,
@@ -34,7 +33,6 @@ from capelin_lifecycle.actions import (
     Lasting,
     Outcome,
     Run,
-    done,
     failed,
     waiting,
 )
@@ -47,16 +45,27 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     PolicyReference,
     Quota,
+    ResultRecord,
     ResultStatus,
 )
 from capelin_lifecycle.clusters import KnownCluster, counted_copies
 from capelin_lifecycle.expressions import ExpressionError
+from capelin_lifecycle.occurrence import PolicyKey
+from capelin_lifecycle.pending import owner_reference
+from capelin_lifecycle.records import (
+    RESULT_FINALIZER,
+    abandoned,
+    is_over,
+    is_record,
+    next_attempt,
+    record_after,
+    stays,
+)
 from capelin_lifecycle.selection import KnownPolicy
 from capelin_lifecycle.store import KnownResult, Store, Subject
 
 Clock = Callable[[], datetime]
 
-FINALIZER: Final = f"{GROUP}/result"
 _CLEANUP_LIMIT: Final = timedelta(minutes=10)
 """After so long, what an unreachable workload cluster still has is left to it."""
 _CLEANUP_RETRY: Final = 10.0
@@ -79,7 +88,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
 
     watches = (For(LifecycleResult),)
     permissions = (
-        Permission(GROUP, ("lifecycleresults",), ("create", "delete")),
+        Permission(GROUP, ("lifecycleresults",), ("create", "delete", "patch")),
         Permission(GROUP, ("lifecyclereservations",), ("create", "get", "update")),
         Permission(GROUP, ("lifecyclepolicies", "clusterlifecyclepolicies"), ("get",)),
         Permission("cluster.x-k8s.io", ("clusters",), ("get", "list", "watch")),
@@ -117,30 +126,40 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             self._store.unsubscribe(self._changed)
             await self._workloads.close()
 
-    def _changed(self, subject: Subject, key: ObjectKey, uid: str) -> None:
+    def _changed(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
         results: list[KnownResult] = []
-        if subject == "policy":
-            results = self._store.results_of_policy(uid)
+        if subject == "policy" and policy is not None:
+            results = self._store.results_of_policy(policy)
         elif subject == "cluster":
             results = [
                 result
-                for result in self._store.results_of_cluster(uid)
-                if not (_is_over(result) and self._is_current(result.cluster_uid, result.target))
+                for result in self._store.results_of_cluster(key)
+                if not (_has_ended(result) and self._is_current(result, result.target))
             ]
         elif (changed := self._store.result(key)) is not None:
             # Those that wait for it.
             results = [
                 result
-                for result in self._store.results_of_cluster(changed.cluster_uid)
+                for result in self._store.results_of_cluster(changed.cluster_key)
                 if result.occurrence == changed.occurrence and result.order > changed.order
             ]
         for result in results:
             self.wake(result.key)
 
-    def _is_current(self, cluster_uid: str, target: str | None) -> bool:
-        """Whether a Cluster is there, with the version that a result is about, by its copy."""
-        known = (self._store.clusters or {}).get(cluster_uid)
+    def _is_current(self, result: KnownResult | LifecycleResult, target: str | None) -> bool:
+        """Whether its own Cluster exists, with the version that it is about, by its copy."""
+        known = self._known_cluster(result)
         return known is not None and target in (None, known.occurrence.target_version)
+
+    def _known_cluster(self, result: KnownResult | LifecycleResult) -> KnownCluster | None:
+        """The copy of its Cluster, if its owner reference shows that it is that one."""
+        if isinstance(result, KnownResult):
+            key = result.cluster_key
+        else:
+            key = ObjectKey(result.namespace or "", result.spec.cluster.name)
+        known = self._store.cluster(key) if self._store.clusters is not None else None
+        is_own = known is not None and known.occurrence.uid == result.cluster_uid
+        return known if is_own else None
 
     async def reconcile(self, ctx: Context, result: LifecycleResult, /) -> Result:
         """Reconcile one result."""
@@ -152,48 +171,74 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     async def _reconcile(self, ctx: Context, result: LifecycleResult) -> Result:
         spec, policy = result.spec, self._policy(result.spec.policy)
         is_deleted = result.metadata.deletion_timestamp is not None
-        is_current = not is_deleted and self._is_current(spec.cluster.uid, spec.target_version)
-        if is_current and policy is not None and _stays(result, policy):
+        if DELETE_FOR_MOVE_ANNOTATION in result.metadata.annotations:
+            return await _let_go(ctx, result)
+        is_current = not is_deleted and self._is_current(result, spec.target_version)
+        if is_current and policy is not None and stays(result, policy):
+            await self._show_end(ctx, result)
             return Done()
         cluster_json = self._copy(result) if is_current else None
         if cluster_json is None:
             cluster_json = await _read_cluster(ctx, result)
         cluster = Cluster.read(cluster_json) if cluster_json is not None else None
+        pause = None if cluster is None else _pause(result, cluster, policy)
+        if pause is not None:
+            if not is_deleted:
+                await self._show_pause(ctx, result, pause)
+            return Done()
         if is_deleted:
             return await self._delete(ctx, result, policy, cluster)
+        return await self._reconcile_normal(ctx, result, policy, cluster_json)
+
+    async def _reconcile_normal(
+        self,
+        ctx: Context,
+        result: LifecycleResult,
+        policy: KnownPolicy | None,
+        cluster_json: Unstructured | None,
+    ) -> Result:
+        """Take the next step of a result that is neither paused nor deleted."""
+        cluster = Cluster.read(cluster_json) if cluster_json is not None else None
+        if cluster is None and result.cluster_uid is None:
+            # It was restored, and its Cluster may be restored later.
+            return Done()
         if cluster is None or cluster_json is None or self._is_outdated(result, cluster):
             await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
             return Done()
+        if result.cluster_uid is None:
+            await _adopt(ctx, result, cluster)
         if policy is None:
-            return await self._without_policy(ctx, result)
+            return await self._without_policy(ctx, result, cluster)
         return await self._advance(self._run(ctx, result, policy, cluster, cluster_json), ctx)
 
     async def _advance(self, run: Run, ctx: Context) -> Result:
         """Take the next step of the action, and save how far it is."""
         result, policy = run.result, run.policy
+        if stays(result, policy):
+            await self._show_end(ctx, result)
+            return Done()
+        if result.record is not None and result.record.phase is not None:
+            await _write_record(ctx, result, next_attempt(result.record, policy))
         if not isinstance(RUNNERS.get(result.spec.action), Lasting):
-            await ctx.add_finalizer(result, FINALIZER)
+            await ctx.add_finalizer(result, RESULT_FINALIZER)
         async with self._turn(policy) as is_free:
             if not is_free:
                 return After(_CROWDED_SECONDS)
-            message = _done_before(result)
-            outcome = await self._outcome(run) if message is None else done(message)
-        if outcome is not None:
-            await self._save(ctx, result, policy, run.cluster, outcome)
-            if outcome.phase in ("Waiting", "Running"):
-                rarely = outcome.only_by_cluster
-                return After(_RARELY if rarely else float(outcome.retry_seconds))
+            outcome = await self._outcome(run)
+        await self._save(ctx, result, policy, run.cluster, outcome)
+        if outcome.phase in ("Waiting", "Running"):
+            rarely = outcome.only_by_cluster
+            return After(_RARELY if rarely else float(outcome.retry_seconds))
         return Done()
 
     def _policy(self, reference: PolicyReference) -> KnownPolicy | None:
-        policy = self._store.policy(reference.kind, reference.namespace, reference.name)
-        return policy if policy is not None and policy.uid == reference.uid else None
+        return self._store.policy(reference.kind, reference.namespace, reference.name)
 
     def _copy(self, result: LifecycleResult) -> Unstructured | None:
         """The copy of its Cluster, if that is all that the action looks at: it has no status."""
-        known = (self._store.clusters or {}).get(result.spec.cluster.uid)
-        is_enough = result.spec.action in _LOOKS_AT_COPIES or _done_before(result) is not None
-        return orjson.loads(known.document) if known is not None and is_enough else None
+        known = self._known_cluster(result)
+        is_enough = result.spec.action in _LOOKS_AT_COPIES or is_over(result)
+        return known.manifest if known is not None and is_enough else None
 
     @asynccontextmanager
     async def _turn(self, policy: KnownPolicy) -> AsyncGenerator[bool]:
@@ -209,15 +254,34 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             finally:
                 self._slow_steps[policy.uid] -= 1
 
-    async def _without_policy(self, ctx: Context, result: LifecycleResult) -> Result:
-        """The store may be late, or not know any policy: ask the API server."""
+    async def _without_policy(
+        self, ctx: Context, result: LifecycleResult, cluster: Cluster
+    ) -> Result:
+        """The policy is being deleted, or the store is late: ask the API server."""
         reference = result.spec.policy
         kind = RESOURCES[reference.kind]
         found = await ctx.client.find(kind, reference.name, reference.namespace)
-        metadata: dict[str, Any] = found["metadata"] if found is not None else {}
-        if metadata.get("uid") == reference.uid and "deletionTimestamp" not in metadata:
+        if found is None:
+            # A restore may bring it. Nothing waits for the result without it.
+            return Done()
+        metadata: dict[str, Any] = found["metadata"]
+        if "deletionTimestamp" not in metadata:
             return After(1.0)
-        await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
+        if DELETE_FOR_MOVE_ANNOTATION in (metadata.get("annotations") or {}):
+            return Done()
+        if not is_record(result):
+            await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
+            return Done()
+        return await self._release(ctx, result, cluster)
+
+    async def _release(self, ctx: Context, result: LifecycleResult, cluster: Cluster) -> Result:
+        """Delete what the action of a deleted policy created, and keep the record."""
+        if (record := abandoned(result, self._clock())) is not None:
+            await _write_record(ctx, result, record)
+        if not await self._clean_up(ctx, result, cluster):
+            return After(_CLEANUP_RETRY)
+        await ctx.remove_finalizer(result, RESULT_FINALIZER)
+        await self._show_end(ctx, result)
         return Done()
 
     def _run(
@@ -259,34 +323,32 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             raise RuntimeError("the reconciler works only in its lifespan")
         return self._workloads
 
-    async def _outcome(self, run: Run) -> Outcome | None:
-        """How far the action is now; nothing if there is nothing to do any more."""
-        policy, status = run.policy, run.result.status
+    async def _outcome(self, run: Run) -> Outcome:
+        """How far the action is now."""
+        policy, record = run.policy, run.result.record
         runner = RUNNERS.get(policy.spec.action.name)
-        if _stays(run.result, policy):
-            return None
         if policy.spec.suspend:
             return waiting("the policy is suspended", SLOW_SECONDS)
         if policy.problem is not None or runner is None:
             return waiting(f"the policy cannot be used: {policy.problem}", SLOW_SECONDS)
-        if (earlier := self._earlier(run.result)) is not None:
+        if (earlier := self._earlier(run.result, run.cluster.uid)) is not None:
             return waiting(f"waits for policy {earlier}")
-        started = status.started if status is not None and _is_about(run.result, policy) else None
+        started = record.started if record is not None else None
         if started is not None and run.now - started > policy.spec.timeout:
             return failed(f"not done within {format_duration(policy.spec.timeout)}")
         return await _reconciled(runner, run)
 
-    def _earlier(self, result: LifecycleResult) -> str | None:
+    def _earlier(self, result: LifecycleResult, cluster_uid: str) -> str | None:
         """A policy of a smaller order that is not done yet."""
         own = self._store.result(ObjectKey(result.namespace or "", result.name))
         if own is None:
             return None
-        names = {policy.uid: policy for policy in self._store.policies(result.spec.hook)}
-        for other in self._store.results_of_cluster(own.cluster_uid):
+        policies = {policy.key: policy for policy in self._store.policies(result.spec.hook)}
+        for other in self._store.results_of_cluster(own.cluster_key):
             if other.occurrence != own.occurrence or other.order >= own.order:
                 continue
-            policy = names.get(other.policy_uid)
-            if policy is None or policy.spec.suspend:
+            policy = policies.get(other.policy)
+            if policy is None or policy.spec.suspend or not other.is_about(cluster_uid):
                 continue
             phase = other.view.phase if other.view else "Waiting"
             if phase == "Done" or (phase == "Failed" and not policy.blocks):
@@ -303,23 +365,17 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         outcome: Outcome,
     ) -> None:
         before, now = result.status, self._clock()
+        record = record_after(result.record, policy, outcome, now)
+        if record is not None and record != result.record:
+            # First: a status without its record does not survive a move.
+            await _write_record(ctx, result, record)
         changed = before is None or before.phase != outcome.phase
-        is_current = before is not None and before.observed_generation == policy.generation
-        started = before.started if before is not None and is_current else None
-        if started is None and outcome.phase != "Waiting":
-            started = now
-        created = outcome.created
-        if created is None:
-            created = before.created if before is not None else []
         message = outcome.message[:_LONGEST]
         status = ResultStatus(
             phase=outcome.phase,
             message=message,
             since=now if before is None or changed else before.since,
             retry_seconds=outcome.retry_seconds,
-            created=list(created),
-            observed_generation=policy.generation,
-            **({"started": started} if started is not None else {}),
         )
         await ctx.patch_status(result, status)
         if before is None and outcome.phase == "Done":
@@ -331,6 +387,27 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             reason = f"LifecyclePolicy{outcome.phase}"
             ctx.event(cluster, "Warning" if warn else "Normal", reason, text)
 
+    async def _show_end(self, ctx: Context, result: LifecycleResult) -> None:
+        """Write the status of a result that is over: a move and a restore do not bring it."""
+        record, status = result.record, result.status
+        if record is None or record.phase is None:
+            return
+        if status is not None and (status.phase, status.message) == (record.phase, record.message):
+            return
+        ended = ResultStatus(
+            phase=record.phase, message=record.message, since=record.finished or self._clock()
+        )
+        await ctx.patch_status(result, ended)
+
+    async def _show_pause(self, ctx: Context, result: LifecycleResult, pause: str) -> None:
+        if is_over(result):
+            await self._show_end(ctx, result)
+            return
+        before = result.status
+        is_new = before is None or before.phase != "Paused"
+        since = self._clock() if before is None or is_new else before.since
+        await ctx.patch_status(result, ResultStatus(phase="Paused", message=pause, since=since))
+
     async def _delete(
         self,
         ctx: Context,
@@ -341,26 +418,39 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         """Clean up if the policy goes; not if only this occurrence is over."""
         runner = RUNNERS.get(result.spec.action)
         if (
-            FINALIZER in result.metadata.finalizers
-            and runner is not None
+            runner is not None
             and cluster is not None
-            and cluster.metadata.deletion_timestamp is None
             and (policy is None or not runner.keeps_up)
+            and not await self._clean_up(ctx, result, cluster)
         ):
-            try:
-                async with asyncio.timeout(_STEP_SECONDS):
-                    await runner.cleanup(
-                        Cleanup(ctx.client, self._connected_workloads(), result, cluster)
-                    )
-            except (ClientError, ConfigError, TimeoutError) as error:
-                since = result.metadata.deletion_timestamp or self._clock()
-                if datetime.now(UTC) - since < _CLEANUP_LIMIT:
-                    ctx.log.info("Cleaning up is tried again: %s", redact(str(error)))
-                    return After(_CLEANUP_RETRY)
-                text = f"what policy {result.spec.policy.name} created was left: {error}"
-                ctx.event(cluster, "Warning", "LifecyclePolicyLeftObjects", text)
-        await ctx.remove_finalizer(result, FINALIZER)
+            return After(_CLEANUP_RETRY)
+        await ctx.remove_finalizer(result, RESULT_FINALIZER)
         return Done()
+
+    async def _clean_up(self, ctx: Context, result: LifecycleResult, cluster: Cluster) -> bool:
+        """Delete what the action created; whether that is over."""
+        runner = RUNNERS.get(result.spec.action)
+        if (
+            runner is None
+            or RESULT_FINALIZER not in result.metadata.finalizers
+            or cluster.metadata.deletion_timestamp is not None
+        ):
+            return True
+        try:
+            async with asyncio.timeout(_STEP_SECONDS):
+                await runner.cleanup(
+                    Cleanup(ctx.client, self._connected_workloads(), result, cluster)
+                )
+        except (ClientError, ConfigError, TimeoutError) as error:
+            record = result.record
+            ended = record.finished if record is not None else None
+            since = result.metadata.deletion_timestamp or ended or self._clock()
+            if datetime.now(UTC) - since < _CLEANUP_LIMIT:
+                ctx.log.info("Cleaning up is tried again: %s", redact(str(error)))
+                return False
+            text = f"what policy {result.spec.policy.name} created was left: {error}"
+            ctx.event(cluster, "Warning", "LifecyclePolicyLeftObjects", text)
+        return True
 
     def _is_outdated(self, result: LifecycleResult, cluster: Cluster) -> bool:
         """Whether the upgrade that it is about was taken back, or another one has followed.
@@ -371,55 +461,78 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         if target is None or topology is None or topology.version == target:
             return False
         runner = RUNNERS.get(result.spec.action)
-        if runner is None or not runner.keeps_up or not (result.status and result.status.created):
+        if runner is None or not runner.keeps_up or not result.created:
             return True
+        policy = _key_of(result.spec.policy)
         return any(
-            other.policy_uid == result.spec.policy.uid
+            other.policy == policy
             and other.key.name != result.name
+            and other.is_about(cluster.uid)
             and other.view is not None
             and other.view.phase == "Done"
             and other.target == topology.version
-            for other in self._store.results_of_cluster(result.spec.cluster.uid)
+            for other in self._store.results_of_cluster(
+                ObjectKey(result.namespace or "", result.spec.cluster.name)
+            )
         )
 
 
 async def _read_cluster(ctx: Context, result: LifecycleResult) -> Unstructured | None:
     """Its Cluster, and no other one of the same name."""
-    reference = result.spec.cluster
-    found = await ctx.client.find(Cluster.resource, reference.name, result.namespace)
-    if found is None or found["metadata"]["uid"] != reference.uid:
+    found = await ctx.client.find(Cluster.resource, result.spec.cluster.name, result.namespace)
+    if found is None or not result.is_about(found["metadata"]["uid"]):
         return None
     found["metadata"].pop("managedFields", None)
     return found
 
 
-def _done_before(result: LifecycleResult) -> str | None:
-    """What the hook that created it has answered, if that is not in its status yet."""
-    if result.status is not None:
-        return None
-    return result.metadata.annotations.get(DONE_ANNOTATION)
+async def _let_go(ctx: Context, result: LifecycleResult) -> Result:
+    """Leave a moved result alone: it exists elsewhere, and so does what its action created.
+
+    A finalizer that is added while clusterctl deletes it is not clusterctl's to remove.
+    """
+    if result.metadata.deletion_timestamp is not None:
+        await ctx.remove_finalizer(result, RESULT_FINALIZER)
+    return Done()
 
 
-def _is_over(result: KnownResult) -> bool:
+async def _adopt(ctx: Context, result: LifecycleResult, cluster: Cluster) -> None:
+    """Give a result that was restored the owner that a restore drops."""
+    owner = owner_reference(cluster.name, cluster.uid)
+    metadata = {"uid": result.uid, "ownerReferences": [owner.dump()]}
+    fresh = await ctx.client.patch(
+        LifecycleResult, result.name, result.namespace, {"metadata": metadata}
+    )
+    result.metadata = fresh.metadata
+
+
+async def _write_record(ctx: Context, result: LifecycleResult, record: ResultRecord) -> None:
+    dumped = record.dump()
+    # What the record lacks is removed, whoever wrote it: after a move, that was clusterctl.
+    fields = {name: dumped.get(wire_name(name)) for name in ResultRecord.model_fields}
+    patch = {
+        "metadata": {"uid": result.uid},
+        "record": {wire_name(name): value for name, value in fields.items()},
+    }
+    fresh = await ctx.client.patch(LifecycleResult, result.name, result.namespace, patch)
+    result.metadata, result.record = fresh.metadata, fresh.record
+
+
+def _pause(result: LifecycleResult, cluster: Cluster, policy: KnownPolicy | None) -> str | None:
+    """Why nothing may happen now; `None` if it may."""
+    pauses = [paused(result, cluster), paused(cluster, None)]
+    reasons = [pause.message for pause in pauses if pause.status == "True"]
+    if policy is not None and policy.is_paused:
+        reasons.append(f"policy {policy.name} has the {PAUSED_ANNOTATION} annotation")
+    return ", ".join(reasons) or None
+
+
+def _key_of(reference: PolicyReference) -> PolicyKey:
+    return PolicyKey(reference.kind, reference.namespace, reference.name)
+
+
+def _has_ended(result: KnownResult) -> bool:
     return result.view is not None and result.view.phase in ("Done", "Failed")
-
-
-def _is_about(result: LifecycleResult, policy: KnownPolicy) -> bool:
-    """Whether its status is about the policy as it is."""
-    status = result.status
-    return status is not None and status.observed_generation == policy.generation
-
-
-def _stays(result: LifecycleResult, policy: KnownPolicy) -> bool:
-    """Whether the result stays as it is."""
-    status = result.status
-    if status is None or status.phase in {"Waiting", "Running"}:
-        return False
-    if _is_about(result, policy):
-        return True
-    runner = RUNNERS.get(policy.spec.action.name)
-    keeps_up = runner is not None and runner.keeps_up
-    return status.phase == "Done" and (not keeps_up or policy.spec.suspend)
 
 
 async def _reconciled(runner: ActionRunner, run: Run) -> Outcome:

@@ -1,10 +1,14 @@
 """Which policies are for a Cluster, a hook and a version."""
 
+import hashlib
+import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from capelin.contract import PAUSED_ANNOTATION
 
 from capelin_lifecycle.api import (
     ClusterPolicySpec,
@@ -14,7 +18,7 @@ from capelin_lifecycle.api import (
     Selector,
     Versions,
 )
-from capelin_lifecycle.occurrence import Occurrence
+from capelin_lifecycle.occurrence import Occurrence, PolicyKey
 
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?v?(\d+)\.(\d+)(?:\.(\d+))?")
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -39,6 +43,10 @@ class KnownPolicy:
     spec: PolicySpec
     problem: str | None = None
     """Why it cannot be used."""
+    digest: str = ""
+    """Hash of its spec: a generation starts again when a policy is moved or restored."""
+    is_paused: bool = False
+    """Whether its annotation pauses it."""
 
     @classmethod
     def of(cls, policy: Policy, problem: str | None = None) -> "KnownPolicy":
@@ -52,7 +60,25 @@ class KnownPolicy:
             policy.metadata.generation,
             policy.spec,
             problem,
+            digest_of(policy.spec),
+            PAUSED_ANNOTATION in policy.metadata.annotations,
         )
+
+    @staticmethod
+    def version_of(policy: Policy) -> tuple[str, int, bool]:
+        """What changes when the policy has to be read again."""
+        is_paused = PAUSED_ANNOTATION in policy.metadata.annotations
+        return policy.uid, policy.metadata.generation, is_paused
+
+    @property
+    def version(self) -> tuple[str, int, bool]:
+        """What changes when the policy has to be read again."""
+        return self.uid, self.generation, self.is_paused
+
+    @property
+    def key(self) -> PolicyKey:
+        """What identifies it by name."""
+        return PolicyKey(self.kind, self.namespace, self.name)
 
     @property
     def blocks(self) -> bool:
@@ -63,6 +89,12 @@ class KnownPolicy:
     def sort_key(self) -> tuple[int, str, str]:
         """Its place among the policies of an occurrence."""
         return self.spec.order, self.namespace or "", self.name
+
+
+def digest_of(spec: PolicySpec) -> str:
+    """Hash of a policy's spec."""
+    text = json.dumps(spec.dump(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def selected(

@@ -16,7 +16,7 @@ from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, Event, Expired
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.actions import DONE_ANNOTATION, SLOW_SECONDS
+from capelin_lifecycle.actions import SLOW_SECONDS
 from capelin_lifecycle.api import (
     ClusterLifecyclePolicy,
     HookName,
@@ -26,15 +26,16 @@ from capelin_lifecycle.api import (
 )
 from capelin_lifecycle.clusters import KnownCluster, WholeCluster
 from capelin_lifecycle.decide import ResultView
+from capelin_lifecycle.occurrence import Occurrence, PolicyKey
 from capelin_lifecycle.selection import KnownPolicy
 
 log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
-PolicyKey = tuple[PolicyKind, str | None, str]
+KeyT = TypeVar("KeyT")
 Subject = Literal["policy", "result", "cluster"]
-Listener = Callable[[Subject, ObjectKey, str], None]
-"""Called with what changed, its name and its uid."""
+Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
+"""Called with what changed, its name, and the policy that it is or that it is of."""
 
 _RETRY_SECONDS: Final = 2.0
 _REMEMBERED: Final = 10_000
@@ -52,9 +53,11 @@ class KnownResult:
     """A result as the extension works with it."""
 
     key: ObjectKey
-    policy_uid: str
-    cluster_uid: str
+    id: str
+    policy: PolicyKey
     cluster: str
+    cluster_uid: str | None
+    """Uid of the Cluster that owns it; nothing after a restore."""
     hook: HookName
     step: tuple[str, str]
     order: int
@@ -63,9 +66,18 @@ class KnownResult:
     since: datetime | None
 
     @property
-    def occurrence(self) -> tuple[str, HookName, tuple[str, str]]:
+    def cluster_key(self) -> ObjectKey:
+        """Namespace and name of the Cluster."""
+        return ObjectKey(self.key.namespace, self.cluster)
+
+    @property
+    def occurrence(self) -> tuple[ObjectKey, HookName, tuple[str, str]]:
         """What results of several policies for one occurrence of a hook have in common."""
-        return self.cluster_uid, self.hook, self.step
+        return self.cluster_key, self.hook, self.step
+
+    def is_about(self, cluster_uid: str) -> bool:
+        """Whether it is about this Cluster of its name, and not about an earlier one."""
+        return self.cluster_uid in (None, cluster_uid)
 
 
 @dataclass(slots=True)
@@ -81,11 +93,15 @@ class Store:
     )
     _results: dict[ObjectKey, KnownResult] = field(default_factory=dict[ObjectKey, KnownResult])
     _clusters: dict[str, KnownCluster] = field(default_factory=dict[str, KnownCluster])
-    _of_policy: defaultdict[str, set[ObjectKey]] = field(
-        default_factory=lambda: defaultdict[str, set[ObjectKey]](set)
+    _uids: dict[ObjectKey, str] = field(default_factory=dict[ObjectKey, str])
+    """Uids of the Clusters, by their names."""
+    _versions: dict[str, int] = field(default_factory=dict[str, int])
+    """Resource versions of the Clusters, by their uids: they change more often than the copies."""
+    _of_policy: defaultdict[PolicyKey, set[ObjectKey]] = field(
+        default_factory=lambda: defaultdict[PolicyKey, set[ObjectKey]](set)
     )
-    _of_cluster: defaultdict[str, set[ObjectKey]] = field(
-        default_factory=lambda: defaultdict[str, set[ObjectKey]](set)
+    _of_cluster: defaultdict[ObjectKey, set[ObjectKey]] = field(
+        default_factory=lambda: defaultdict[ObjectKey, set[ObjectKey]](set)
     )
     _synced: set[str] = field(default_factory=set[str])
     _listeners: list[Listener] = field(default_factory=list[Listener])
@@ -103,6 +119,18 @@ class Store:
     def clusters(self) -> Mapping[str, KnownCluster] | None:
         """All Clusters by their uids; nothing until they were read."""
         return self._clusters if "Cluster" in self._synced else None
+
+    def cluster(self, key: ObjectKey) -> KnownCluster | None:
+        """A Cluster by name."""
+        uid = self._uids.get(key)
+        return None if uid is None else self._clusters.get(uid)
+
+    def cluster_as_of(self, occurrence: Occurrence, version: str) -> KnownCluster | None:
+        """The Cluster of an occurrence, if the copy is at least as new as this resource version."""
+        known = self.cluster(ObjectKey(occurrence.namespace, occurrence.cluster))
+        if known is None or known.occurrence.uid != occurrence.uid or not version.isdecimal():
+            return None
+        return known if int(version) <= self._versions.get(occurrence.uid, -1) else None
 
     def is_gone(self, uid: str) -> bool:
         """Whether a Cluster was there, and is no more. One that nobody remembers may still come."""
@@ -124,19 +152,23 @@ class Store:
 
     def policy(self, kind: PolicyKind, namespace: str | None, name: str) -> KnownPolicy | None:
         """A policy by name."""
-        return self._policies.get((kind, namespace, name))
+        return self._policies.get(PolicyKey(kind, namespace, name))
+
+    def may_concern(self, hook: str, namespace: str) -> bool:
+        """Whether a policy of this hook is for Clusters of a namespace."""
+        return any(policy.namespace in (None, namespace) for policy in self.policies(hook))
 
     def result(self, key: ObjectKey) -> KnownResult | None:
         """A result by name."""
         return self._results.get(key)
 
-    def results_of_policy(self, uid: str) -> list[KnownResult]:
+    def results_of_policy(self, policy: PolicyKey) -> list[KnownResult]:
         """The results of a policy."""
-        return [self._results[key] for key in self._of_policy.get(uid, ())]
+        return [self._results[key] for key in self._of_policy.get(policy, ())]
 
-    def results_of_cluster(self, uid: str) -> list[KnownResult]:
-        """The results of a Cluster."""
-        return [self._results[key] for key in self._of_cluster.get(uid, ())]
+    def results_of_cluster(self, cluster: ObjectKey) -> list[KnownResult]:
+        """The results of the Clusters of a name: of the one that exists, and of earlier ones."""
+        return [self._results[key] for key in self._of_cluster.get(cluster, ())]
 
     # Following
 
@@ -197,35 +229,32 @@ class Store:
         kind: PolicyKind = (
             "LifecyclePolicy" if isinstance(policy, LifecyclePolicy) else "ClusterLifecyclePolicy"
         )
-        key: PolicyKey = (kind, policy.namespace, policy.name)
+        key = PolicyKey(kind, policy.namespace, policy.name)
         before = self._policies.get(key)
         if gone or policy.metadata.deletion_timestamp is not None:
             self._policies.pop(key, None)
-        elif before is None or (before.uid, before.generation) != (
-            policy.uid,
-            policy.metadata.generation,
-        ):
+        elif before is None or before.version != KnownPolicy.version_of(policy):
             self._policies[key] = KnownPolicy.of(policy, self.check(policy))
         if before != self._policies.get(key):
             by_hook: defaultdict[str, list[KnownPolicy]] = defaultdict(list)
             for known in self._policies.values():
                 by_hook[known.spec.hook].append(known)
             self._by_hook = {hook: tuple(known) for hook, known in by_hook.items()}
-            self._tell("policy", _key(policy), policy.uid)
+            self._tell("policy", _key(policy), key)
 
     def _result_changed(self, result: LifecycleResult, /, *, gone: bool) -> None:
         key = _key(result)
         before = self._results.pop(key, None)
         if before is not None:
-            _discard(self._of_policy, before.policy_uid, key)
-            _discard(self._of_cluster, before.cluster_uid, key)
+            _discard(self._of_policy, before.policy, key)
+            _discard(self._of_cluster, before.cluster_key, key)
         known = before
         if not gone and result.metadata.deletion_timestamp is None:
             known = self._results[key] = _known(key, result)
-            self._of_policy[known.policy_uid].add(key)
-            self._of_cluster[known.cluster_uid].add(key)
+            self._of_policy[known.policy].add(key)
+            self._of_cluster[known.cluster_key].add(key)
         if known is not None:
-            self._tell("result", key, known.policy_uid)
+            self._tell("result", key, known.policy)
 
     def _namespace_changed(self, namespace: Namespace, /, *, gone: bool) -> None:
         if gone:
@@ -234,8 +263,12 @@ class Store:
             self.namespaces[namespace.name] = namespace.metadata.labels
 
     def _cluster_changed(self, cluster: WholeCluster, /, *, gone: bool) -> None:
+        key = _key(cluster)
         if gone:
             self._clusters.pop(cluster.uid, None)
+            self._versions.pop(cluster.uid, None)
+            if self._uids.get(key) == cluster.uid:
+                del self._uids[key]
             self._gone[cluster.uid] = None
             if len(self._gone) > _REMEMBERED:
                 self._gone.popitem(last=False)
@@ -243,12 +276,15 @@ class Store:
             known = KnownCluster.of(cluster.dump())
             if (before := self._clusters.get(cluster.uid)) is None or before != known:
                 self._clusters[cluster.uid] = known
-        if cluster.uid in self._of_cluster:
-            self._tell("cluster", _key(cluster), cluster.uid)
+            self._uids[key] = cluster.uid
+            version = cluster.metadata.resource_version
+            self._versions[cluster.uid] = int(version) if version.isdecimal() else -1
+        if key in self._of_cluster:
+            self._tell("cluster", key, None)
 
-    def _tell(self, subject: Subject, key: ObjectKey, uid: str) -> None:
+    def _tell(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
         for listener in self._listeners:
-            listener(subject, key, uid)
+            listener(subject, key, policy)
 
 
 def _key(obj: BaseObject) -> ObjectKey:
@@ -260,29 +296,31 @@ def _gone(kind: type[ObjectT], key: ObjectKey, uid: str) -> ObjectT:
     return kind.model_construct(metadata=metadata)
 
 
-def _discard(index: defaultdict[str, set[ObjectKey]], uid: str, key: ObjectKey) -> None:
-    keys = index[uid]
+def _discard(index: defaultdict[KeyT, set[ObjectKey]], of: KeyT, key: ObjectKey) -> None:
+    keys = index[of]
     keys.discard(key)
     if not keys:
-        del index[uid]
+        del index[of]
 
 
 def _known(key: ObjectKey, result: LifecycleResult) -> KnownResult:
-    spec, status = result.spec, result.status
+    spec, status, record = result.spec, result.status, result.record
+    policy = spec.policy
     view = None
-    if status is not None:
+    if record is not None and record.phase is not None:
+        view = ResultView(record.phase, record.message, SLOW_SECONDS)
+    elif status is not None:
         view = ResultView(status.phase, status.message, status.retry_seconds)
-    elif (message := result.metadata.annotations.get(DONE_ANNOTATION)) is not None:
-        view = ResultView("Done", message, SLOW_SECONDS)
     return KnownResult(
         key=key,
-        policy_uid=spec.policy.uid,
-        cluster_uid=spec.cluster.uid,
+        id=result.id,
+        policy=PolicyKey(policy.kind, policy.namespace, policy.name),
         cluster=spec.cluster.name,
+        cluster_uid=result.cluster_uid,
         hook=spec.hook,
         step=(spec.from_version or "", spec.to_version or ""),
         order=spec.order,
         target=spec.target_version,
         view=view,
-        since=status.since if status else result.metadata.creation_timestamp,
+        since=status.since if status else spec.called,
     )

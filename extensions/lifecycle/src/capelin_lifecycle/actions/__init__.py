@@ -3,8 +3,6 @@
 from typing import Final
 
 from capelin_lifecycle.actions.action import (
-    CLUSTER_LABEL,
-    DONE_ANNOTATION,
     MANAGER,
     POLICY_LABEL,
     SLOW_SECONDS,
@@ -42,8 +40,6 @@ ACTIONS_AT_ONCE: Final = frozenset({"approval", "quota", "validate"})
 __all__ = [
     "ACTIONS_AT_ONCE",
     "ANNOTATION_PREFIX",
-    "CLUSTER_LABEL",
-    "DONE_ANNOTATION",
     "MANAGER",
     "POLICY_LABEL",
     "RUNNERS",

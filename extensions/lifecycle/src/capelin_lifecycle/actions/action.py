@@ -16,12 +16,8 @@ from capelin_lifecycle.selection import KnownPolicy
 MANAGER: Final = "capelin-lifecycle"
 """Field manager of all that the extension writes."""
 
-POLICY_LABEL: Final = "runtime.capelin.cluster.x-k8s.io/policy-uid"
-"""On what an action created: the uid of the policy."""
-CLUSTER_LABEL: Final = "runtime.capelin.cluster.x-k8s.io/cluster-uid"
-"""On results: the uid of the Cluster."""
-DONE_ANNOTATION: Final = "runtime.capelin.cluster.x-k8s.io/done"
-"""On results whose action a hook has already found to be done: the message."""
+POLICY_LABEL: Final = "runtime.capelin.cluster.x-k8s.io/policy"
+"""On results and on what an action created: a hash of the policy's kind, namespace and name."""
 
 QUICK_SECONDS: Final = 5
 """When to ask again about what a person or another Cluster may change any moment."""
@@ -60,12 +56,12 @@ class Run:
     @property
     def created(self) -> Sequence[CreatedObject]:
         """What earlier runs of the action have created."""
-        return self.result.status.created if self.result.status else []
+        return self.result.created
 
     @property
     def labels(self) -> dict[str, str]:
         """For all that the action creates."""
-        return {POLICY_LABEL: self.policy.uid, "app.kubernetes.io/managed-by": MANAGER}
+        return {POLICY_LABEL: self.policy.key.label, "app.kubernetes.io/managed-by": MANAGER}
 
 
 @dataclass(frozen=True, slots=True)

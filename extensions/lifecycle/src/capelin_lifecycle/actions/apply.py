@@ -5,10 +5,10 @@ from typing import Any, Final, cast
 
 from capelin.api import Unstructured
 from capelin.client import ApiError, Client, NotServed
+from capelin.contract import CLUSTER_NAME_LABEL, label_value
 from capelin.controller import redact
 
 from capelin_lifecycle.actions.action import (
-    CLUSTER_LABEL,
     POLICY_LABEL,
     SLOW_SECONDS,
     Cleanup,
@@ -47,10 +47,9 @@ class ApplyRunner:
 
     async def cleanup(self, run: Cleanup) -> None:
         """Delete all that was applied."""
-        created = run.result.status.created if run.result.status else []
-        if created:
+        if run.result.created:
             async with workload_client(run) as client:
-                await delete_all(client, created)
+                await delete_all(client, run.result.created)
 
 
 async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) -> Outcome:
@@ -81,11 +80,11 @@ async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) ->
 
 async def _created_before(run: Run) -> list[CreatedObject]:
     """What this and earlier results of the policy have created in the cluster."""
-    labels = {POLICY_LABEL: run.policy.uid, CLUSTER_LABEL: run.cluster.uid}
+    labels = {POLICY_LABEL: run.policy.key.label, CLUSTER_NAME_LABEL: label_value(run.cluster.name)}
     results = await run.client.list(LifecycleResult, run.cluster.namespace, labels=labels)
     found: list[CreatedObject] = []
     for result in sorted(results.items, key=lambda result: result.name):
-        for entry in result.status.created if result.status else []:
+        for entry in result.created if result.is_about(run.cluster.uid) else []:
             if entry not in found:
                 found.append(entry)
     return found

@@ -48,7 +48,7 @@ async def _velero(run: Run, client: Client, velero: Velero) -> Outcome:
         "apiVersion": BACKUPS.api_version,
         "kind": BACKUPS.kind,
         "metadata": {
-            "name": unique_name(run.cluster.name, run.result.uid),
+            "name": unique_name(run.cluster.name, *run.result.attempt_id),
             "namespace": velero.namespace,
             "labels": run.labels,
         },
@@ -113,7 +113,7 @@ def snapshot_manifest(run: Run, wanted: VolumeSnapshots, claim: Unstructured) ->
         "apiVersion": SNAPSHOTS.api_version,
         "kind": SNAPSHOTS.kind,
         "metadata": {
-            "name": unique_name(metadata["name"], run.result.uid, metadata["uid"]),
+            "name": unique_name(metadata["name"], *run.result.attempt_id, metadata["uid"]),
             "namespace": metadata["namespace"],
             "labels": run.labels,
         },

@@ -89,7 +89,7 @@ def request_of(run: Run) -> dict[str, Any]:
     """What the service is asked."""
     spec = run.result.spec
     return {
-        "id": run.result.uid,
+        "id": "-".join(run.result.attempt_id),
         "policy": {"namespace": run.policy.namespace, "name": run.policy.name},
         "hook": spec.hook,
         "fromVersion": spec.from_version,

@@ -47,6 +47,8 @@ class JobRunner:
             metadata = manifest["metadata"]
             live = await client.find(JOBS, metadata["name"], metadata["namespace"])
             if live is None:
+                if created_object(manifest, job.target) in run.created:
+                    return failed(f"Job {metadata['name']} was deleted before its end was observed")
                 try:
                     live = await client.create(manifest, resource=JOBS)
                 except AlreadyExists:
@@ -67,7 +69,7 @@ class JobRunner:
 
     async def cleanup(self, run: Cleanup) -> None:
         """Delete the Job with its pods."""
-        created = run.result.status.created if run.result.status else []
+        created = run.result.created
         for target in ("Workload", "Management"):
             entries = [entry for entry in created if entry.target == target]
             if entries:
@@ -85,7 +87,7 @@ def job_manifest(run: Run, job: Job) -> Unstructured:
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
         "metadata": {
-            "name": unique_name(run.policy.name, run.result.uid),
+            "name": unique_name(run.policy.name, *run.result.attempt_id),
             "namespace": job.namespace if is_workload else run.cluster.namespace,
             "labels": run.labels,
         },

@@ -47,6 +47,7 @@ from capelin_lifecycle.api.results import (
     CreatedObject,
     LifecycleResult,
     PolicyReference,
+    ResultRecord,
     ResultSpec,
     ResultStatus,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "Quota",
     "QuotaLimit",
     "ResultCounts",
+    "ResultRecord",
     "ResultSpec",
     "ResultStatus",
     "ResultSummary",

@@ -37,7 +37,7 @@ HookName = Literal[
     "ValidateTopology",
     "GenerateUpgradePlan",
 ]
-Phase = Literal["Waiting", "Running", "Done", "Failed"]
+Phase = Literal["Waiting", "Running", "Paused", "Done", "Failed"]
 PolicyKind = Literal["LifecyclePolicy", "ClusterLifecyclePolicy"]
 
 Expression = Annotated[str, MinLen(1), MaxLen(4096)]

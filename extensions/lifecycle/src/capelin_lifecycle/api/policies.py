@@ -18,6 +18,7 @@ from capelin.api import (
     rule,
     set_list,
 )
+from capelin.contract import MOVE_LABEL
 
 from capelin_lifecycle.api.actions import (
     Action,
@@ -145,6 +146,8 @@ class ResultCounts(Model):
     """Those that are done."""
     failed: Annotated[Int64, Ge(0)] = 0
     """Those that have failed."""
+    paused: Annotated[Int64, Ge(0)] = 0
+    """Those of paused Clusters, or paused themselves."""
 
 
 class PolicyStatus(Model):
@@ -180,7 +183,12 @@ _COLUMNS = (
 @kind(
     group=GROUP,
     version=VERSION,
-    definition=Definition(columns=_COLUMNS, short_names=("lcp",), categories=("cluster-api",)),
+    definition=Definition(
+        columns=_COLUMNS,
+        short_names=("lcp",),
+        categories=("cluster-api",),
+        labels={MOVE_LABEL: ""},
+    ),
 )
 class LifecyclePolicy(Object[PolicySpec, PolicyStatus]):
     """What happens at a step of the life of the Clusters in a namespace."""
@@ -190,7 +198,12 @@ class LifecyclePolicy(Object[PolicySpec, PolicyStatus]):
     group=GROUP,
     version=VERSION,
     namespaced=False,
-    definition=Definition(columns=_COLUMNS, short_names=("clcp",), categories=("cluster-api",)),
+    definition=Definition(
+        columns=_COLUMNS,
+        short_names=("clcp",),
+        categories=("cluster-api",),
+        labels={MOVE_LABEL: ""},
+    ),
 )
 class ClusterLifecyclePolicy(Object[ClusterPolicySpec, PolicyStatus]):
     """What happens at a step of the life of the Clusters in many namespaces."""

@@ -16,6 +16,7 @@ from capelin.api import (
     immutable,
     kind,
 )
+from capelin.api.capi import Cluster
 
 from capelin_lifecycle.api.names import (
     GROUP,
@@ -28,7 +29,10 @@ from capelin_lifecycle.api.names import (
 
 
 class PolicyReference(Model):
-    """The policy of a result."""
+    """The policy of a result.
+
+    By name: after `clusterctl move`, and after a restore, it has another uid.
+    """
 
     kind: PolicyKind
     """Its kind."""
@@ -36,22 +40,29 @@ class PolicyReference(Model):
     """Its namespace, if it has one."""
     name: DNSSubdomain
     """Its name."""
-    uid: Annotated[str, MinLen(1), MaxLen(64)]
-    """Its uid."""
 
 
 class ClusterReference(Model):
-    """The Cluster of a result, in the same namespace."""
+    """The Cluster of a result, in the same namespace.
+
+    The owner reference has its uid: a Cluster that is created again under the same name has
+    another, and `clusterctl move` writes the new one.
+    """
 
     name: DNSSubdomain
     """Its name."""
-    uid: Annotated[str, MinLen(1), MaxLen(64)]
-    """Its uid: a Cluster that is created anew under the same name has another."""
 
 
 class ResultSpec(Model):
     """What the result is about."""
 
+    id: Annotated[str, MaxLen(64)] = ""
+    """Identifies the occurrence of the hook, in every management cluster.
+
+    Names of Jobs and backups, requests to services, and approvals contain it.
+    """
+    called: Time | None = None
+    """When the hook was called first."""
     policy: PolicyReference
     """The policy."""
     cluster: ClusterReference
@@ -87,23 +98,36 @@ class CreatedObject(Model):
     """Its name."""
 
 
+class ResultRecord(Model):
+    """What has happened. Neither `clusterctl move` nor a restore brings a status."""
+
+    policy: Annotated[str, MaxLen(64)] = ""
+    """Hash of the policy's spec that the record is about."""
+    attempt: Annotated[Int64, Ge(1)] = 1
+    """How often the action has started, this time included."""
+    started: Time | None = None
+    """When the action started to run."""
+    phase: Literal["Done", "Failed"] | None = None
+    """How the action ended, if it has."""
+    finished: Time | None = None
+    """When it ended."""
+    message: Text = ""
+    """How it went."""
+    created: Annotated[list[CreatedObject], MaxLen(512)] = []
+    """Objects that the action created."""
+
+
 class ResultStatus(Model):
     """Observed state of the action."""
 
     phase: Phase
-    """`Waiting` for something, `Running`, `Done` or `Failed`."""
+    """`Waiting` for something, `Running`, `Paused`, `Done` or `Failed`."""
     message: Text = ""
     """What it waits for, or how it went."""
     since: Time
     """When the phase was reached."""
-    started: Time | None = None
-    """When the action started to run."""
     retry_seconds: Annotated[int, Ge(1), Le(600)] = 10
     """After how many seconds Cluster API may ask again."""
-    created: Annotated[list[CreatedObject], MaxLen(512)] = []
-    """Objects that the action created."""
-    observed_generation: Annotated[Int64, Ge(0)] | None = None
-    """Generation of the policy that the status is about."""
 
 
 @kind(
@@ -125,3 +149,34 @@ class ResultStatus(Model):
 )
 class LifecycleResult(Object[ResultSpec, ResultStatus]):
     """What a policy did for one occurrence of a hook. Delete it to start again."""
+
+    record: ResultRecord | None = None
+    """What has happened, and must not happen twice."""
+
+    @property
+    def id(self) -> str:
+        """Identifies the occurrence of the hook."""
+        return self.spec.id or self.uid
+
+    @property
+    def created(self) -> list[CreatedObject]:
+        """Objects that the action created."""
+        return self.record.created if self.record is not None else []
+
+    @property
+    def attempt_id(self) -> tuple[str, ...]:
+        """Identifies one run of the action: a failed one can be started again."""
+        attempt = self.record.attempt if self.record is not None else 1
+        return (self.id,) if attempt == 1 else (self.id, str(attempt))
+
+    @property
+    def cluster_uid(self) -> str | None:
+        """Uid of the Cluster that owns the result; nothing after a restore, which drops owners."""
+        for owner in self.metadata.owner_references:
+            if owner.kind == Cluster.resource.kind:
+                return owner.uid
+        return None
+
+    def is_about(self, cluster_uid: str) -> bool:
+        """Whether it is about this Cluster of its name, and not about an earlier one."""
+        return self.cluster_uid in (None, cluster_uid)
