@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from capelin_lifecycle.decide import Answer, ResultView, decide
-from capelin_lifecycle.occurrence import result_name
+from capelin_lifecycle.occurrence import PolicyKey, result_name
 
 from .factories import known, occurrence
 
@@ -43,17 +43,21 @@ def test_messages_are_bounded() -> None:
 
 def test_an_occurrence_has_one_result_for_a_policy() -> None:
     upgrade = occurrence()
-    name = result_name("policy", upgrade)
+    policy = PolicyKey("LifecyclePolicy", "team", "policy")
+    name = result_name(policy, upgrade)
     assert name.startswith("demo-before-cluster-upgrade-")
-    assert name == result_name("policy", replace(upgrade, labels={"other": "label"}))
+    assert name == result_name(policy, replace(upgrade, labels={"other": "label"}))
+    # A moved Cluster has another uid.
+    assert name == result_name(policy, replace(upgrade, uid="moved"))
     others = [
-        result_name("other", upgrade),
-        result_name("policy", replace(upgrade, uid="made anew")),
-        result_name("policy", replace(upgrade, to_version="v1.35.0")),
-        result_name("policy", replace(upgrade, hook="BeforeWorkersUpgrade")),
+        result_name(replace(policy, name="other"), upgrade),
+        result_name(replace(policy, kind="ClusterLifecyclePolicy", namespace=None), upgrade),
+        result_name(policy, replace(upgrade, to_version="v1.35.0")),
+        result_name(policy, replace(upgrade, hook="BeforeWorkersUpgrade")),
     ]
     assert len({name, *others}) == 5
 
 
 def test_the_name_of_a_result_fits() -> None:
-    assert len(result_name("policy", occurrence(cluster="x" * 253))) <= 253
+    policy = PolicyKey("LifecyclePolicy", "team", "policy")
+    assert len(result_name(policy, occurrence(cluster="x" * 253))) <= 253

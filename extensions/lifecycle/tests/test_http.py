@@ -96,7 +96,7 @@ async def test_a_service_decides_from_the_whole_cluster(service: Service) -> Non
         "v1.34.4",
     )
     assert first["cluster"]["metadata"]["name"] == "demo"
-    assert first["id"] == run.result.uid
+    assert first["id"] == run.result.spec.id
     assert "Authorization" not in service.headers[0]
 
 

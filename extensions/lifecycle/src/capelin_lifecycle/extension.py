@@ -118,7 +118,18 @@ class TopologyHandlers:
 
     def variables(self, call: Call[hooks.DiscoverVariables, Settings]) -> DiscoverVariablesResponse:
         """Describe the variables of patches; checks of topologies have none."""
-        return discovered_variables(self._version(call.settings))
+        settings = call.settings
+        self._check_known()
+        try:
+            return discovered_variables(self._version(settings))
+        except Failure:
+            if "/" not in settings.policy:
+                raise
+            # The request does not name its ClusterClass: do not reveal what the namespace has.
+            raise Failure(
+                f"policy {settings.policy!r} has no version {settings.version!r} of patches that"
+                " can be used, or it does not exist; its condition Valid shows problems"
+            ) from None
 
     async def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
         """Check a topology."""
