@@ -1,7 +1,8 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin.runtime.server.cli import Options, options
+from capelin.runtime.server.cli import AnonymousClientsError, Options, host_of, options
 
 DEFAULTS = Options(
     host="",
@@ -94,3 +95,23 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("host", "port", "probes-port", "cert-dir", "client-ca", "metrics-token-file"):
         assert f"--{name}" in shown
     assert "CAPELIN_CERT_DIR" in shown
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("", "127.0.0.1"), ("localhost", "127.0.0.1"), ("127.0.0.5", "127.0.0.5"), ("::1", "::1")],
+)
+def test_without_a_client_ca_only_loopback_addresses_are_served(host: str, address: str) -> None:
+    assert host_of(replace(DEFAULTS, host=host)) == address
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "extension.example.com"])  # noqa: S104
+def test_other_addresses_need_a_client_ca(host: str) -> None:
+    with pytest.raises(AnonymousClientsError, match="set --client-ca"):
+        host_of(replace(DEFAULTS, host=host))
+    assert host_of(replace(DEFAULTS, host=host, client_ca=Path("ca.crt"))) == host
+    assert host_of(replace(DEFAULTS, host="", client_ca=Path("ca.crt"))) == ""
+    assert host_of(options("guard", [f"--host={host}", "--allow-any-client"], {})) == host
+    assert (
+        host_of(options("guard", [f"--host={host}"], {"CAPELIN_ALLOW_ANY_CLIENT": "true"})) == host
+    )

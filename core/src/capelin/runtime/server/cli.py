@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,6 +29,11 @@ class Options:
     drain_seconds: float
     log_level: str
     metrics_token_file: Path | None = None
+    allow_any_client: bool = False
+
+
+class AnonymousClientsError(Exception):
+    """Clients that show no certificate could call from other machines; says what to do."""
 
 
 def options(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
@@ -43,7 +49,7 @@ def options(name: str, arguments: Sequence[str], environment: Mapping[str, str])
         default = environment.get(variable, default)
         parser.add_argument(f"--{flag}", default=default, type=kind, help=f"{text} (%(default)s)")
 
-    option("host", "", "address to listen on, empty for all", str)
+    option("host", "", "address to listen on, empty for all; loopback without --client-ca", str)
     option("port", 9443, "port for Cluster API, in HTTPS", _port)
     option("probes-port", 9440, "port for /healthz, /readyz and /metrics, in HTTP", _port)
     # Not in /tmp as Cluster API's own, where anybody on the machine can put a certificate.
@@ -66,7 +72,40 @@ def options(name: str, arguments: Sequence[str], environment: Mapping[str, str])
         "drain-seconds", 5, "how long to go on after SIGTERM, until callers go elsewhere", _seconds
     )
     option("log-level", "info", "debug, info, warning or error", _level)
+    parser.add_argument(
+        "--allow-any-client",
+        action="store_true",
+        default=environment.get("CAPELIN_ALLOW_ANY_CLIENT") == "true",
+        help="listen on other than loopback addresses without --client-ca; anybody who reaches them"
+        " can then call the hooks",
+    )
     return Options(**vars(parser.parse_args(arguments)))
+
+
+def host_of(chosen: Options) -> str:
+    """The address on which to serve the hooks.
+
+    Raises:
+        AnonymousClientsError: without a client CA, it has to be a loopback address.
+    """
+    if chosen.client_ca is not None or chosen.allow_any_client:
+        return chosen.host
+    if chosen.host in ("", "localhost"):
+        return "127.0.0.1"
+    if not _is_loopback(chosen.host):
+        raise AnonymousClientsError(
+            f"refusing to listen on {chosen.host} without --client-ca: anybody who reaches the"
+            " extension could call its hooks; set --client-ca to the CA of Cluster API's client"
+            " certificate, or --allow-any-client"
+        )
+    return chosen.host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def serve(extension: Extension, arguments: Sequence[str] | None = None) -> NoReturn:
@@ -86,15 +125,21 @@ def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
     try:
         extension.check()
         certificates = Certificates(chosen.cert_dir, chosen.client_ca)
-        hooks = listen(chosen.host, chosen.port)
+        hooks = listen(host_of(chosen), chosen.port)
         probes = listen(chosen.host, chosen.probes_port)
-    except (InvalidExtensionError, CertificateError, PortTakenError) as problem:
+    except (
+        AnonymousClientsError,
+        InvalidExtensionError,
+        CertificateError,
+        PortTakenError,
+    ) as problem:
         _log.error("%s", problem)
         return 1
     _log.info(
-        "serving %s handlers on https port %s, probes on http port %s",
+        "serving %s handlers on https port %s%s, probes on http port %s",
         len(extension.handlers),
         hooks.getsockname()[1],
+        "" if chosen.client_ca or chosen.allow_any_client else " of loopback addresses only",
         probes.getsockname()[1],
     )
     Process(
