@@ -14,11 +14,12 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, CoreEvent
 from capelin.client import Client, Config, ConfigError
 from capelin.runtime import Extension, RetryResponse
-from capelin.runtime.v1alpha1 import API_VERSION
-from capelin.testing.extensions import response_of
+from capelin.runtime.v1alpha1 import API_VERSION, GeneratePatches, ValidateTopology
+from capelin.testing.extensions import fake_request, response_of
 from capelin.testing.fake_client import Clock
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import LIFECYCLE_HOOKS, LifecyclePolicy, LifecycleResult
+from capelin_lifecycle.clusters import KnownCluster
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.extension import build
 from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
@@ -42,14 +43,17 @@ class Life:
     extension: Extension
     clock: Clock
 
-    async def cluster(self, name: str = "demo", version: str = "v1.34.4") -> Unstructured:
-        topology = {"classRef": {"name": "small"}, "version": version}
+    async def cluster(self, name: str = "demo", *, is_created: bool = True) -> Unstructured:
+        topology = {"classRef": {"name": "small"}, "version": "v1.34.4"}
+        spec: Unstructured = {"topology": topology}
+        if is_created:
+            spec["controlPlaneRef"] = {"apiGroup": "g.example", "kind": "K", "name": name}
         return await self.client.create(
             {
                 "apiVersion": Cluster.resource.api_version,
                 "kind": "Cluster",
                 "metadata": {"name": name, "namespace": self.namespace},
-                "spec": {"topology": topology},
+                "spec": spec,
             },
             resource=Cluster.resource,
         )
@@ -86,8 +90,11 @@ class Life:
     async def upgrade(self, cluster: Unstructured, handler: str = "gate") -> RetryResponse:
         return await self.ask(cluster, "BeforeClusterUpgrade", handler)
 
-    async def approve(self, policy: str, cluster: str = "demo", by: str | None = "alice") -> None:
-        patch = {"metadata": {"annotations": {f"{APPROVAL}/{policy}": by}}}
+    async def approve(self, policy: str, cluster: str = "demo", by: str = "alice") -> None:
+        codes = [
+            result.id[:8] for result in await self.results() if result.spec.policy.name == policy
+        ]
+        patch = {"metadata": {"annotations": {f"{APPROVAL}/{policy}": f"{codes[-1]}:{by}"}}}
         await self.client.patch(Cluster, cluster, self.namespace, patch)
 
     async def results(self) -> list[LifecycleResult]:
@@ -132,7 +139,7 @@ async def test_an_upgrade_waits_for_its_approval_and_tells_so(life: Life) -> Non
     await life.policy("freeze")
     assert discovered(life) == {"before-cluster-upgrade-gate"}
 
-    blocked = await life.settled(cluster, "waits for approval by alice")
+    blocked = await life.settled(cluster, "waits for approval by alice; to approve: kubectl")
     assert blocked.retry_after_seconds == 5
     # Asked a thousand times, done once, and always the same.
     for _ in range(20):
@@ -281,7 +288,7 @@ async def test_a_service_that_hangs_does_not_keep_other_policies_waiting(life: L
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     http = {"http": {"url": url, "timeoutSeconds": 30}}
-    hook = "BeforeClusterDelete"
+    hook = "BeforeWorkersUpgrade"
     await life.policy("slow", hook, action=http)
     await life.policy("freeze")
     clusters = [await life.cluster(f"slow-{number}") for number in range(40)]
@@ -321,11 +328,13 @@ async def test_the_hook_itself_admits_one_of_two_clusters_to_a_quota_of_one(life
     await life.policy("quota", hook, action=QUOTA)
     policy = life.engine.store.policy("LifecyclePolicy", life.namespace, "quota")
     assert policy is not None
-    clusters = [await life.cluster("left"), await life.cluster("right")]
+    clusters = [await life.cluster(name, is_created=False) for name in ("left", "right")]
     await until(lambda: len(life.engine.store.clusters or ()) >= len(clusters))
     outcomes = await asyncio.gather(
         *(
-            life.engine.decided_at_once(policy, cluster_occurrence(hook, cluster), cluster)
+            life.engine.decided_at_once(
+                policy, cluster_occurrence(hook, cluster), KnownCluster.of(cluster)
+            )
             for cluster in clusters
         )
     )
@@ -352,9 +361,23 @@ async def test_the_hooks_that_classes_name_find_their_policies(life: Life) -> No
     await life.policy("patch", "GeneratePatches", action={"patches": {"versions": versions}})
     await life.policy("sizes", "ValidateTopology", action={"validate": {"rules": rules}})
 
+    cluster = await life.cluster()
+
     async def asked(handler: str, policy: str, version: str = "v1") -> Any:
         named = {"policy": f"{life.namespace}/{policy}", "version": version}
-        return await response_of(life.extension, handler, settings=named)
+        hook = {"generate": GeneratePatches, "validate": ValidateTopology}.get(
+            handler.partition("-")[0]
+        )
+        if hook is None:
+            return await response_of(life.extension, handler, settings=named)
+        request = fake_request(hook, settings=named)
+        for variable in request["variables"]:
+            if variable["name"] == "builtin":
+                metadata = cluster["metadata"]
+                variable["value"]["cluster"] |= {
+                    key: metadata[key] for key in ("name", "namespace", "uid")
+                }
+        return await response_of(life.extension, handler, request)
 
     patched = await asked("generate-patches-v1", "patch")
     assert (patched.status, len(patched.items)) == ("Success", 2)
