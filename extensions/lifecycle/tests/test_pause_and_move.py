@@ -71,7 +71,8 @@ class Management:
         self.store._cluster_changed(changed, gone=False)
 
     def add_policy(self, uid: str = "first", **spec: Any) -> KnownPolicy:
-        made = policy("p", **{"hook": HOOK, "action": JOB, **spec})
+        fields: dict[str, Any] = {"hook": HOOK, "action": JOB, **spec}
+        made = policy("p", **fields)
         made.metadata.uid = uid
         assert isinstance(made, LifecyclePolicy)
         stored = self.client.add(made)
@@ -80,9 +81,7 @@ class Management:
 
     async def call(self, known: KnownPolicy) -> None:
         """What a hook does for the policy."""
-        live = self.store.cluster_as_of(self.occurrence(), "0")
-        uid = live.occurrence.uid if live else ""
-        called = Occurrence(**{**vars_of(self.occurrence()), "uid": uid})
+        called = self.occurrence()
         name = result_name(known.key, called)
         if await self.client.find(LifecycleResult, name, "team") is None:
             await self.client.create(new_result(known, name, called, self.clock()))
@@ -142,10 +141,6 @@ class Management:
         await self.workload.patch(
             JOBS, metadata["name"], metadata["namespace"], {"status": status}, subresource="status"
         )
-
-
-def vars_of(occurrence: Occurrence) -> dict[str, Any]:
-    return {name: getattr(occurrence, name) for name in occurrence.__slots__}
 
 
 @pytest.fixture

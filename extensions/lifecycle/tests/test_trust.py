@@ -89,7 +89,7 @@ async def test_a_copy_that_is_older_than_the_request_is_not_enough() -> None:
     selector = {"matchLabels": {"tier": "prod"}}
     replica = Connected(policy(action=HAS_TEAM, clusterSelector=selector))
     live = replica.add(manifest(tier="prod"))
-    stale = {**live.dump()["metadata"], "labels": {}, "resourceVersion": "0"}
+    stale: Unstructured = {**live.dump()["metadata"], "labels": {}, "resourceVersion": "0"}
     replica.has_cluster(changed(live.dump(), metadata=stale))
     assert (await answer(replica, HOOK, live.dump())).message == "policy p: a team"
     # A copy that is as new is enough.

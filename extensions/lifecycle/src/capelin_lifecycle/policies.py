@@ -43,6 +43,7 @@ from capelin_lifecycle.registration import Registration
 from capelin_lifecycle.selection import KnownPolicy
 from capelin_lifecycle.store import KnownResult, Store, Subject
 from capelin_lifecycle.topology import topology_problems
+from capelin_lifecycle.unreadable import UnreadablePolicies
 
 PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 
@@ -237,12 +238,16 @@ class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
         """Keep the registration on the replica that leads."""
         async with super().lifespan(ctx):
-            work = asyncio.create_task(self._registration.keep(ctx))
+            work = [
+                asyncio.create_task(self._registration.keep(ctx)),
+                asyncio.create_task(UnreadablePolicies(self._store).keep(ctx)),
+            ]
             try:
                 yield
             finally:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
 
     async def reconcile(self, ctx: Context, policy: LifecyclePolicy, /) -> Result:
         """Reconcile one policy."""

@@ -7,13 +7,13 @@ import asyncio
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal, Protocol, TypeVar
 
-from capelin.api import BaseObject, ObjectMeta
+from capelin.api import BaseObject, ObjectMeta, Resource
 from capelin.api.core import Namespace
-from capelin.client import Client, ClientError, Event, Expired
+from capelin.client import Client, ClientError, Event, Expired, UnreadableObject
 from capelin.controller import ObjectKey
 
 from capelin_lifecycle.actions import SLOW_SECONDS
@@ -37,6 +37,10 @@ Subject = Literal["policy", "result", "cluster"]
 Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
 """Called with what changed, its name, and the policy that it is or that it is of."""
 
+_POLICIES: Final[dict[Resource, PolicyKind]] = {
+    LifecyclePolicy.resource: "LifecyclePolicy",
+    ClusterLifecyclePolicy.resource: "ClusterLifecyclePolicy",
+}
 _RETRY_SECONDS: Final = 2.0
 _REMEMBERED: Final = 10_000
 ChangedT_contra = TypeVar("ChangedT_contra", bound=BaseObject, contravariant=True)
@@ -107,6 +111,10 @@ class Store:
     _listeners: list[Listener] = field(default_factory=list[Listener])
     _gone: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
     """Uids of Clusters that were there, the last ones."""
+    unreadable: dict[tuple[Resource, ObjectKey], UnreadableObject] = field(
+        default_factory=dict[tuple[Resource, ObjectKey], UnreadableObject]
+    )
+    """Objects that cannot be read. The others are followed all the same."""
     problem: str | None = "the policies have not been read yet"
     """Why the policies are not known."""
 
@@ -192,21 +200,17 @@ class Store:
     ) -> None:
         name = kind.resource.kind
         known: dict[ObjectKey, str] = {}
+
+        def cannot_read(event: Event[UnreadableObject]) -> None:
+            self._cannot_read(kind, known, event, changed)
+
         while True:
             try:
-                listing = await client.list(kind)
-                now = {_key(obj): obj.uid for obj in listing.items}
-                for key, uid in known.items():
-                    if now.get(key) != uid:
-                        changed(_gone(kind, key, uid), gone=True)
-                for obj in listing.items:
-                    changed(obj, gone=False)
-                known = now
+                version = await self._read_all(client, kind, known, changed)
                 self._synced.add(name)
-                version = listing.resource_version
-                del listing
-                async for event in client.watch(kind, since=version):
+                async for event in client.watch(kind, since=version, on_unreadable=cannot_read):
                     self._note(known, event)
+                    self.unreadable.pop((kind.resource, _key(event.object)), None)
                     changed(event.object, gone=event.type == "DELETED")
             except Expired:
                 continue
@@ -217,11 +221,74 @@ class Store:
                 log.warning("%s cannot be followed: %s", kind.resource.plural, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
+    async def _read_all(
+        self,
+        client: Client,
+        kind: type[ObjectT],
+        known: dict[ObjectKey, str],
+        changed: "_Changed[ObjectT]",
+    ) -> str:
+        """Read all objects of a kind; return the version to watch from."""
+        listing = await client.list(kind)
+        now = {_key(obj): obj.uid for obj in listing.items}
+        # What cannot be read now is not gone.
+        now |= {ObjectKey(*entry.key): entry.uid for entry in listing.unreadable}
+        for key, uid in known.items():
+            if now.get(key) != uid:
+                changed(_gone(kind, key, uid), gone=True)
+        self._forget_unreadable(kind.resource)
+        for obj in listing.items:
+            changed(obj, gone=False)
+        for entry in listing.unreadable:
+            self._note_unreadable(entry)
+        known.clear()
+        known.update(now)
+        return listing.resource_version
+
+    def _cannot_read(
+        self,
+        kind: type[ObjectT],
+        known: dict[ObjectKey, str],
+        event: Event[UnreadableObject],
+        changed: "_Changed[ObjectT]",
+    ) -> None:
+        entry, key = event.object, ObjectKey(*event.object.key)
+        if event.type == "DELETED":
+            known.pop(key, None)
+            self.unreadable.pop((entry.resource, key), None)
+            changed(_gone(kind, key, entry.uid), gone=True)
+        else:
+            known[key] = entry.uid
+            self._note_unreadable(entry)
+
     def _note(self, known: dict[ObjectKey, str], event: Event[ObjectT]) -> None:
         if event.type == "DELETED":
             known.pop(_key(event.object), None)
         else:
             known[_key(event.object)] = event.object.uid
+
+    def _forget_unreadable(self, resource: Resource) -> None:
+        for entry in [entry for entry in self.unreadable if entry[0] == resource]:
+            del self.unreadable[entry]
+
+    def _note_unreadable(self, entry: UnreadableObject) -> None:
+        """Continue without an object; a policy that was known holds up the Clusters it was for."""
+        key = ObjectKey(*entry.key)
+        self.unreadable[(entry.resource, key)] = entry
+        if entry.resource not in _POLICIES:
+            return
+        policy = PolicyKey(_POLICIES[entry.resource], entry.namespace or None, entry.name)
+        if (before := self._policies.get(policy)) is not None:
+            problem = f"it cannot be read: {entry.reason}"
+            self._policies[policy] = replace(before, problem=problem, generation=-1)
+            self._index_policies()
+        self._tell("policy", key, policy)
+
+    def _index_policies(self) -> None:
+        by_hook: defaultdict[str, list[KnownPolicy]] = defaultdict(list)
+        for known in self._policies.values():
+            by_hook[known.spec.hook].append(known)
+        self._by_hook = {hook: tuple(known) for hook, known in by_hook.items()}
 
     def _policy_changed(
         self, policy: LifecyclePolicy | ClusterLifecyclePolicy, /, *, gone: bool
@@ -236,10 +303,7 @@ class Store:
         elif before is None or before.version != KnownPolicy.version_of(policy):
             self._policies[key] = KnownPolicy.of(policy, self.check(policy))
         if before != self._policies.get(key):
-            by_hook: defaultdict[str, list[KnownPolicy]] = defaultdict(list)
-            for known in self._policies.values():
-                by_hook[known.spec.hook].append(known)
-            self._by_hook = {hook: tuple(known) for hook, known in by_hook.items()}
+            self._index_policies()
             self._tell("policy", _key(policy), key)
 
     def _result_changed(self, result: LifecycleResult, /, *, gone: bool) -> None:

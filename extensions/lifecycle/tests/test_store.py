@@ -1,0 +1,118 @@
+"""What a replica knows when some objects cannot be read."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from capelin.client import Client, Event, UnreadableObject
+from capelin.client.codecs import Listing
+from capelin.controller import ObjectKey
+from capelin.testing.fake_client import FakeClient
+from capelin.testing.waiting import until
+from capelin_lifecycle.api import LifecyclePolicy
+from capelin_lifecycle.policies import policy_problem
+from capelin_lifecycle.store import Store
+from capelin_lifecycle.unreadable import unreadable_status
+
+from .factories import policy
+
+RESOURCE = LifecyclePolicy.resource
+
+
+def unreadable(name: str) -> UnreadableObject:
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-of-{name}"}
+    return UnreadableObject.of(RESOURCE, metadata, "it is nested too deep")
+
+
+class Scripted(Client):
+    """A client with one list and one watch of policies."""
+
+    def __init__(self, listed: Listing[Any], *events: Event[Any]) -> None:
+        super().__init__(FakeClient().config)
+        self._listed = listed
+        self._events = events
+
+    async def list(self, *_: Any, **__: Any) -> Any:
+        return self._listed
+
+    async def watch(
+        self, *_: Any, on_unreadable: Callable[[Event[UnreadableObject]], None], **__: Any
+    ) -> AsyncGenerator[Event[Any]]:
+        for event in self._events:
+            if isinstance(event.object, UnreadableObject):
+                on_unreadable(event)
+            else:
+                yield event
+        await asyncio.Event().wait()
+
+
+async def followed(listed: Listing[Any], *events: Event[Any]) -> Store:
+    store = Store(policy_problem)
+    client = Scripted(listed, *events)
+    following = asyncio.create_task(store._follow(client, LifecyclePolicy, store._policy_changed))
+    last = events[-1].object
+    key = (
+        ObjectKey(*last.key)
+        if isinstance(last, UnreadableObject)
+        else ObjectKey(last.namespace or "", last.name)
+    )
+    await until(
+        lambda: (
+            store.policy("LifecyclePolicy", "team", key.name) is not None
+            or (RESOURCE, key) in store.unreadable
+        )
+    )
+    following.cancel()
+    return store
+
+
+def names(store: Store) -> dict[str, str | None]:
+    return {known.name: known.problem for known in store.policies()}
+
+
+async def test_an_unreadable_policy_hides_no_other_one() -> None:
+    listed = Listing([policy("first")], "1", (unreadable("poison"),))
+    store = await followed(
+        listed, Event("ADDED", unreadable("worse")), Event("ADDED", policy("second"))
+    )
+    assert names(store) == {"first": None, "second": None}
+    assert {key.name for _, key in store.unreadable} == {"poison", "worse"}
+
+
+async def test_a_policy_that_becomes_unreadable_holds_up_the_clusters_that_it_was_for() -> None:
+    store = await followed(
+        Listing([policy("first"), policy("gone")], "1", ()),
+        Event("MODIFIED", unreadable("first")),
+        Event("MODIFIED", unreadable("gone")),
+        Event("DELETED", unreadable("gone")),
+        Event("ADDED", policy("last")),
+    )
+    assert names(store) == {
+        "first": "it cannot be read: it is nested too deep",
+        "last": None,
+    }
+    (known,) = [known for known in store.policies("BeforeClusterUpgrade") if known.problem]
+    assert known.name == "first"
+
+
+async def test_a_policy_that_can_be_read_again_is_used_again() -> None:
+    store = await followed(
+        Listing([policy("first")], "1", ()),
+        Event("MODIFIED", unreadable("first")),
+        Event("MODIFIED", policy("first")),
+        Event("ADDED", policy("last")),
+    )
+    assert names(store) == {"first": None, "last": None}
+    assert store.unreadable == {}
+
+
+def test_the_condition_of_an_unreadable_policy_says_why() -> None:
+    status = unreadable_status(unreadable("poison"), "2026-01-01T00:00:00Z")
+    assert status["metadata"] == {
+        "name": "poison",
+        "namespace": "team",
+        "uid": "uid-of-poison",
+    }
+    valid = status["status"]["conditions"][0]
+    assert (valid["type"], valid["status"], valid["reason"]) == ("Valid", "False", "Unreadable")
+    assert valid["message"] == "the policy cannot be read: it is nested too deep"
