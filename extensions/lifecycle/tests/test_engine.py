@@ -91,9 +91,11 @@ class Life:
         return await self.ask(cluster, "BeforeClusterUpgrade", handler)
 
     async def approve(self, policy: str, cluster: str = "demo", by: str = "alice") -> None:
-        codes = [
-            result.id[:8] for result in await self.results() if result.spec.policy.name == policy
-        ]
+        async def codes_of() -> list[str]:
+            results = await self.results()
+            return [result.id[:8] for result in results if result.spec.policy.name == policy]
+
+        codes = await until(codes_of)
         patch = {"metadata": {"annotations": {f"{APPROVAL}/{policy}": f"{codes[-1]}:{by}"}}}
         await self.client.patch(Cluster, cluster, self.namespace, patch)
 

@@ -371,6 +371,29 @@ async def test_a_restored_result_waits_for_its_cluster(here: Management, there: 
     assert there.created_jobs == 1
 
 
+async def test_a_restored_result_waits_for_its_policy(here: Management, there: Management) -> None:
+    await here.call(here.add_policy(action=APPROVAL))
+    there.add_cluster("there")
+    await copy(here, there, with_owners=False)
+    there.store._policy_changed(await there.client.get(LifecyclePolicy, "p", "team"), gone=True)
+    await there.client.delete(LifecyclePolicy, "p", "team")
+    await there.reconcile()
+    assert (await there.result()).id == (await here.result()).id
+    there.add_policy("second", action=APPROVAL)
+    await there.reconcile()
+    assert await there.phase() == "Waiting"
+
+
+async def test_a_result_that_comes_after_the_end_of_its_policy_goes(here: Management) -> None:
+    """The hook creates it behind its answer, and the policy is deleted meanwhile."""
+    known = here.add_policy(action=APPROVAL)
+    await here.client.delete(LifecyclePolicy, "p", "team")
+    here.store._policies.clear()
+    await here.call(known)
+    await here.reconcile()
+    assert await here.results() == []
+
+
 async def test_a_job_that_vanishes_while_it_runs_is_not_run_again(here: Management) -> None:
     await here.call(here.add_policy())
     await here.reconcile()

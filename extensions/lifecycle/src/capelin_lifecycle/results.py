@@ -205,10 +205,10 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         if cluster is None or cluster_json is None or self._is_outdated(result, cluster):
             await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
             return Done()
-        if result.cluster_uid is None:
-            await _adopt(ctx, result, cluster)
         if policy is None:
             return await self._without_policy(ctx, result, cluster)
+        if result.cluster_uid is None:
+            await _adopt(ctx, result, cluster)
         return await self._advance(self._run(ctx, result, policy, cluster, cluster_json), ctx)
 
     async def _advance(self, run: Run, ctx: Context) -> Result:
@@ -261,13 +261,13 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         reference = result.spec.policy
         kind = RESOURCES[reference.kind]
         found = await ctx.client.find(kind, reference.name, reference.namespace)
-        if found is None:
-            # A restore may bring it. Nothing waits for the result without it.
-            return Done()
-        metadata: dict[str, Any] = found["metadata"]
-        if "deletionTimestamp" not in metadata:
+        metadata: dict[str, Any] = found["metadata"] if found is not None else {}
+        if found is not None and "deletionTimestamp" not in metadata:
             return After(1.0)
         if DELETE_FOR_MOVE_ANNOTATION in (metadata.get("annotations") or {}):
+            return Done()
+        if found is None and result.cluster_uid is None:
+            # It was restored, and its policy may be restored later.
             return Done()
         if not is_record(result):
             await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
