@@ -106,6 +106,18 @@ class Stories:
                 return result.status.phase if result.status else ""
         return ""
 
+    async def approval_code(self, policy: str, cluster: str) -> str:
+        """The code that approves the result of a policy for a Cluster, as its message shows it."""
+
+        async def message() -> str:
+            for result in (await self.client.list(LifecycleResult, self.namespace)).items:
+                if (result.spec.policy.name, result.spec.cluster.name) == (policy, cluster):
+                    return result.status.message if result.status else ""
+            return ""
+
+        text = await until(message, lambda text: "kubectl annotate" in text, within=PATIENCE)
+        return text.rpartition("=")[2].strip("'").partition(":")[0]
+
     async def create_class(self, *patches: Unstructured, variables: Iterable[str] = ()) -> None:
         """Create the demo's ClusterClass with further patches, which bring these variables."""
         for manifest in demo_manifests():

@@ -190,8 +190,10 @@ async def test_an_add_on_is_installed_before_an_upgrade_which_waits_for_approval
 async def test_nobody_approves_in_the_name_of_somebody_else(
     stories: Stories, survivor: str
 ) -> None:
+    code = await stories.approval_code("freeze", survivor)
+
     def approval(user: str) -> Unstructured:
-        return {"metadata": {"annotations": {APPROVAL: user}}}
+        return {"metadata": {"annotations": {APPROVAL: f"{code}:{user}"}}}
 
     async def refusal() -> str:
         try:
@@ -202,7 +204,7 @@ async def test_nobody_approves_in_the_name_of_somebody_else(
         return ""
 
     # The admission policy becomes effective soon after it is stored.
-    assert "an approval names the user who approves" in await until(refusal, within=PATIENCE)
+    assert "an approval has the value CODE:USER" in await until(refusal, within=PATIENCE)
     user = await user_name(stories.client)
     await stories.client.patch(Cluster, survivor, NAME, approval(user))
 

@@ -133,13 +133,13 @@ def _aggregated(name: str, rules: list[Unstructured], *into: str) -> Unstructure
 def approval_policy() -> list[Unstructured]:
     """Lets nobody approve in the name of somebody else.
 
-    Who may create results could forge whole results anyway. They may write approvals of others,
-    as `clusterctl move` and a restore do.
+    `clusterctl move` and a restore create Clusters with the approvals of others. Their users may
+    create results too, and could forge approvals anyway.
     """
     old = "oldObject != null && has(oldObject.metadata.annotations)"
     results = LifecycleResult.resource
     may_restore = (
-        f"authorizer.group('{GROUP}').resource('{results.plural}')"
+        f"request.operation == 'CREATE' && authorizer.group('{GROUP}').resource('{results.plural}')"
         ".namespace(object.metadata.namespace).check('create').allowed()"
     )
     expression = (
@@ -149,7 +149,7 @@ def approval_policy() -> list[Unstructured]:
         " && object.metadata.annotations[key].substring(9) == request.userInfo.username)"
         f" || ({old} && key in oldObject.metadata.annotations"
         " && oldObject.metadata.annotations[key] == object.metadata.annotations[key]))"
-        f" || {may_restore}"
+        f" || ({may_restore})"
     )
     message = (
         "an approval has the value CODE:USER, with the code that the LifecycleResult shows and your"

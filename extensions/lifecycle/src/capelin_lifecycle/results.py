@@ -266,8 +266,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return After(1.0)
         if DELETE_FOR_MOVE_ANNOTATION in (metadata.get("annotations") or {}):
             return Done()
-        if found is None and result.cluster_uid is None:
-            # It was restored, and its policy may be restored later.
+        if found is None and (result.cluster_uid is None or is_record(result)):
+            # A restore may bring the policy. Without it, nothing happens.
             return Done()
         if not is_record(result):
             await ctx.client.delete(LifecycleResult, result.name, result.namespace, uid=result.uid)
