@@ -34,11 +34,13 @@ Run = Callable[..., Awaitable[str]]
 
 
 @asynccontextmanager
-async def environment(folder: Path, shared: Path) -> AsyncGenerator[Environment]:
+async def environment(folder: Path, shared: Path, *providers: str) -> AsyncGenerator[Environment]:
     """A management cluster whose providers keep what they run in a shared folder."""
     environment = Environment(folder)
     request = UpRequest(
-        kubernetes_version=TESTED_KUBERNETES[-1], providers=("kubeadm-bootstrap",), durable=False
+        kubernetes_version=TESTED_KUBERNETES[-1],
+        providers=("kubeadm-bootstrap", *providers),
+        durable=False,
     )
     environment.make_folders()
     (environment.workloads / SHARED).symlink_to(private_folder(shared / SHARED))

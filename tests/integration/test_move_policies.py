@@ -1,0 +1,120 @@
+"""A Cluster that is moved there and back while a Job of a policy runs and an approval is pending."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from capelin.api.capi import Cluster
+from capelin.api.core import Namespace
+from capelin.client import Client, WorkloadClients
+from capelin.contract import is_condition_true
+from capelin.embedded.management import Environment, workload_programs
+from capelin.embedded.processes import kill_all
+from capelin.testing.waiting import until
+from capelin_infra.topology import upgrade_patch
+from capelin_lifecycle.actions.job import JOBS
+from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
+
+from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories
+from .test_lifecycle import user_name
+from .test_move import NAME, Run, client_of, environment, move
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.needs_programs("clusterctl", *workload_programs(BEFORE), *workload_programs(AFTER)),
+]
+
+KEY = "approval.runtime.capelin.cluster.x-k8s.io/freeze"
+POD = {"restartPolicy": "Never", "containers": [{"name": "tests", "image": "tests"}]}
+SUSPENDED_JOB = {"job": {"template": {"suspend": True, "template": {"spec": POD}}}}
+
+
+@dataclass
+class Side:
+    """A management cluster."""
+
+    environment: Environment
+    client: Client
+    stories: Stories
+
+    async def results(self) -> dict[str, LifecycleResult]:
+        found = (await self.client.list(LifecycleResult, NAME)).items
+        return {result.spec.policy.name: result for result in found}
+
+    async def phases(self) -> dict[str, str]:
+        results = await self.results()
+        return {
+            name: result.status.phase if result.status else "" for name, result in results.items()
+        }
+
+    async def is_available(self) -> bool:
+        cluster = await self.stories.cluster("demo")
+        return is_condition_true(cluster.status.conditions, "Available")
+
+
+@pytest.fixture
+async def sides(tmp_path: Path) -> AsyncGenerator[tuple[Side, Side]]:
+    shared = tmp_path / "shared"
+    try:
+        async with (
+            environment(tmp_path / "here", shared, "lifecycle") as here,
+            environment(tmp_path / "there", shared, "lifecycle") as there,
+            client_of(here) as source,
+            client_of(there) as target,
+        ):
+            yield (
+                Side(here, source, Stories(source, NAME)),
+                Side(there, target, Stories(target, NAME)),
+            )
+    finally:
+        await kill_all(shared)
+
+
+async def test_nothing_is_lost_or_done_twice_by_a_move_there_and_back(
+    sides: tuple[Side, Side], run_program: Run
+) -> None:
+    here, there = sides
+    stories = here.stories
+    await here.client.apply(Namespace.of(NAME))
+    await stories.create_class()
+    user = await user_name(here.client)
+    await stories.apply("tests", "AfterControlPlaneInitialized", SUSPENDED_JOB)
+    await stories.apply("freeze", "BeforeClusterUpgrade", {"approval": {"approvers": [user]}})
+    await stories.are_called("AfterControlPlaneInitialized", "BeforeClusterUpgrade")
+    await stories.create("demo")
+    await until(here.is_available, within=PATIENCE)
+    await here.client.patch(Cluster, "demo", NAME, upgrade_patch(AFTER), type="json")
+    code = await stories.approval_code("freeze", "demo")
+    pending = {"tests": "Running", "freeze": "Waiting"}
+    await until(here.phases, lambda phases: phases == pending, within=PATIENCE)
+    ids = {name: result.id for name, result in (await here.results()).items()}
+
+    workloads = WorkloadClients(here.client)
+
+    async def jobs() -> list[str]:
+        async with workloads.client("demo", NAME) as workload:
+            found = (await workload.list(JOBS, "default")).items
+        return [job["metadata"]["uid"] for job in found]
+
+    created = await jobs()
+    assert len(created) == 1
+    for one, other in ((here, there), (there, here)):
+        await move(run_program, one.environment, other.environment)
+        await until(other.phases, lambda phases: phases == pending, within=PATIENCE)
+        assert {name: result.id for name, result in (await other.results()).items()} == ids
+        assert await one.results() == {}
+        assert (await one.client.list(LifecyclePolicy, NAME)).items == []
+        assert await other.stories.approval_code("freeze", "demo") == code
+        workloads = WorkloadClients(other.client)
+        assert await jobs() == created
+
+    async with workloads.client("demo", NAME) as workload:
+        (job,) = (await workload.list(JOBS, "default")).items
+        await workload.patch(JOBS, job["metadata"]["name"], "default", {"spec": {"suspend": False}})
+    approval = {"metadata": {"annotations": {KEY: f"{code}:{user}"}}}
+    await here.client.patch(Cluster, "demo", NAME, approval)
+    done = {"tests": "Done", "freeze": "Done"}
+    await until(here.phases, lambda phases: phases == done, within=PATIENCE)
+    assert await jobs() == created
+    await stories.delete("demo")
