@@ -1,4 +1,4 @@
-"""A Cluster that is moved there and back while a Job of a policy runs and an approval is pending."""
+"""A Cluster is moved there and back while a Job of a policy runs and an approval is pending."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
