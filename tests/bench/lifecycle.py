@@ -73,6 +73,7 @@ async def _measure(kubeconfig: Path, folder: Path) -> list[Row]:
         async with lifecycle(folder, kubeconfig, "bench") as running:
             rows: list[Row] = []
             for hook, handler, bodies in calls(clusters):
+                await _bring_to(client, clusters, hook)
                 requests = [request_for(hook, handler, body) for body in bodies]
                 rows.append(_row(handler, await _calls(running.port, trust, requests)))
             # A namespace at a time: thousands in one look would keep the reconcilers from theirs.
@@ -83,6 +84,21 @@ async def _measure(kubeconfig: Path, folder: Path) -> list[Row]:
         *rows,
         Row(name="memory of the replica that leads", measured=memory, unit="MiB", at_most=150),
     ]
+
+
+async def _bring_to(client: Client, clusters: Sequence[Unstructured], hook: AnyHook) -> None:
+    """Have the Clusters in the state in which Cluster API calls the hook."""
+    for cluster in clusters:
+        name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
+        if hook is hooks.BeforeClusterUpgrade:
+            reference = {"apiGroup": "example.com", "kind": "ControlPlane", "name": name}
+            patch: Unstructured = {"spec": {"controlPlaneRef": reference}}
+            cluster |= await client.patch(Cluster.resource, name, namespace, patch)
+        elif hook is hooks.BeforeClusterDelete:
+            patch = {"metadata": {"finalizers": ["example.com/bench"]}}
+            await client.patch(Cluster.resource, name, namespace, patch)
+            await client.delete(Cluster.resource, name, namespace)
+            cluster |= await client.get(Cluster.resource, name, namespace)
 
 
 async def _all_have_a_status(client: Client, namespace: str) -> bool:
@@ -266,7 +282,9 @@ def calls(
         "reached": {"kubernetesVersion": TO},
         "none": {},
     }
-    for name, hook in {**BLOCKING, **NOT_BLOCKING}.items():
+    # Deletions come last: they are the end of the Clusters.
+    names = sorted({**BLOCKING, **NOT_BLOCKING}.items(), key=lambda entry: "Delete" in entry[0])
+    for name, hook in names:
         fields = hook.request_type().model_fields
         if "from_kubernetes_version" in fields:
             step = steps["from"]

@@ -153,13 +153,14 @@ async def requests(
         }
     )
     topology = {"classRef": {"name": "small"}, "version": "v1.34.4"}
+    control_plane = {"apiGroup": "example.com", "kind": "ControlPlane", "name": "demo"}
     clusters = [
         await client.create(
             {
                 "apiVersion": Cluster.resource.api_version,
                 "kind": Cluster.resource.kind,
                 "metadata": {"name": f"cluster-{number}", "namespace": namespace},
-                "spec": {"topology": topology},
+                "spec": {"topology": topology, "controlPlaneRef": control_plane},
             },
             resource=Cluster.resource,
         )
