@@ -93,12 +93,12 @@ async def _bring_to(client: Client, clusters: Sequence[Unstructured], hook: AnyH
         if hook is hooks.BeforeClusterUpgrade:
             reference = {"apiGroup": "example.com", "kind": "ControlPlane", "name": name}
             patch: Unstructured = {"spec": {"controlPlaneRef": reference}}
-            cluster |= await client.patch(Cluster.resource, name, namespace, patch)
+            cluster.update(await client.patch(Cluster.resource, name, namespace, patch))
         elif hook is hooks.BeforeClusterDelete:
             patch = {"metadata": {"finalizers": ["example.com/bench"]}}
             await client.patch(Cluster.resource, name, namespace, patch)
             await client.delete(Cluster.resource, name, namespace)
-            cluster |= await client.get(Cluster.resource, name, namespace)
+            cluster.update(await client.get(Cluster.resource, name, namespace))
 
 
 async def _all_have_a_status(client: Client, namespace: str) -> bool:
