@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.needs_programs("clusterctl", *workload_programs(BEFORE), *workload_programs(AFTER)),
 ]
 
+_WITHIN = 120.0
 KEY = "approval.runtime.capelin.cluster.x-k8s.io/freeze"
 POD = {"restartPolicy": "Never", "containers": [{"name": "tests", "image": "tests"}]}
 SUSPENDED_JOB = {"job": {"template": {"suspend": True, "template": {"spec": POD}}}}
@@ -42,11 +43,21 @@ class Side:
         found = (await self.client.list(LifecycleResult, NAME)).items
         return {result.spec.policy.name: result for result in found}
 
-    async def phases(self) -> dict[str, str]:
-        results = await self.results()
-        return {
-            name: result.status.phase if result.status else "" for name, result in results.items()
-        }
+    async def have_phases(self, **phases: str) -> None:
+        """Wait until the results of these policies have these phases."""
+
+        async def states() -> dict[str, tuple[str, str]]:
+            results = await self.results()
+            return {
+                name: (result.status.phase, result.status.message) if result.status else ("", "")
+                for name, result in results.items()
+            }
+
+        await until(
+            states,
+            lambda found: {name: phase for name, (phase, _) in found.items()} == phases,
+            within=_WITHIN,
+        )
 
     async def is_available(self) -> bool:
         cluster = await self.stories.cluster("demo")
@@ -86,8 +97,7 @@ async def test_nothing_is_lost_or_done_twice_by_a_move_there_and_back(
     await until(here.is_available, within=PATIENCE)
     await here.client.patch(Cluster, "demo", NAME, upgrade_patch(AFTER), type="json")
     code = await stories.approval_code("freeze", "demo")
-    pending = {"tests": "Running", "freeze": "Waiting"}
-    await until(here.phases, lambda phases: phases == pending, within=PATIENCE)
+    await here.have_phases(tests="Running", freeze="Waiting")
     ids = {name: result.id for name, result in (await here.results()).items()}
 
     workloads = WorkloadClients(here.client)
@@ -101,7 +111,7 @@ async def test_nothing_is_lost_or_done_twice_by_a_move_there_and_back(
     assert len(created) == 1
     for one, other in ((here, there), (there, here)):
         await move(run_program, one.environment, other.environment)
-        await until(other.phases, lambda phases: phases == pending, within=PATIENCE)
+        await other.have_phases(tests="Running", freeze="Waiting")
         assert {name: result.id for name, result in (await other.results()).items()} == ids
         assert await one.results() == {}
         assert (await one.client.list(LifecyclePolicy, NAME)).items == []
@@ -114,7 +124,6 @@ async def test_nothing_is_lost_or_done_twice_by_a_move_there_and_back(
         await workload.patch(JOBS, job["metadata"]["name"], "default", {"spec": {"suspend": False}})
     approval = {"metadata": {"annotations": {KEY: f"{code}:{user}"}}}
     await here.client.patch(Cluster, "demo", NAME, approval)
-    done = {"tests": "Done", "freeze": "Done"}
-    await until(here.phases, lambda phases: phases == done, within=PATIENCE)
+    await here.have_phases(tests="Done", freeze="Done")
     assert await jobs() == created
     await stories.delete("demo")
