@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -15,14 +15,15 @@ from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
 from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.engine import Engine, EngineOptions
 from capelin_lifecycle.extension import NAME, build
+from capelin_lifecycle.sandbox import MIB, SANDBOX, Budget
 
 _EPILOG = "`admission-policy FILE` prints admission policies. The flags of every extension follow."
 
 
 def parse(
     arguments: Sequence[str], environment: Mapping[str, str]
-) -> tuple[EngineOptions, list[str]]:
-    """The engine's own options, and the flags that are left for the server."""
+) -> tuple[EngineOptions, Budget, list[str]]:
+    """The engine's own options, the budget of expressions, and the flags left for the server."""
     parser = argparse.ArgumentParser(NAME, add_help=False, allow_abbrev=False, epilog=_EPILOG)
     parser.add_argument(
         "--leader-elect",
@@ -37,13 +38,40 @@ def parse(
         default=environment.get("CAPELIN_EXTENSION_CONFIG", NAME),
         help="name of the extension's ExtensionConfig (%(default)s)",
     )
+    parser.add_argument(
+        "--expression-cpu-milliseconds",
+        type=_number(10, 10_000),
+        default=environment.get("CAPELIN_EXPRESSION_CPU_MILLISECONDS", "100"),
+        help="CPU time that the expressions of a policy may take for a Cluster (%(default)s)",
+    )
+    parser.add_argument(
+        "--expression-memory-mebibytes",
+        type=_number(16, 1024),
+        default=environment.get("CAPELIN_EXPRESSION_MEMORY_MEBIBYTES", "50"),
+        help="memory that the expressions of a policy may need for a Cluster (%(default)s)",
+    )
     known, others = parser.parse_known_args(arguments)
     if {"-h", "--help"} & set(others):
         parser.print_help()
     options = EngineOptions(
         leader_elect=known.leader_elect == "true", extension_config=known.extension_config
     )
-    return options, others
+    budget = Budget(
+        known.expression_cpu_milliseconds / 1000, known.expression_memory_mebibytes * MIB
+    )
+    return options, budget, others
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    """A parser of numbers within bounds."""
+
+    def parse_number(text: str) -> int:
+        number = int(text)
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{number} is not between {least} and {most}")
+        return number
+
+    return parse_number
 
 
 def print_admission_policies(file: Path) -> int:
@@ -68,7 +96,9 @@ def main() -> None:
             sys.exit(print_admission_policies(Path(file)))
         case _:
             pass
-    options, others = parse(sys.argv[1:], os.environ)
+    options, budget, others = parse(sys.argv[1:], os.environ)
+    SANDBOX.configure(budget)
+    SANDBOX.start()
     serve(build(Engine(Config.find, options)), others)
 
 

@@ -121,8 +121,8 @@ class Engine:
         """
         action = policy.spec.action
         if action.validate_ is not None:
-            return validate_outcome(
-                action.validate_,
+            return await validate_outcome(
+                policy,
                 cluster,
                 occurrence.from_version,
                 occurrence.to_version,

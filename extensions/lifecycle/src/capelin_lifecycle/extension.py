@@ -101,19 +101,20 @@ class TopologyHandlers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
+    async def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
         """Patch templates."""
-        return generated_patches(self._version(call.settings), call.request)
+        policy = self._policy("GeneratePatches", call.settings.policy)
+        return await generated_patches(policy, self._version(call.settings), call.request)
 
     def variables(self, call: Call[hooks.DiscoverVariables, Settings]) -> DiscoverVariablesResponse:
         """Describe the variables of patches; checks of topologies have none."""
         return discovered_variables(self._version(call.settings))
 
-    def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
+    async def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
         """Check a topology."""
         policy = self._policy("ValidateTopology", call.settings.policy)
         if not policy.spec.suspend:
-            check_topology(policy, call.request)
+            await check_topology(policy, call.request)
         return proceed()
 
     def upgrade_plan(

@@ -42,6 +42,7 @@ from capelin_lifecycle.api import (
     UpgradePlan,
 )
 from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
 from capelin_lifecycle.selection import KnownPolicy
 
 PATCH_VARIABLES: Final = ("object", "variables")
@@ -101,8 +102,8 @@ def discovered_variables(version: PatchVersion) -> DiscoverVariablesResponse:
     )
 
 
-def generated_patches(
-    version: PatchVersion, request: GeneratePatchesRequest
+async def generated_patches(
+    policy: KnownPolicy, version: PatchVersion, request: GeneratePatchesRequest
 ) -> GeneratePatchesResponse:
     """A patch for each template that the version changes.
 
@@ -114,7 +115,8 @@ def generated_patches(
     for item in request.items:
         variables = _variables(request.variables, item.variables)
         try:
-            changed = _changed(version, item.holder_reference, item.object, variables)
+            owner = policy.owner(item.holder_reference.namespace)
+            changed = await _changed(owner, version, item.holder_reference, item.object, variables)
         except (ExpressionError, PathError) as error:
             problems.add(f"{item.object.get('kind')} of {item.holder_reference.kind}: {error}")
             continue
@@ -142,7 +144,8 @@ def _variables(common: Sequence[Variable], own: Sequence[Variable]) -> dict[str,
     return {**merged, _BUILTIN: builtin}
 
 
-def _changed(
+async def _changed(
+    owner: Owner,
     version: PatchVersion,
     holder: HolderReference,
     template: Unstructured,
@@ -152,14 +155,20 @@ def _changed(
     for patch in version.templates:
         if not _is_for(patch, holder, template, variables):
             continue
-        if patch.when is not None and not compile_expression(
-            patch.when, PATCH_VARIABLES, boolean=True
-        ).is_true({"object": changed, "variables": variables}):
-            continue
+        if patch.when is not None:
+            question = Question(patch.when, PATCH_VARIABLES, boolean=True)
+            given = {"object": changed, "variables": variables}
+            if not await SANDBOX.value(owner, question, given):
+                continue
         if changed is template:
             changed = deepcopy(template)
         for operation in patch.operations:
-            _operate(operation, changed, variables)
+            value = operation.value
+            if operation.value_from is not None:
+                question = Question(operation.value_from, PATCH_VARIABLES)
+                given = {"object": changed, "variables": variables}
+                value = await SANDBOX.value(owner, question, given)
+            _operate(operation, changed, value)
     return changed
 
 
@@ -196,14 +205,10 @@ class PathError(ValueError):
     """A path leads nowhere in a template."""
 
 
-def _operate(operation: PatchOperation, template: Unstructured, variables: dict[str, Any]) -> None:
+def _operate(operation: PatchOperation, template: Unstructured, value: Any) -> None:
     *parents, last = [
         part.replace("~1", "/").replace("~0", "~") for part in operation.path.split("/")[1:]
     ]
-    value = operation.value
-    if operation.value_from is not None:
-        expression = compile_expression(operation.value_from, PATCH_VARIABLES, boolean=False)
-        value = expression.evaluate({"object": template, "variables": variables})
     create = operation.op != "Remove"
     container: Any = template
     for part in parents:
@@ -265,7 +270,7 @@ def _remove(container: Any, part: str) -> None:
 # Checks of topologies
 
 
-def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) -> None:
+async def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) -> None:
     """Check the rules of a policy.
 
     Raises:
@@ -283,7 +288,9 @@ def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) -> Non
         for item in request.items
     ]
     variables = {"templates": templates, "variables": _variables(request.variables, ())}
-    if broken := broken_rules(validate, TOPOLOGY_VARIABLES, variables):
+    namespaces = (item.holder_reference.namespace for item in request.items)
+    owner = policy.owner(next(namespaces, ""))
+    if broken := await broken_rules(validate, TOPOLOGY_VARIABLES, variables, owner):
         raise Failure(f"policy {policy.name}: {'; '.join(broken)}")
 
 

@@ -72,7 +72,7 @@ async def _clusters(run: Run, quota: Quota, *, complete: bool) -> Sequence[Count
     if not complete:
         return None if run.counted is None else await run.counted(quota)
     return [
-        counted(quota, cluster)
+        await counted(run.policy, quota, cluster)
         async for cluster in run.client.iterate(_CLUSTERS, run.policy.namespace)
         if _is_counted(run, cluster)
     ]
