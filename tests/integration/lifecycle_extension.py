@@ -26,5 +26,5 @@ def clock() -> datetime:
 
 
 if __name__ == "__main__":
-    options, others = parse(sys.argv[1:], os.environ)
+    options, _, others = parse(sys.argv[1:], os.environ)
     serve(build(Engine(Config.find, options, clock)), others)

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.core import ConfigMap, Namespace, Secret
+from capelin.yaml import read_all_yaml
 from capelin_lifecycle.actions import RUNNERS, Cleanup, Outcome, Run
 from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.job import JOBS, PODS
-from capelin_lifecycle.actions.sources import read_manifests
+from capelin_lifecycle.actions.sources import objects_of
 
 from .factories import World, known
 
@@ -242,19 +243,38 @@ async def test_manifests_that_do_not_apply_are_named() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["a: [", "just text", "kind: Pod", "apiVersion: v1\nkind: Pod\n"])
-async def test_a_source_without_manifests_is_named_without_its_text(text: str) -> None:
+_NO_YAML = "it is not YAML, or has anchors, aliases, tags or duplicate keys"
+_NO_OBJECT = "each needs apiVersion, kind and metadata.name"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [", _NO_YAML),
+        ("a: &a 1\nb: *a\n", _NO_YAML),
+        ("a: 1\na: 2\n", _NO_YAML),
+        ("a: !!python/none 1\n", _NO_YAML),
+        ("[" * 5000, _NO_YAML),
+        ("just text", _NO_OBJECT),
+        ("kind: Pod", _NO_OBJECT),
+        ("apiVersion: v1\nkind: Pod\n", _NO_OBJECT),
+    ],
+)
+async def test_a_source_without_manifests_is_named_without_its_text(text: str, reason: str) -> None:
     world = World()
     run = world.run(known(action=sources("one")))
     assert (await reconcile(run)).message == "there is no ConfigMap team/one"
     world.client.add(ConfigMap.of("one", "team", data={"m.yaml": text}))
     outcome = await reconcile(run)
     assert outcome.phase == "Waiting"
-    assert outcome.message == "m.yaml of ConfigMap team/one holds no manifests in YAML"
+    assert outcome.message == f"m.yaml of ConfigMap team/one holds no manifests: {reason}"
 
 
 def test_lists_are_taken_apart() -> None:
-    assert [each["kind"] for each in read_manifests(CPI)] == ["ConfigMap", "Namespace"]
+    assert [each["kind"] for each in objects_of(list(read_all_yaml(CPI)))] == [
+        "ConfigMap",
+        "Namespace",
+    ]
 
 
 @pytest.mark.parametrize(

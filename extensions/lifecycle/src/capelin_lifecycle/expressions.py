@@ -23,7 +23,7 @@ MAX_LENGTH: Final = 4096
 _MAX_ADDITIONS: Final = 32
 _MAX_MAPS: Final = 3
 
-_TYPES: Final[Mapping[str, Any]] = {
+VARIABLE_TYPES: Final[Mapping[str, Any]] = {
     "fromVersion": cel.Type.STRING,
     "now": cel.Type.TIMESTAMP,
     "object": cel.Type.DYN,
@@ -43,7 +43,7 @@ class Expression:
 
     def __init__(self, text: str, variables: tuple[str, ...], compiled: Any) -> None:
         self.text = text
-        self._times = [name for name in variables if _TYPES[name] == cel.Type.TIMESTAMP]
+        self._times = [name for name in variables if VARIABLE_TYPES[name] == cel.Type.TIMESTAMP]
         self._compiled = compiled
 
     def evaluate(self, variables: Mapping[str, Any]) -> Any:
@@ -128,7 +128,7 @@ def _explain(text: str) -> str:
 @lru_cache(maxsize=32)
 def _environment(variables: tuple[str, ...]) -> Any:
     return cel.NewEnv(
-        variables={name: _TYPES[name] for name in variables},
+        variables={name: VARIABLE_TYPES[name] for name in variables},
         functions=declarations(),
         extensions=[ext_optional.ExtOptional()],
     )

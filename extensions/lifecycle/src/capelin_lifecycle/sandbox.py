@@ -9,16 +9,14 @@ time, and ends when the policy changes.
 import asyncio
 import atexit
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Final, cast
 
 import orjson
@@ -81,7 +79,7 @@ class _Task:
     owner: Owner
     content: bytes
     budget: Budget
-    future: Future[bytes]
+    result: asyncio.Future[bytes]
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ class OverrunError(Exception):
 
 
 class Sandbox:
-    """Worker processes and the tasks that wait for them."""
+    """Worker processes and the tasks that wait for them. For one event loop at a time."""
 
     def __init__(
         self,
@@ -104,12 +102,12 @@ class Sandbox:
         budget: Budget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lock = Lock()
+        self._workers = tuple(_Worker() for _ in range(workers))
         self._budget = budget or Budget()
         self._clock = clock
-        self._idle = [_Worker() for _ in range(workers)]
-        self._workers = tuple(self._idle)
-        self._threads: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle: deque[_Worker] = deque()
+        self._running: set[asyncio.Task[None]] = set()
         self._waiting: OrderedDict[str, deque[_Task]] = OrderedDict()
         self._busy: set[str] = set()
         self._penalties: OrderedDict[Owner, _Penalty] = OrderedDict()
@@ -120,14 +118,12 @@ class Sandbox:
         self._budget = budget
 
     def start(self) -> None:
-        """Start the workers before the first task needs them."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for worker in idle:
-            self._executor().submit(self._make_idle, worker)
+        """Start the processes, so that the first task does not wait for them."""
+        for worker in self._workers:
+            worker.launch()
 
     def close(self) -> None:
-        """End the workers. They start again with the next task."""
+        """End the processes. They start again with the next task."""
         for worker in self._workers:
             worker.stop()
 
@@ -177,15 +173,19 @@ class Sandbox:
 
     async def _result(self, owner: Owner, content: bytes, budget: Budget) -> dict[str, Any]:
         self._check_penalty(owner)
-        task = _Task(owner, content, budget, Future())
-        with self._lock:
-            self._waiting.setdefault(owner.namespace, deque()).append(task)
-        self._dispatch()
-        try:
-            return cast("dict[str, Any]", orjson.loads(await asyncio.wrap_future(task.future)))
-        except OverrunError as error:
-            self._penalize(owner, str(error))
-            raise
+        loop = asyncio.get_running_loop()
+        self._attach(loop)
+        task = _Task(owner, content, budget, loop.create_future())
+        self._waiting.setdefault(owner.namespace, deque()).append(task)
+        self._dispatch(loop)
+        return cast("dict[str, Any]", orjson.loads(await task.result))
+
+    def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:
+            if self._loop is not None:
+                self.close()
+            self._loop, self._idle = loop, deque(self._workers)
+            self._running, self._waiting, self._busy = set(), OrderedDict(), set()
 
     def _check_penalty(self, owner: Owner) -> None:
         penalty = self._penalties.get(owner)
@@ -199,128 +199,130 @@ class Sandbox:
         if len(self._penalties) > _MOST_PENALTIES:
             self._penalties.popitem(last=False)
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give idle workers the tasks of namespaces that have none, in turn."""
-        with self._lock:
-            ready = [name for name in self._waiting if name not in self._busy]
-            for namespace in ready[: len(self._idle)]:
-                tasks = self._waiting.pop(namespace)
-                task = tasks.popleft()
-                if tasks:
-                    # Behind the others.
-                    self._waiting[namespace] = tasks
-                self._busy.add(namespace)
-                self._executor().submit(self._run, self._idle.pop(), task)
+        ready = [name for name in self._waiting if name not in self._busy]
+        for namespace in ready[: len(self._idle)]:
+            tasks = self._waiting.pop(namespace)
+            task = tasks.popleft()
+            if tasks:
+                # Behind the others.
+                self._waiting[namespace] = tasks
+            self._busy.add(namespace)
+            running = loop.create_task(self._run(self._idle.popleft(), task))
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
 
-    def _run(self, worker: "_Worker", task: _Task) -> None:
+    async def _run(self, worker: "_Worker", task: _Task) -> None:
+        """Run a task to its end, even if the hook that waits for it has no more time."""
         try:
-            if task.future.set_running_or_notify_cancel():
-                # Another of its policy's tasks may have overrun while this one waited.
+            if not task.result.done():
+                # Another task of the same owner may have overrun while this one waited.
                 self._check_penalty(task.owner)
-                task.future.set_result(worker.run(task.content, task.budget))
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
-            task.future.set_exception(error)
+                result = await worker.run(task.content, task.budget)
+                if not task.result.done():
+                    task.result.set_result(result)
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            if isinstance(error, OverrunError):
+                self._penalize(task.owner, str(error))
+            if not task.result.done():
+                task.result.set_exception(error)
         finally:
-            with self._lock:
-                self._busy.discard(task.owner.namespace)
-            self._make_idle(worker)
-
-    def _make_idle(self, worker: "_Worker") -> None:
-        try:
-            worker.start()
-        except OSError:
-            # The next task says so.
-            worker.stop()
-        with self._lock:
+            self._busy.discard(task.owner.namespace)
             self._idle.append(worker)
-        self._dispatch()
-
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(len(self._workers), "sandbox")
-        return self._threads
+            self._dispatch(asyncio.get_running_loop())
 
 
 class _Worker:
-    """A worker process, as the thread that uses it sees it."""
+    """A worker process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._is_ready = False
 
-    def start(self) -> None:
-        """Start the process if none runs."""
+    def launch(self) -> None:
+        """Start the process if it does not run."""
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()
         environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "capelin_lifecycle.sandbox_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-        )
-        self._read(self._process, time.monotonic() + _START_SECONDS)
+        own, its = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "capelin_lifecycle.sandbox_worker"],
+                stdin=its.fileno(),
+                stdout=its.fileno(),
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            its.close()
+        own.settimeout(0)
+        self._socket = own
 
     def stop(self) -> None:
         """End the process."""
         process, self._process = self._process, None
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._is_ready = None, False
         if process is not None:
             process.kill()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
             process.wait()
 
-    def run(self, content: bytes, budget: Budget) -> bytes:
-        """Do a task.
+    async def run(self, content: bytes, budget: Budget) -> bytes:
+        """Run a task.
 
         Raises:
             OverrunError: it uses more than its budget.
         """
-        self.start()
-        process = self._process
-        if process is None or process.stdin is None:
-            raise OSError("the worker process has ended")
+        self.launch()
+        if not self._is_ready:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._receive()
+            self._is_ready = True
         try:
-            process.stdin.write(TASK.pack(len(content), budget.cpu_seconds, budget.memory))
-            process.stdin.write(content)
-            process.stdin.flush()
-            result = self._read(process, time.monotonic() + budget.cpu_seconds + _WALL_SECONDS)
-        except (EOFError, BrokenPipeError):
-            code = process.wait()
+            async with asyncio.timeout(budget.cpu_seconds + _WALL_SECONDS):
+                header = TASK.pack(len(content), budget.cpu_seconds, budget.memory)
+                await asyncio.get_running_loop().sock_sendall(self._end, header + content)
+                result = await self._receive()
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            is_slow = isinstance(error, TimeoutError) or self._exit_code() == -signal.SIGPROF
             self.stop()
-            if code == -signal.SIGPROF:
-                raise OverrunError(budget.overrun()) from None
-            # Libraries in C++ end the process if there is no memory.
-            raise OverrunError(budget.overflow()) from None
-        except TimeoutError:
+            # The replacement is ready sooner for the next task.
+            self.launch()
+            # Libraries in C++ end the process if they get no memory.
+            raise OverrunError(budget.overrun() if is_slow else budget.overflow()) from None
+        except BaseException:
             self.stop()
-            raise OverrunError(budget.overrun()) from None
+            raise
         if not result:
             raise OverrunError(budget.overflow())
         return result
 
-    def _read(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
-        (length,) = RESULT.unpack(_read_exactly(process, RESULT.size, deadline))
-        return _read_exactly(process, length, deadline)
+    def _exit_code(self) -> int | None:
+        return None if self._process is None else self._process.wait()
 
-
-def _read_exactly(process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes:
-    if process.stdout is None:
-        raise EOFError
-    descriptor, data = process.stdout.fileno(), bytearray()
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    while len(data) < size:
-        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError
-        part = os.read(descriptor, min(size - len(data), MIB))
-        if not part:
+    @property
+    def _end(self) -> socket.socket:
+        if self._socket is None:
             raise EOFError
-        data += part
-    return bytes(data)
+        return self._socket
+
+    async def _receive(self) -> bytes:
+        (length,) = RESULT.unpack(await self._receive_exactly(RESULT.size))
+        return await self._receive_exactly(length)
+
+    async def _receive_exactly(self, size: int) -> bytes:
+        loop, data = asyncio.get_running_loop(), bytearray()
+        while len(data) < size:
+            part = await loop.sock_recv(self._end, size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
 
 
 SANDBOX: Final = Sandbox()

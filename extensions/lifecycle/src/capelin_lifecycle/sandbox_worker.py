@@ -22,7 +22,8 @@ TASK: Final = struct.Struct(">IdQ")
 """Before a task: its length, its CPU time in seconds, and its memory in bytes."""
 RESULT: Final = struct.Struct(">I")
 """Before a result: its length; nothing if the task needs more memory than it may have."""
-_MAX_RESULT: Final = 8 * 2**20
+_MAX_RESULT: Final = 4 * 2**20
+"""What the main process has to read, and keeps for as long as a step of the policy."""
 _FILES: Final = 64
 
 
