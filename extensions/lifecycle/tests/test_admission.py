@@ -65,13 +65,21 @@ async def test_the_api_server_accepts_them(client: Client) -> None:
 
 
 def test_the_engines_flags_are_taken_out_of_the_servers() -> None:
-    options, budget, others = parse(["--port=1", "--leader-elect", "--extension-config", "x"], {})
-    assert (options.leader_elect, options.extension_config, others) == (True, "x", ["--port=1"])
-    assert budget == Budget(0.1, 50 * MIB)
+    settings, others = parse(["--port=1", "--leader-elect", "--extension-config", "x"], {})
+    assert (settings.engine.leader_elect, settings.engine.extension_config, others) == (
+        True,
+        "x",
+        ["--port=1"],
+    )
+    assert settings.expressions == Budget(0.1, 50 * MIB)
     flags = {"CAPELIN_LEADER_ELECT": "true", "CAPELIN_EXPRESSION_CPU_MILLISECONDS": "200"}
-    options, budget, others = parse(["--expression-memory-mebibytes=64"], flags)
-    assert (options.leader_elect, options.extension_config, others) == (True, "lifecycle", [])
-    assert budget == Budget(0.2, 64 * MIB)
+    settings, others = parse(["--expression-memory-mebibytes=64"], flags)
+    assert (settings.engine.leader_elect, settings.engine.extension_config, others) == (
+        True,
+        "lifecycle",
+        [],
+    )
+    assert settings.expressions == Budget(0.2, 64 * MIB)
 
 
 @pytest.mark.parametrize(

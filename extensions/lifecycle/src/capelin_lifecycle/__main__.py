@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -17,13 +18,25 @@ from capelin_lifecycle.engine import Engine, EngineOptions
 from capelin_lifecycle.extension import NAME, build
 from capelin_lifecycle.sandbox import MIB, SANDBOX, Budget
 
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the extension's own flags set."""
+
+    engine: EngineOptions
+    expressions: Budget
+
+    def apply(self) -> None:
+        """Set what the actions of the process share."""
+        SANDBOX.configure(self.expressions)
+        SANDBOX.start()
+
+
 _EPILOG = "`admission-policy FILE` prints admission policies. The flags of every extension follow."
 
 
-def parse(
-    arguments: Sequence[str], environment: Mapping[str, str]
-) -> tuple[EngineOptions, Budget, list[str]]:
-    """The engine's own options, the budget of expressions, and the flags left for the server."""
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """The extension's own settings, and the flags that are left for the server."""
     parser = argparse.ArgumentParser(NAME, add_help=False, allow_abbrev=False, epilog=_EPILOG)
     parser.add_argument(
         "--leader-elect",
@@ -59,7 +72,7 @@ def parse(
     budget = Budget(
         known.expression_cpu_milliseconds / 1000, known.expression_memory_mebibytes * MIB
     )
-    return options, budget, others
+    return Settings(options, budget), others
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -96,10 +109,9 @@ def main() -> None:
             sys.exit(print_admission_policies(Path(file)))
         case _:
             pass
-    options, budget, others = parse(sys.argv[1:], os.environ)
-    SANDBOX.configure(budget)
-    SANDBOX.start()
-    serve(build(Engine(Config.find, options)), others)
+    settings, others = parse(sys.argv[1:], os.environ)
+    settings.apply()
+    serve(build(Engine(Config.find, settings.engine)), others)
 
 
 if __name__ == "__main__":
