@@ -9,7 +9,7 @@ from capelin.yaml import read_all_yaml
 from capelin_lifecycle.actions import RUNNERS, Cleanup, Outcome, Run
 from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
-from capelin_lifecycle.actions.job import JOBS, PODS
+from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
 from capelin_lifecycle.actions.sources import objects_of
 
 from .factories import World, known
@@ -73,6 +73,37 @@ async def test_a_job_is_run_once_and_decides(
     assert not (await world.workload.list(JOBS)).items
 
 
+async def test_a_job_without_pods_says_why() -> None:
+    world = World(JOBS, PODS, EVENTS)
+    run = world.run(known("tests", hook="AfterClusterUpgrade", action={"job": {"template": POD}}))
+    assert (await reconcile(run)).message.endswith(" runs")
+    job = await only(world, JOBS)
+    uid = job["metadata"]["uid"]
+    for number, (about, type_, message) in enumerate(
+        [
+            (uid, "Warning", "an earlier reason"),
+            (uid, "Warning", 'serviceaccount "conformance" not found'),
+            (uid, "Normal", "a later event that is no warning"),
+            ("another", "Warning", "a later warning about another Job"),
+        ]
+    ):
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"e{number}", "namespace": job["metadata"]["namespace"]},
+            "involvedObject": {"uid": about},
+            "type": type_,
+            "message": message,
+            "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+        }
+        await world.workload.create(event, resource=EVENTS)
+    outcome = await reconcile(run)
+    assert outcome.phase == "Running"
+    assert outcome.message.endswith(' has no pods: serviceaccount "conformance" not found')
+    await set_status(world, JOBS, job, active=1)
+    assert (await reconcile(run)).message.endswith(" runs")
+
+
 async def test_a_job_in_the_management_cluster_is_beside_the_cluster() -> None:
     world = World()
     world.client.install(JOBS)
@@ -127,7 +158,22 @@ async def test_a_missing_velero_is_waited_for_until_the_timeout() -> None:
     run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"velero": {}}}))
     outcome = await reconcile(run)
     assert outcome.phase == "Running"
-    assert "lacks it" in outcome.message
+    assert outcome.message == (
+        "the workload cluster has no kind Backup of velero.io/v1: install Velero there"
+    )
+
+
+async def test_missing_snapshots_are_named() -> None:
+    world = World(CLAIMS)
+    claim = {"metadata": {"name": "a", "namespace": "db"}}
+    manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}
+    made = await world.workload.create(manifest, resource=CLAIMS)
+    await set_status(world, CLAIMS, made, phase="Bound")
+    action = {"backup": {"volumeSnapshots": {}}}
+    outcome = await reconcile(world.run(known(hook="BeforeClusterDelete", action=action)))
+    assert outcome.message.startswith(
+        "the workload cluster has no kind VolumeSnapshot of snapshot.storage.k8s.io/v1: install"
+    )
 
 
 async def test_every_bound_volume_has_a_snapshot() -> None:

@@ -7,7 +7,7 @@ the sandbox's limits when a policy is written.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -20,6 +20,8 @@ from capelin_lifecycle.functions import QUANTITY, declarations, read_amount
 from capelin_lifecycle.syntax_tree import growth
 
 MAX_LENGTH: Final = 4096
+MAX_TOGETHER: Final = 32_768
+"""How many characters all expressions of a policy may have, which are compiled at once."""
 _MAX_ADDITIONS: Final = 32
 _MAX_MAPS: Final = 3
 
@@ -98,6 +100,21 @@ def compile_expression(text: str, variables: tuple[str, ...], *, boolean: bool) 
     if found.maps > _MAX_MAPS:
         raise ExpressionError(f"an expression may call map {_MAX_MAPS} times")
     return Expression(text, variables, compiled)
+
+
+def expression_problems(
+    expressions: Sequence[tuple[str, str, bool]], variables: tuple[str, ...]
+) -> list[str]:
+    """What is wrong with the expressions of a policy, given with their fields and `boolean`."""
+    if sum(len(text) for _, text, _ in expressions) > MAX_TOGETHER:
+        return [f"all expressions together may have {MAX_TOGETHER} characters"]
+    problems: list[str] = []
+    for field_path, text, boolean in expressions:
+        try:
+            compile_expression(text, variables, boolean=boolean)
+        except ExpressionError as error:
+            problems.append(f"{field_path}: {error}")
+    return problems
 
 
 def as_amount(value: object) -> Decimal:

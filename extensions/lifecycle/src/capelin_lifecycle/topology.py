@@ -4,7 +4,7 @@ All are pure: the same request and policies give the same answer. Another patch 
 machines, so that what a version of patches means stays as it is (`generate-patches-v1`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -41,7 +41,7 @@ from capelin_lifecycle.api import (
     TemplatePatch,
     UpgradePlan,
 )
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.expressions import ExpressionError, expression_problems
 from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
 from capelin_lifecycle.selection import KnownPolicy
 
@@ -56,32 +56,31 @@ def topology_problems(policy: KnownPolicy) -> list[str]:
     """What is wrong with an action of these hooks that its CRD cannot say."""
     action = policy.spec.action
     if action.patches is not None:
-        return [
-            problem for version in action.patches.versions for problem in _patch_problems(version)
-        ]
+        return _patch_problems(action.patches.versions)
     if action.validate_ is not None:
         return ValidateRunner().problems(policy)
     return []
 
 
-def _patch_problems(version: PatchVersion) -> Iterable[str]:
-    for number, template in enumerate(version.templates):
-        where = f"version {version.name}, templates[{number}]"
+def _patch_problems(versions: Sequence[PatchVersion]) -> list[str]:
+    problems: list[str] = []
+    expressions: list[tuple[str, str, bool]] = []
+    templates = [
+        (f"version {version.name}, templates[{number}]", template)
+        for version in versions
+        for number, template in enumerate(version.templates)
+    ]
+    for where, template in templates:
+        if template.when is not None:
+            expressions.append((f"{where}.when", template.when, True))
         for index, operation in enumerate(template.operations):
-            is_given = "value" in operation.model_fields_set
-            if (operation.value_from is not None or is_given) == (operation.op == "Remove"):
-                yield f"{where}.operations[{index}]: Set and Append need a value, Remove has none"
-        texts = [(f"{where}.when", template.when, True)]
-        texts += [
-            (f"{where}.operations[{index}].valueFrom", operation.value_from, False)
-            for index, operation in enumerate(template.operations)
-        ]
-        for field_path, text, boolean in texts:
+            place, text = f"{where}.operations[{index}]", operation.value_from
             if text is not None:
-                try:
-                    compile_expression(text, PATCH_VARIABLES, boolean=boolean)
-                except ExpressionError as error:
-                    yield f"{field_path}: {error}"
+                expressions.append((f"{place}.valueFrom", text, False))
+            is_given = text is not None or "value" in operation.model_fields_set
+            if is_given == (operation.op == "Remove"):
+                problems.append(f"{place}: Set and Append need a value, Remove has none")
+    return [*problems, *expression_problems(expressions, PATCH_VARIABLES)]
 
 
 # Patches

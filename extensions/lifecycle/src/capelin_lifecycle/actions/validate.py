@@ -7,7 +7,7 @@ from capelin.api import Unstructured
 
 from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
 from capelin_lifecycle.api import Validate
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.expressions import ExpressionError, expression_problems
 from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
 from capelin_lifecycle.selection import KnownPolicy
 
@@ -68,13 +68,11 @@ class ValidateRunner(Lasting):
     def problems(self, policy: KnownPolicy) -> list[str]:
         """Expressions that cannot be compiled."""
         validate = policy.spec.action.validate_
-        problems: list[str] = []
-        for number, validation in enumerate(validate.rules_ if validate else ()):
-            try:
-                compile_expression(validation.expression, variables_for(policy), boolean=True)
-            except ExpressionError as error:
-                problems.append(f"rules[{number}].expression: {error}")
-        return problems
+        rules = enumerate(validate.rules_ if validate else ())
+        return expression_problems(
+            [(f"rules[{number}].expression", rule.expression, True) for number, rule in rules],
+            variables_for(policy),
+        )
 
     async def reconcile(self, run: Run) -> Outcome:
         """Evaluate the rules."""
