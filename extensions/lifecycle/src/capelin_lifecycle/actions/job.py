@@ -117,7 +117,7 @@ async def _target(run: Run | Cleanup, target: str) -> AsyncGenerator[Client]:
 
 
 async def _progress(client: Client, job: Unstructured) -> str:
-    """How a Job is that is not finished: that it runs, unless it has no pods and an event gives the reason."""
+    """That an unfinished Job runs, or the warning that explains why it has no pods."""
     status = cast("dict[str, Any]", job.get("status") or {})
     uid = job["metadata"].get("uid")
     if status.get("active") or uid is None:
