@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -328,7 +329,7 @@ async def quotas(guide: Guide) -> None:
     assert candidate.group == "team=a"
     others = [
         replace(candidate, uid=f"{number}", is_created=True, amounts=amounts)
-        for number, amounts in enumerate([{**candidate.amounts, "memory": 64 * gib}] * 5)
+        for number, amounts in enumerate([{**candidate.amounts, "memory": Decimal(64 * gib)}] * 5)
     ]
     refused = refusal(quota, candidate, [candidate, *others], set())
     assert refused == (
@@ -420,7 +421,8 @@ async def patches(guide: Guide) -> None:
     ):
         for variables in ([], [{"name": "proxy", "value": "http://proxy:3128"}]):
             spec = topology(cluster_class, **kinds)
-            spec["topology"]["variables"] = variables
+            if variables:
+                spec["topology"]["variables"] = variables
             name = f"{cluster_class}-{len(variables)}"
             await guide.client.apply(
                 {
