@@ -169,7 +169,7 @@ async def test_missing_snapshots_are_named() -> None:
     manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}
     made = await world.workload.create(manifest, resource=CLAIMS)
     await set_status(world, CLAIMS, made, phase="Bound")
-    action = {"backup": {"volumeSnapshots": {}}}
+    action: dict[str, Any] = {"backup": {"volumeSnapshots": {}}}
     outcome = await reconcile(world.run(known(hook="BeforeClusterDelete", action=action)))
     assert outcome.message.startswith(
         "the workload cluster has no kind VolumeSnapshot of snapshot.storage.k8s.io/v1: install"
