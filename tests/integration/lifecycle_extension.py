@@ -26,5 +26,6 @@ def clock() -> datetime:
 
 
 if __name__ == "__main__":
-    options, others = parse(sys.argv[1:], os.environ)
-    serve(build(Engine(Config.find, options, clock)), others)
+    settings, others = parse(sys.argv[1:], os.environ)
+    settings.apply()
+    serve(build(Engine(Config.find, settings.engine, clock)), others)

@@ -35,6 +35,28 @@ def read_untrusted_yaml(text: str | bytes) -> Any:
     Raises:
         yaml.YAMLError: it is no YAML, or parsers may read it differently.
     """
+    loader = _untrusted_loader(text)
+    try:
+        return _construct(loader, loader.get_single_node())
+    finally:
+        loader.dispose()
+
+
+def read_all_untrusted_yaml(text: str | bytes) -> Iterator[Any]:
+    """Parse documents from somebody who is not trusted, each when it is asked for.
+
+    Raises:
+        yaml.YAMLError: one is no YAML, or parsers may read it differently.
+    """
+    loader = _untrusted_loader(text)
+    try:
+        while loader.check_node():
+            yield _construct(loader, loader.get_node())
+    finally:
+        loader.dispose()
+
+
+def _untrusted_loader(text: str | bytes) -> Any:
     content = text.encode() if isinstance(text, str) else text
     # Anchors, aliases and tags begin with these, which few documents have anywhere.
     if any(character in content for character in b"&*!"):
@@ -43,13 +65,12 @@ def read_untrusted_yaml(text: str | bytes) -> Any:
                 raise yaml.YAMLError("anchors and aliases are not allowed")
             if getattr(event, "tag", None):
                 raise yaml.YAMLError("tags are not allowed")
-    loader = _LOADER(content)
-    try:
-        node = loader.get_single_node()
-        _check_keys(node)
-        return None if node is None else loader.construct_document(node)
-    finally:
-        loader.dispose()
+    return _LOADER(content)
+
+
+def _construct(loader: Any, node: yaml.Node | None) -> Any:
+    _check_keys(node)
+    return None if node is None else loader.construct_document(node)
 
 
 def _check_keys(node: yaml.Node | None) -> None:

@@ -7,6 +7,7 @@ from capelin.client import Client
 from capelin.yaml import read_all_yaml
 from capelin_lifecycle.__main__ import parse, print_admission_policies
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
+from capelin_lifecycle.sandbox import MIB, Budget
 
 from .factories import policy
 
@@ -64,7 +65,27 @@ async def test_the_api_server_accepts_them(client: Client) -> None:
 
 
 def test_the_engines_flags_are_taken_out_of_the_servers() -> None:
-    options, others = parse(["--port=1", "--leader-elect", "--extension-config", "x"], {})
-    assert (options.leader_elect, options.extension_config, others) == (True, "x", ["--port=1"])
-    options, others = parse([], {"CAPELIN_LEADER_ELECT": "true"})
-    assert (options.leader_elect, options.extension_config, others) == (True, "lifecycle", [])
+    settings, others = parse(["--port=1", "--leader-elect", "--extension-config", "x"], {})
+    assert (settings.engine.leader_elect, settings.engine.extension_config, others) == (
+        True,
+        "x",
+        ["--port=1"],
+    )
+    assert settings.expressions == Budget(0.1, 50 * MIB)
+    flags = {"CAPELIN_LEADER_ELECT": "true", "CAPELIN_EXPRESSION_CPU_MILLISECONDS": "200"}
+    settings, others = parse(["--expression-memory-mebibytes=64"], flags)
+    assert (settings.engine.leader_elect, settings.engine.extension_config, others) == (
+        True,
+        "lifecycle",
+        [],
+    )
+    assert settings.expressions == Budget(0.2, 64 * MIB)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--expression-cpu-milliseconds=0", "--expression-memory-mebibytes=99999"]
+)
+def test_a_budget_without_bounds_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([flag], {})
+    assert "is not between" in capsys.readouterr().err

@@ -1,10 +1,16 @@
 """Expressions: Kubernetes' functions, errors for people, and bounds."""
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from capelin_lifecycle.expressions import ExpressionError, as_amount, compile_expression
+from capelin_lifecycle.expressions import (
+    VARIABLE_TYPES,
+    ExpressionError,
+    as_amount,
+    compile_expression,
+)
 
 OBJECT: dict[str, Any] = {
     "metadata": {"name": "team-a", "labels": {"tier": "prod"}},
@@ -52,8 +58,8 @@ def test_expressions_have_the_functions_of_kubernetes(text: str) -> None:
         ("1", "INT instead of true or false"),
         ("1 + 'a' == 2", "no matching overload"),
         ("'x' == '" + "x" * 4096 + "'", "4096 characters"),
-        (" + ".join("1" for _ in range(40)) + " > 1", "32 additions"),
-        ("[1].map(a, a).map(a, a).map(a, a).map(a, a) == [1]", "call map 3 times"),
+        (f"[{'1 + 1, ' * 40}] == []", "32 additions"),
+        ("[1].map(a, -a).map(a, -a).map(a, -a).map(a, -a) == [1]", "call map 3 times"),
     ],
 )
 def test_what_cannot_be_compiled_says_why(text: str, message: str) -> None:
@@ -77,6 +83,45 @@ def test_what_has_no_value_says_why(text: str, message: str) -> None:
 
 def test_text_in_quotes_does_not_count_as_growth() -> None:
     assert value("'" + "+" * 100 + "'") == "+" * 100
+
+
+@pytest.mark.parametrize("prefix", ["size('''a'b''') > 0 && ", '"""a"b""" != "" && '])
+def test_no_quotes_hide_growth(prefix: str) -> None:
+    maps = ".map(x, x + x)" * 4
+    with pytest.raises(ExpressionError, match="call map 3 times"):
+        compile_expression(f"{prefix}['a']{maps}.size() > 0 // '", (), boolean=True)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("now", "now < timestamp('2026-12-20T00:00:00Z')"),
+        ("now", "now.getFullYear() == 2026 && now - duration('1h') < now"),
+        ("fromVersion", "semver(fromVersion, true).minor() == 33"),
+        ("toVersion", "toVersion.startsWith('v1.34.')"),
+        ("object", "object.metadata.name == 'team-a' && has(object.pools)"),
+        ("templates", "templates.all(t, t.object.kind == 'K')"),
+        ("variables", "'proxy' in variables && variables.proxy == 'p'"),
+    ],
+)
+def test_every_variable_has_its_type(variable: str, text: str) -> None:
+    values: dict[str, Any] = {
+        "now": datetime(2026, 11, 23, tzinfo=UTC),
+        "fromVersion": "v1.33.13",
+        "toVersion": "v1.34.4",
+        "object": OBJECT,
+        "templates": [{"object": {"kind": "K"}}],
+        "variables": {"proxy": "p"},
+    }
+    assert values.keys() == VARIABLE_TYPES.keys()
+    expression = compile_expression(text, (variable,), boolean=True)
+    assert expression.is_true({variable: values[variable]})
+
+
+@pytest.mark.parametrize("variable", ["now", "fromVersion", "toVersion", "templates", "variables"])
+def test_a_variable_of_another_type_is_refused_when_the_policy_is_written(variable: str) -> None:
+    with pytest.raises(ExpressionError, match="no matching overload"):
+        compile_expression(f"{variable} == 1", (variable,), boolean=True)
 
 
 @pytest.mark.parametrize(

@@ -1,54 +1,497 @@
-"""Every manifest of the guide is one that the API server accepts."""
+"""Every manifest of the guide is accepted by a real API server, and does what its page promises.
+
+Each policy is evaluated as it comes back from the API server, for Clusters of Capelin's own
+ClusterClass, which has MachinePools, and of a class with MachineDeployments.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import orjson
 import pytest
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
+from capelin.runtime import Failure
+from capelin.runtime.fixtures import ClusterFixture, cluster_from, request_for
+from capelin.runtime.messages import read
+from capelin.runtime.v1alpha1 import (
+    GeneratePatches,
+    GenerateUpgradePlan,
+    ValidateTopology,
+)
 from capelin.yaml import read_all_yaml
-from capelin_lifecycle.api import GROUP, ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_control_plane.provider import provider as control_plane_provider
+from capelin_lifecycle.actions import RUNNERS, Outcome, Run
+from capelin_lifecycle.actions.approval import approval_annotation
+from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
+from capelin_lifecycle.actions.counting import CountedCluster, counted, refusal
+from capelin_lifecycle.actions.http import request_of
+from capelin_lifecycle.actions.job import JOBS, PODS
+from capelin_lifecycle.actions.validate import validate_outcome
+from capelin_lifecycle.api import (
+    GROUP,
+    ClusterLifecyclePolicy,
+    LifecyclePolicy,
+    PatchVersion,
+    Quota,
+)
+from capelin_lifecycle.occurrence import cluster_occurrence
 from capelin_lifecycle.policies import policy_problem
+from capelin_lifecycle.selection import KnownPolicy, matches
+from capelin_lifecycle.topology import check_topology, generated_patches, upgrade_plan
+from capelin_machine_pool.provider import provider as machine_pool_provider
 
+from .factories import World, occurrence
+
+ROOT = Path(__file__).parents[3]
 PAGES = [
-    *sorted((Path(__file__).parents[3] / "docs" / "lifecycle").glob("*.md")),
+    *sorted((ROOT / "docs" / "lifecycle").glob("*.md")),
     Path(__file__).parents[1] / "README.md",
 ]
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_KINDS = {"LifecyclePolicy": LifecyclePolicy, "ClusterLifecyclePolicy": ClusterLifecyclePolicy}
+MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
+SATURDAY_NIGHT = datetime(2026, 11, 28, 22, 30, tzinfo=UTC)
+HOLIDAYS = datetime(2026, 12, 24, tzinfo=UTC)
 
 
-def manifests() -> list[Any]:
+def manifests(page: Path) -> list[Unstructured]:
+    """All manifests of a page. A block that holds none is a mistake."""
+    found: list[Unstructured] = []
+    for block in _BLOCK.findall(page.read_text()):
+        for manifest in read_all_yaml(block):
+            assert isinstance(manifest, dict), block
+            assert {"apiVersion", "kind", "metadata"} <= manifest.keys(), block
+            found.append(cast("Unstructured", manifest))
+    return found
+
+
+# The world of the guide: a namespace with Capelin's own ClusterClass, and Clusters
+
+
+def topology(cluster_class: str, **workers: Any) -> Unstructured:
+    return {
+        "topology": {
+            "classRef": {"name": cluster_class},
+            "version": "v1.34.4",
+            "controlPlane": {"replicas": 1},
+            **({"workers": workers} if workers else {}),
+        }
+    }
+
+
+def workers(prefix: str, *replicas: int | None) -> list[Unstructured]:
     return [
-        pytest.param(manifest, id=f"{page.stem}-{manifest['metadata']['name']}")
-        for page in PAGES
-        for block in _BLOCK.findall(page.read_text())
-        for manifest in read_all_yaml(block)
-        if manifest and "apiVersion" in manifest
+        {
+            "class": "default-worker",
+            "name": f"{prefix}-{number}",
+            **({} if count is None else {"replicas": count}),
+        }
+        for number, count in enumerate(replicas)
     ]
 
 
+SHAPES: dict[str, tuple[Unstructured, int]] = {
+    "pools": (topology("capelin", machinePools=workers("mp", 3)), 3),
+    "deployments": (topology("deployments", machineDeployments=workers("md", 2, None)), 3),
+    "both": (
+        topology(
+            "deployments",
+            machineDeployments=workers("md", 2),
+            machinePools=workers("mp", 4),
+        ),
+        6,
+    ),
+    "none": (topology("capelin"), 0),
+}
+"""Clusters of the guide's readers, and how many workers each has."""
+
+
+@dataclass
+class Guide:
+    """Everything that the pages' commands and manifests have created."""
+
+    client: Client
+    namespace: str
+    policies: dict[str, KnownPolicy]
+
+    async def cluster(self, shape: str, **labels: str) -> Unstructured:
+        """A Cluster as the API server has it."""
+        metadata = {"name": f"{shape}-{len(labels)}", "namespace": self.namespace, "labels": labels}
+        made = await self.client.apply(
+            {
+                "apiVersion": Cluster.resource.api_version,
+                "kind": "Cluster",
+                "metadata": metadata,
+                "spec": SHAPES[shape][0],
+            }
+        )
+        made["metadata"].pop("managedFields", None)
+        return made
+
+    async def scene(self, name: str) -> ClusterFixture:
+        return await cluster_from(self.client, name, self.namespace)
+
+    def selects(self, name: str, cluster: Unstructured, **namespace_labels: str) -> bool:
+        policy = self.policies[name]
+        about = cluster_occurrence(policy.spec.hook, cluster)
+        return matches(policy, about, namespace_labels)
+
+    def run(self, name: str, world: World, **fields: Any) -> Run:
+        """The action of a policy for the Cluster `team/demo` in memory."""
+        policy = replace(self.policies[name], namespace="team")
+        return replace(world.run(policy), **fields)
+
+
 @pytest.fixture(scope="session")
-def cluster_classes(install_crds: Callable[..., None]) -> None:
-    install_crds("clusterclasses.cluster.x-k8s.io")
+def guide_crds(install_crds: Callable[..., None]) -> None:
+    install_crds(
+        control_plane_provider(),
+        machine_pool_provider(),
+        "clusterclasses.cluster.x-k8s.io",
+        "kubeadmconfigtemplates.bootstrap.cluster.x-k8s.io",
+    )
 
 
-@pytest.mark.usefixtures("provider_crds", "cluster_classes")
-@pytest.mark.parametrize("manifest", manifests())
-async def test_a_manifest_is_accepted(
-    client: Client, namespace: str, manifest: dict[str, Any]
-) -> None:
-    metadata = dict(manifest["metadata"])
-    if "namespace" in metadata:
-        metadata["namespace"] = namespace
-    wanted: dict[str, Any] = {**manifest, "metadata": metadata}
-    made = await client.create(wanted, dry_run=True)
-    if str(made["apiVersion"]).startswith(GROUP):
-        kind = LifecyclePolicy if "namespace" in metadata else ClusterLifecyclePolicy
-        assert policy_problem(kind.read(made)) is None
+@asynccontextmanager
+async def guide_of(client: Client, namespace: str, page: Path) -> AsyncIterator[Guide]:
+    """The world of a page, with all of its manifests applied."""
+    created: list[Unstructured] = []
+    policies: dict[str, KnownPolicy] = {}
+    own_class = (ROOT / "clusterctl" / "clusterclass-capelin.yaml").read_text()
+    for manifest in [*read_all_yaml(own_class), *with_deployments(), *manifests(page)]:
+        metadata: dict[str, Any] = {**manifest["metadata"], "namespace": namespace}
+        if manifest["kind"] == "ClusterLifecyclePolicy":
+            del metadata["namespace"]
+        applied = await client.apply({**manifest, "metadata": metadata})
+        created.append(applied)
+        if str(applied["apiVersion"]).startswith(GROUP):
+            policy = _KINDS[applied["kind"]].read(applied)
+            assert policy_problem(policy) is None
+            policies[policy.name] = KnownPolicy.of(policy)
+    try:
+        yield Guide(client, namespace, policies)
+    finally:
+        for manifest in created:
+            if manifest["kind"] == "ClusterLifecyclePolicy":
+                await client.delete(ClusterLifecyclePolicy, manifest["metadata"]["name"])
 
 
-def test_each_story_has_a_page() -> None:
+def with_deployments() -> list[Unstructured]:
+    """Capelin's class with MachineDeployments as well, as a user would write it."""
+    (shape, *_) = read_all_yaml((ROOT / "clusterctl" / "clusterclass-capelin.yaml").read_text())
+    (pool,) = shape["spec"]["workers"]["machinePools"]
+    machines: Unstructured = {
+        "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+        "kind": "CapelinMachineTemplate",
+        "name": "capelin",
+    }
+    deployment = {**pool, "infrastructure": {"templateRef": machines}}
+    spec = {
+        **shape["spec"],
+        "workers": {"machinePools": [pool], "machineDeployments": [deployment]},
+    }
+    template = {
+        "apiVersion": machines["apiVersion"],
+        "kind": machines["kind"],
+        "metadata": {"name": "capelin"},
+        "spec": {"template": {"spec": {}}},
+    }
+    return [{**shape, "metadata": {"name": "deployments"}, "spec": spec}, template]
+
+
+# What the pages promise
+
+
+async def approvals(guide: Guide) -> None:
+    production = await guide.cluster("pools", tier="production")
+    assert guide.selects("production-upgrades", production)
+    assert not guide.selects("production-upgrades", await guide.cluster("pools"))
+
+    async def outcome(approver: str | None, now: datetime, days: int = 0) -> Outcome:
+        world = World()
+        run = guide.run("production-upgrades", world)
+        value = f"{run.result.id[:8]}:{approver}"
+        cluster = run.cluster.model_copy(deep=True)
+        cluster.metadata.annotations = (
+            {approval_annotation("production-upgrades"): value} if approver else {}
+        )
+        result = run.result.model_copy(deep=True)
+        result.spec.called = now - timedelta(days=days)
+        return await RUNNERS["approval"].reconcile(
+            replace(run, cluster=cluster, now=now, result=result)
+        )
+
+    assert (await outcome("alice@example.com", SATURDAY_NIGHT)).phase == "Done"
+    assert "approval by alice@example.com or bob@" in (await outcome(None, SATURDAY_NIGHT)).message
+    assert "mallory may not approve" in (await outcome("mallory", SATURDAY_NIGHT)).message
+    early = await outcome("bob@example.com", MONDAY)
+    assert early.message == "waits for the maintenance window (0 22 * * SAT, Europe/Berlin)"
+    assert (await outcome(None, MONDAY, days=10)).phase == "Failed"
+    assert guide.selects("protect-production", production, environment="production")
+    assert not guide.selects("protect-production", production, environment="test")
+
+
+async def add_ons(guide: Guide) -> None:
+    for from_version, to_version, release in (
+        ("v1.32.4", "v1.33.13", "1.33"),
+        ("v1.33.13", "v1.34.4", "1.34"),
+    ):
+        world = World()
+        for kind in (ConfigMap, Secret):
+            for source in (await guide.client.list(kind, guide.namespace)).items:
+                if source.name.startswith("cpi-"):
+                    source.metadata.namespace = "team"
+                    source.metadata.resource_version = None
+                    world.client.add(source)
+        run = guide.run("cpi", world)
+        run.result.spec.from_version, run.result.spec.to_version = from_version, to_version
+        outcome = await RUNNERS["apply"].reconcile(run)
+        outcome = await RUNNERS["apply"].reconcile(world.again(run, outcome))
+        assert (outcome.phase, outcome.message) == ("Done", "2 objects are applied and ready")
+        applied = await world.workload.get(ConfigMap, "cpi", "kube-system")
+        assert applied.data == {"release": release}
+
+
+async def jobs(guide: Guide) -> None:
+    world = World(JOBS, PODS)
+    run = guide.run("conformance", world)
+    outcome = await RUNNERS["job"].reconcile(run)
+    assert outcome.phase == "Running"
+    (job,) = (await world.workload.list(JOBS)).items
+    assert job["metadata"]["namespace"] == "kube-system"
+    assert job["spec"]["activeDeadlineSeconds"] == 3 * 60 * 60
+    assert job["spec"]["backoffLimit"] == 0
+    assert job["spec"]["template"]["spec"]["serviceAccountName"] == "conformance"
+    # A real API server takes the Job with all of its fields.
+    metadata = {**job["metadata"], "namespace": guide.namespace}
+    fresh = {k: v for k, v in metadata.items() if k in {"name", "namespace", "labels"}}
+    await guide.client.create({**job, "metadata": fresh}, dry_run=True)
+
+
+async def backups(guide: Guide) -> None:
+    world = World(BACKUPS)
+    assert (await RUNNERS["backup"].reconcile(guide.run("backup", world))).phase == "Running"
+    (backup,) = (await world.workload.list(BACKUPS)).items
+    assert backup["spec"]["ttl"] == "720h0m0s"
+    missing = await RUNNERS["backup"].reconcile(guide.run("backup", World()))
+    page = " ".join((ROOT / "docs" / "lifecycle" / "backups.md").read_text().split())
+    assert missing.message in page
+    world = World(CLAIMS, SNAPSHOTS)
+    for namespace in ("databases", "default"):
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "a", "namespace": namespace},
+        }
+        made = await world.workload.create(claim, resource=CLAIMS)
+        status = {**made, "status": {"phase": "Bound"}}
+        await world.workload.apply_status(status)
+    await RUNNERS["backup"].reconcile(guide.run("snapshots", world))
+    (snapshot,) = (await world.workload.list(SNAPSHOTS)).items
+    assert snapshot["metadata"]["namespace"] == "databases"
+    assert snapshot["spec"]["volumeSnapshotClassName"] == "retained"
+
+
+async def quotas(guide: Guide) -> None:
+    policy = guide.policies["team-quota"]
+    quota = policy.spec.action.quota
+    assert isinstance(quota, Quota)
+
+    async def count(cluster: Unstructured) -> CountedCluster:
+        return await counted(policy, quota, cluster)
+
+    gib = 2**30
+    for shape, (_, number) in SHAPES.items():
+        found = await count(await guide.cluster(shape, team="a"))
+        assert found.amounts == {
+            "clusters": 1,
+            "nodes": number + 1,
+            "memory": 8 * gib * number,
+        }, shape
+        assert refusal(quota, found, [], set()) is None
+    without = refusal(quota, await count(await guide.cluster("pools")), [], set())
+    assert without is not None
+    assert without.startswith("the quota counts by the label team, which the Cluster lacks")
+    (own,) = (
+        manifest
+        for manifest in manifests(ROOT / "docs" / "lifecycle" / "quotas.md")
+        if manifest["kind"] == "Cluster"
+    )
+    shop = await guide.client.get(Cluster.resource, own["metadata"]["name"], guide.namespace)
+    candidate = await count(shop)
+    assert candidate.group == "team=a"
+    others = [
+        replace(candidate, uid=f"{number}", is_created=True, amounts=amounts)
+        for number, amounts in enumerate([{**candidate.amounts, "memory": Decimal(64 * gib)}] * 5)
+    ]
+    refused = refusal(quota, candidate, [candidate, *others], set())
+    assert refused == (
+        "the quota of team=a is exhausted: 1 clusters wanted, 5 of 5 in use,"
+        f" {24 * gib} memory wanted, {320 * gib} of 256Gi in use"
+    )
+
+
+async def rules(guide: Guide) -> None:
+    for shape in SHAPES:
+        owned, other = await guide.cluster(shape, owner="alice"), await guide.cluster(shape)
+        policy = guide.policies["rules"]
+        outcomes = {
+            "Done": (owned, MONDAY),
+            "the label owner is missing": (other, MONDAY),
+            "nothing is upgraded over the holidays": (owned, HOLIDAYS),
+        }
+        for expected, (cluster, now) in outcomes.items():
+            outcome = await validate_outcome(policy, cluster, "v1.33.13", "v1.34.4", now)
+            assert (outcome.message or outcome.phase) == expected
+    sizes = guide.policies["sizes"]
+    for shape, message in (
+        ("pools", "a MachinePool has at most 20 machines"),
+        ("deployments", "a MachineDeployment has at most 20 machines"),
+    ):
+        cluster = await guide.cluster(shape)
+        name = cluster["metadata"]["name"]
+        await check_topology(sizes, await topology_request(guide, name))
+        for entries in cluster["spec"]["topology"]["workers"].values():
+            entries[0]["replicas"] = 21
+        await guide.client.apply(
+            {key: cluster[key] for key in ("apiVersion", "kind", "spec")}
+            | {"metadata": {"name": name, "namespace": guide.namespace}}
+        )
+        with pytest.raises(Failure, match=message):
+            await check_topology(sizes, await topology_request(guide, name))
+    versions = guide.policies["versions"].spec.action.upgrade_plan
+    assert versions is not None
+    plan = read(
+        GenerateUpgradePlan.request_type(),
+        {
+            **request_for(GenerateUpgradePlan, await guide.scene(name), None),
+            "fromControlPlaneKubernetesVersion": "v1.33.13",
+            "fromWorkersKubernetesVersion": "v1.33.13",
+            "toKubernetesVersion": "v1.35.4",
+        },
+    )
+    steps = upgrade_plan(versions, plan, MONDAY).control_plane_upgrades
+    assert [step.version for step in steps] == ["v1.34.4", "v1.35.4"]
+    with pytest.raises(Failure, match="holidays"):
+        upgrade_plan(versions, plan, HOLIDAYS)
+    run = guide.run("cost-center", World())
+    page = (ROOT / "docs" / "lifecycle" / "rules.md").read_text()
+    assert all(f"`{name}`" in page for name in request_of(run))
+    outcome = await RUNNERS["http"].reconcile(run)
+    assert outcome.message == "there is no secret team/quota-service"
+
+
+async def topology_request(guide: Guide, name: str) -> Any:
+    scene = await guide.scene(name)
+    return read(ValidateTopology.request_type(), request_for(ValidateTopology, scene, None))
+
+
+async def patches(guide: Guide) -> None:
+    policy = guide.policies["proxy"]
+    (version,) = policy.spec.action.patches.versions if policy.spec.action.patches else []
+
+    async def changed(name: str) -> dict[str, Any]:
+        scene = await guide.scene(name)
+        request = read(GeneratePatches.request_type(), request_for(GeneratePatches, scene, None))
+        response = await generated_patches(policy, cast("PatchVersion", version), request)
+        items = {item.uid: item for item in request.items}
+        return {
+            f"{items[item.uid].object['kind']} of {items[item.uid].holder_reference.kind}": (
+                orjson.loads(item.patch)
+            )
+            for item in response.items
+        }
+
+    path = "/spec/template/spec/preKubeadmCommands"
+    added = [{"op": "add", "path": path, "value": ["export HTTPS_PROXY=http://proxy:3128"]}]
+    for cluster_class, kinds, expected in (
+        ("behind-a-proxy", {"machinePools": workers("mp", 1)}, ["MachinePool"]),
+        (
+            "deployments",
+            {"machineDeployments": workers("md", 1), "machinePools": workers("mp", 1)},
+            ["MachineDeployment", "MachinePool"],
+        ),
+    ):
+        for variables in ([], [{"name": "proxy", "value": "http://proxy:3128"}]):
+            spec = topology(cluster_class, **kinds)
+            if variables:
+                spec["topology"]["variables"] = variables
+            name = f"{cluster_class}-{len(variables)}"
+            await guide.client.apply(
+                {
+                    "apiVersion": Cluster.resource.api_version,
+                    "kind": "Cluster",
+                    "metadata": {"name": name, "namespace": guide.namespace},
+                    "spec": spec,
+                }
+            )
+            wanted = {f"KubeadmConfigTemplate of {kind}": added for kind in expected}
+            assert await changed(name) == (wanted if variables else {})
+
+
+async def first_policy(guide: Guide) -> None:
+    cluster = await guide.cluster("pools", tier="production")
+    policy = guide.policies["production-upgrades"]
+    about = replace(
+        occurrence("BeforeClusterUpgrade", namespace=guide.namespace),
+        labels=cluster["metadata"]["labels"],
+    )
+    assert matches(policy, about, {})
+    assert not matches(policy, replace(about, to_version="v1.33.13"), {})
+
+
+PROMISES: Mapping[str, Callable[[Guide], Awaitable[None]]] = {
+    "lifecycle/add-ons.md": add_ons,
+    "lifecycle/approvals.md": approvals,
+    "lifecycle/backups.md": backups,
+    "lifecycle/jobs.md": jobs,
+    "lifecycle/patches.md": patches,
+    "lifecycle/quotas.md": quotas,
+    "lifecycle/rules.md": rules,
+    "lifecycle/README.md": first_policy,
+}
+
+
+@pytest.mark.usefixtures("provider_crds", "guide_crds")
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.name) for page in PAGES if manifests(page)]
+)
+async def test_a_page_does_what_it_promises(client: Client, namespace: str, page: Path) -> None:
+    async with guide_of(client, namespace, page) as guide:
+        await PROMISES[f"lifecycle/{page.name}"](guide)
+
+
+def test_every_policy_of_a_page_is_evaluated() -> None:
+    source = Path(__file__).read_text()
+    names = {
+        manifest["metadata"]["name"]
+        for page in PAGES
+        for manifest in manifests(page)
+        if manifest["kind"] in _KINDS
+    }
+    assert [name for name in sorted(names) if f'"{name}"' not in source] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if manifests(page)], ids=lambda p: p.name)
+def test_a_page_creates_its_namespace_before_it_uses_it(page: Path) -> None:
+    if page.parent.name != "lifecycle" or page.parents[1].name != "docs":
+        return
+    text = page.read_text()
+    first = text.index("```sh")
+    assert first < text.index("```yaml")
+    assert text[first:].startswith("```sh\nkubectl create namespace team-a\n")
+
+
+def test_each_action_has_a_page() -> None:
     actions = {
         action
         for page in PAGES

@@ -139,12 +139,15 @@ async def test_a_cluster_that_was_admitted_stays_so() -> None:
 async def test_what_the_copies_of_a_replica_tell_is_not_listed() -> None:
     world = QuotaWorld()
     world.add_cluster("a")
-    copies = [counted(world.quota, manifest("a"))]
+    copies = [await counted(KnownPolicy.of(world.policy), world.quota, manifest("a"))]
     assert await world.phase_of("a", copies=copies) == ("Done", "within the quota")
     # Nobody but the copies knows this one.
-    copies = [*copies, counted(world.quota, manifest("b", created=True))]
+    copies = [
+        *copies,
+        await counted(KnownPolicy.of(world.policy), world.quota, manifest("b", created=True)),
+    ]
     world.add_cluster("c")
-    copies = [*copies, counted(world.quota, manifest("c"))]
+    copies = [*copies, await counted(KnownPolicy.of(world.policy), world.quota, manifest("c"))]
     phase, message = await world.phase_of("c", copies=copies)
     assert (phase, message.endswith("2 of 1 in use")) == ("Waiting", True)
 
@@ -154,7 +157,9 @@ async def test_a_reservation_that_the_copies_do_not_explain_has_all_clusters_lis
     world.add_cluster("a")
     assert (await world.phase_of("a"))[0] == "Done"
     world.add_cluster("b")
-    phase, message = await world.phase_of("b", copies=[counted(world.quota, manifest("b"))])
+    phase, message = await world.phase_of(
+        "b", copies=[await counted(KnownPolicy.of(world.policy), world.quota, manifest("b"))]
+    )
     assert (phase, message.endswith("1 of 1 in use")) == ("Waiting", True)
 
 
@@ -209,14 +214,14 @@ async def test_a_replica_that_knows_the_reservations_only_writes() -> None:
     copies: list[CountedCluster] = []
     for name, methods in (("a", ["GET", "POST"]), ("b", ["PUT"]), ("c", ["PUT"])):
         world.add_cluster(name)
-        copies.append(counted(world.quota, manifest(name)))
+        copies.append(await counted(KnownPolicy.of(world.policy), world.quota, manifest(name)))
         assert (await world.phase_of(name, copies=copies))[0] == "Done"
         assert world.methods == methods
         # Asked again, and refused, it writes nothing.
         assert (await world.phase_of(name, copies=copies))[0] == "Done"
         assert world.methods == []
     world.add_cluster("d")
-    copies.append(counted(world.quota, manifest("d")))
+    copies.append(await counted(KnownPolicy.of(world.policy), world.quota, manifest("d")))
     assert (await world.phase_of("d", copies=copies))[0] == "Waiting"
     assert world.methods == []
 
@@ -227,7 +232,7 @@ async def test_a_reservation_of_a_cluster_that_is_gone_is_given_up() -> None:
     assert (await world.phase_of("a"))[0] == "Done"
     await world.client.delete(Cluster, "a", "team")
     world.add_cluster("b")
-    copies = [counted(world.quota, manifest("b"))]
+    copies = [await counted(KnownPolicy.of(world.policy), world.quota, manifest("b"))]
     assert (await world.phase_of("b", copies=copies, gone=["uid-a"]))[0] == "Done"
     assert world.methods == ["PUT"]
     assert await world.reserved() == ["uid-b"]
@@ -289,24 +294,68 @@ async def test_counting_many_clusters_leaves_turns_to_others(
     assert turns > 50
 
 
-def test_nodes_cpu_and_memory_are_counted() -> None:
-    quota = Quota.read(
-        {
-            "limits": [
-                {"resource": "clusters", "limit": 1},
-                {"resource": "nodes", "limit": 1},
-                {
-                    "resource": "memory",
-                    "limit": "1Gi",
-                    "expression": "quantity(string(object.spec.topology.variables"
-                    ".filter(v, v.name == 'memoryGi')[0].value) + 'Gi')",
-                },
-                {"resource": "cpu", "limit": 1, "expression": "2 * 3"},
-            ]
-        }
+async def test_nodes_cpu_and_memory_are_counted() -> None:
+    world = QuotaWorld(
+        limits=[
+            {"resource": "clusters", "limit": 1},
+            {"resource": "nodes", "limit": 1},
+            {
+                "resource": "memory",
+                "limit": "1Gi",
+                "expression": "quantity(string(object.spec.topology.variables"
+                ".filter(v, v.name == 'memoryGi')[0].value) + 'Gi')",
+            },
+            {"resource": "cpu", "limit": 1, "expression": "2 * 3"},
+        ]
     )
-    amounts = counted(quota, manifest("a", created=True)).amounts
-    assert amounts == {"clusters": 1, "nodes": 3, "memory": 4 * 2**30, "cpu": 6}
+    found = await counted(KnownPolicy.of(world.policy), world.quota, manifest("a", created=True))
+    assert found.amounts == {"clusters": 1, "nodes": 3, "memory": 4 * 2**30, "cpu": 6}
+
+
+async def test_every_exceeded_limit_is_in_the_message() -> None:
+    broken = "object.spec.topology.workers.absent.size()"
+    world = QuotaWorld(
+        limits=[
+            {"resource": "clusters", "limit": 0},
+            {"resource": "nodes", "limit": 2},
+            {"resource": "memory", "limit": "1Gi", "expression": broken},
+        ]
+    )
+    world.add_cluster("a")
+    assert await world.phase_of("a") == (
+        "Waiting",
+        (
+            "the quota of namespace team is exhausted: 1 clusters wanted, 0 of 0 in use,"
+            " 3 nodes wanted, 0 of 2 in use; the expression of memory has no value for team/a:"
+            ' Key not found in map : "absent"'
+        ),
+    )
+
+
+async def test_a_cluster_of_another_group_without_a_value_does_not_matter() -> None:
+    memory = "object.metadata.labels.team == 'red' ? object.absent : '1Gi'"
+    limits = [{"resource": "memory", "limit": "1Gi", "expression": memory}]
+    world = QuotaWorld(groupBy="Label", label="team", limits=limits)
+    world.add_cluster("a", team="red")
+    await world.create_topology("a")
+    world.add_cluster("b", team="blue")
+    assert await world.phase_of("b") == ("Done", "within the quota")
+    world.add_cluster("c", team="red")
+    phase, message = await world.phase_of("c")
+    assert phase == "Waiting"
+    assert message.startswith("the expression of memory has no value for team/c: ")
+
+
+async def test_a_cluster_without_the_label_is_refused_with_the_label_that_it_needs() -> None:
+    world = QuotaWorld(groupBy="Label", label="team")
+    world.add_cluster("a")
+    assert await world.phase_of("a") == (
+        "Waiting",
+        (
+            "the quota counts by the label team, which the Cluster lacks: set the label, or leave"
+            " out Clusters without it by the policy's clusterSelector"
+        ),
+    )
 
 
 def test_parts_without_replicas_count_as_one() -> None:

@@ -38,12 +38,13 @@ def request(hook: AnyHook, **variables: Any) -> Any:
     return read(hook.request_type(), fake_request(hook, scene))
 
 
-def patches(*templates: dict[str, Any], **variables: Any) -> dict[str, Any]:
+async def patches(*templates: dict[str, Any], **variables: Any) -> dict[str, Any]:
     """The patches of a version by the templates that they are for."""
     asked: GeneratePatchesRequest = request(GeneratePatches, **variables)
     version = PatchVersion.read({"name": "v1", "templates": list(templates)})
-    answer = generated_patches(version, asked)
-    assert answer == generated_patches(version, asked)
+    policy = known(hook="GeneratePatches")
+    answer = await generated_patches(policy, version, asked)
+    assert answer == await generated_patches(policy, version, asked)
     names = {
         item.uid: f"{item.object['kind']} of {item.holder_reference.kind}" for item in asked.items
     }
@@ -54,25 +55,26 @@ def template(*operations: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"kind": "KubeadmConfigTemplate", "operations": list(operations), **fields}
 
 
-def test_templates_are_changed_where_the_policy_says() -> None:
+async def test_templates_are_changed_where_the_policy_says() -> None:
     append = {"op": "Append", "path": COMMANDS, "valueFrom": "'proxy ' + variables.proxy"}
     added = [{"op": "add", "path": COMMANDS, "value": ["proxy http://p"]}]
     both = template(append, when="'proxy' in variables")
     deployments, pools = (
         f"KubeadmConfigTemplate of {kind}" for kind in ("MachineDeployment", "MachinePool")
     )
-    assert patches(both, proxy="http://p") == {deployments: added, pools: added}
-    assert patches(both) == {}
+    assert await patches(both, proxy="http://p") == {deployments: added, pools: added}
+    assert await patches(both) == {}
     only = {**both, "usedBy": ["MachinePools"]}
-    assert patches(only, proxy="http://p") == {pools: added}
-    assert patches({**both, "classes": ["def*"]}, proxy="http://p").keys() == {deployments, pools}
-    assert patches({**both, "classes": ["gpu-*"]}, proxy="http://p") == {}
-    assert patches({**both, "apiVersion": "example.com/v1"}, proxy="http://p") == {}
+    assert await patches(only, proxy="http://p") == {pools: added}
+    default = await patches({**both, "classes": ["def*"]}, proxy="http://p")
+    assert default.keys() == {deployments, pools}
+    assert await patches({**both, "classes": ["gpu-*"]}, proxy="http://p") == {}
+    assert await patches({**both, "apiVersion": "example.com/v1"}, proxy="http://p") == {}
 
 
-def test_operations_set_append_and_remove() -> None:
+async def test_operations_set_append_and_remove() -> None:
     criteria = "/spec/template/spec/joinConfiguration/nodeRegistration"
-    (changes,) = patches(
+    changed = await patches(
         template(
             {"path": "/spec/template/spec/users/~0a~1b", "value": 1},
             {"op": "Remove", "path": f"{criteria}/criSocket"},
@@ -80,7 +82,8 @@ def test_operations_set_append_and_remove() -> None:
             {"path": f"{criteria}/kubeletExtraArgs/0/value", "valueFrom": "object.kind"},
             usedBy=["MachinePools"],
         )
-    ).values()
+    )
+    (changes,) = changed.values()
     assert {change["op"]: change["path"] for change in changes} == {
         "add": "/spec/template/spec/users",
         "remove": f"{criteria}/criSocket",
@@ -99,14 +102,14 @@ def test_operations_set_append_and_remove() -> None:
         ),
     ],
 )
-def test_a_patch_that_cannot_be_computed_is_a_failure_that_stays_the_same(
+async def test_a_patch_that_cannot_be_computed_is_a_failure_that_stays_the_same(
     operation: dict[str, Any], message: str
 ) -> None:
     wrong = template({"value": 1, **operation} if "valueFrom" not in operation else operation)
     with pytest.raises(Failure, match=message) as first:
-        patches(wrong)
+        await patches(wrong)
     with pytest.raises(Failure) as second:
-        patches(wrong)
+        await patches(wrong)
     assert str(first.value) == str(second.value)
 
 
@@ -145,15 +148,15 @@ def test_variables_are_described() -> None:
         ("variables.absent == 1", True),
     ],
 )
-def test_a_topology_keeps_the_rules_of_a_policy(expression: str, broken: bool) -> None:
+async def test_a_topology_keeps_the_rules_of_a_policy(expression: str, broken: bool) -> None:
     rules = {"rules": [{"expression": expression, "message": "too large"}]}
     policy = known("sizes", hook="ValidateTopology", action={"validate": rules})
     asked: ValidateTopologyRequest = request(ValidateTopology, size=5)
     if broken:
         with pytest.raises(Failure, match="policy sizes: too large"):
-            check_topology(policy, asked)
+            await check_topology(policy, asked)
     else:
-        check_topology(policy, asked)
+        await check_topology(policy, asked)
 
 
 ALLOWED = ["v1.33.13", "v1.34.1", "v1.34.4", "v1.35.4"]

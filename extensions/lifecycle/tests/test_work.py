@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.core import ConfigMap, Namespace, Secret
+from capelin.yaml import read_all_yaml
 from capelin_lifecycle.actions import RUNNERS, Cleanup, Outcome, Run
 from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
-from capelin_lifecycle.actions.job import JOBS, PODS
-from capelin_lifecycle.actions.sources import read_manifests
+from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
+from capelin_lifecycle.actions.sources import objects_of
 
 from .factories import World, known
 
@@ -72,6 +73,37 @@ async def test_a_job_is_run_once_and_decides(
     assert not (await world.workload.list(JOBS)).items
 
 
+async def test_a_job_without_pods_says_why() -> None:
+    world = World(JOBS, PODS, EVENTS)
+    run = world.run(known("tests", hook="AfterClusterUpgrade", action={"job": {"template": POD}}))
+    assert (await reconcile(run)).message.endswith(" runs")
+    job = await only(world, JOBS)
+    uid = job["metadata"]["uid"]
+    for number, (about, type_, message) in enumerate(
+        [
+            (uid, "Warning", "an earlier reason"),
+            (uid, "Warning", 'serviceaccount "conformance" not found'),
+            (uid, "Normal", "a later event that is no warning"),
+            ("another", "Warning", "a later warning about another Job"),
+        ]
+    ):
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"e{number}", "namespace": job["metadata"]["namespace"]},
+            "involvedObject": {"uid": about},
+            "type": type_,
+            "message": message,
+            "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+        }
+        await world.workload.create(event, resource=EVENTS)
+    outcome = await reconcile(run)
+    assert outcome.phase == "Running"
+    assert outcome.message.endswith(' has no pods: serviceaccount "conformance" not found')
+    await set_status(world, JOBS, job, active=1)
+    assert (await reconcile(run)).message.endswith(" runs")
+
+
 async def test_a_job_in_the_management_cluster_is_beside_the_cluster() -> None:
     world = World()
     world.client.install(JOBS)
@@ -126,7 +158,22 @@ async def test_a_missing_velero_is_waited_for_until_the_timeout() -> None:
     run = world.run(known(hook="BeforeClusterDelete", action={"backup": {"velero": {}}}))
     outcome = await reconcile(run)
     assert outcome.phase == "Running"
-    assert "lacks it" in outcome.message
+    assert outcome.message == (
+        "the workload cluster has no kind Backup of velero.io/v1: install Velero there"
+    )
+
+
+async def test_missing_snapshots_are_named() -> None:
+    world = World(CLAIMS)
+    claim = {"metadata": {"name": "a", "namespace": "db"}}
+    manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}
+    made = await world.workload.create(manifest, resource=CLAIMS)
+    await set_status(world, CLAIMS, made, phase="Bound")
+    action: dict[str, Any] = {"backup": {"volumeSnapshots": {}}}
+    outcome = await reconcile(world.run(known(hook="BeforeClusterDelete", action=action)))
+    assert outcome.message.startswith(
+        "the workload cluster has no kind VolumeSnapshot of snapshot.storage.k8s.io/v1: install"
+    )
 
 
 async def test_every_bound_volume_has_a_snapshot() -> None:
@@ -242,19 +289,38 @@ async def test_manifests_that_do_not_apply_are_named() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["a: [", "just text", "kind: Pod", "apiVersion: v1\nkind: Pod\n"])
-async def test_a_source_without_manifests_is_named_without_its_text(text: str) -> None:
+_NO_YAML = "it is not YAML, or has anchors, aliases, tags or duplicate keys"
+_NO_OBJECT = "each needs apiVersion, kind and metadata.name"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [", _NO_YAML),
+        ("a: &a 1\nb: *a\n", _NO_YAML),
+        ("a: 1\na: 2\n", _NO_YAML),
+        ("a: !!python/none 1\n", _NO_YAML),
+        ("[" * 5000, _NO_YAML),
+        ("just text", _NO_OBJECT),
+        ("kind: Pod", _NO_OBJECT),
+        ("apiVersion: v1\nkind: Pod\n", _NO_OBJECT),
+    ],
+)
+async def test_a_source_without_manifests_is_named_without_its_text(text: str, reason: str) -> None:
     world = World()
     run = world.run(known(action=sources("one")))
     assert (await reconcile(run)).message == "there is no ConfigMap team/one"
     world.client.add(ConfigMap.of("one", "team", data={"m.yaml": text}))
     outcome = await reconcile(run)
     assert outcome.phase == "Waiting"
-    assert outcome.message == "m.yaml of ConfigMap team/one holds no manifests in YAML"
+    assert outcome.message == f"m.yaml of ConfigMap team/one holds no manifests: {reason}"
 
 
 def test_lists_are_taken_apart() -> None:
-    assert [each["kind"] for each in read_manifests(CPI)] == ["ConfigMap", "Namespace"]
+    assert [each["kind"] for each in objects_of(list(read_all_yaml(CPI)))] == [
+        "ConfigMap",
+        "Namespace",
+    ]
 
 
 @pytest.mark.parametrize(

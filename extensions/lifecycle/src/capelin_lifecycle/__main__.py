@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -15,14 +16,27 @@ from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
 from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.engine import Engine, EngineOptions
 from capelin_lifecycle.extension import NAME, build
+from capelin_lifecycle.sandbox import MIB, SANDBOX, Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the extension's own flags set."""
+
+    engine: EngineOptions
+    expressions: Budget
+
+    def apply(self) -> None:
+        """Set what the actions of the process share."""
+        SANDBOX.configure(self.expressions)
+        SANDBOX.start()
+
 
 _EPILOG = "`admission-policy FILE` prints admission policies. The flags of every extension follow."
 
 
-def parse(
-    arguments: Sequence[str], environment: Mapping[str, str]
-) -> tuple[EngineOptions, list[str]]:
-    """The engine's own options, and the flags that are left for the server."""
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """The extension's own settings, and the flags that are left for the server."""
     parser = argparse.ArgumentParser(NAME, add_help=False, allow_abbrev=False, epilog=_EPILOG)
     parser.add_argument(
         "--leader-elect",
@@ -37,13 +51,40 @@ def parse(
         default=environment.get("CAPELIN_EXTENSION_CONFIG", NAME),
         help="name of the extension's ExtensionConfig (%(default)s)",
     )
+    parser.add_argument(
+        "--expression-cpu-milliseconds",
+        type=_number(10, 10_000),
+        default=environment.get("CAPELIN_EXPRESSION_CPU_MILLISECONDS", "100"),
+        help="CPU time that the expressions of a policy may take for a Cluster (%(default)s)",
+    )
+    parser.add_argument(
+        "--expression-memory-mebibytes",
+        type=_number(16, 1024),
+        default=environment.get("CAPELIN_EXPRESSION_MEMORY_MEBIBYTES", "50"),
+        help="memory that the expressions of a policy may need for a Cluster (%(default)s)",
+    )
     known, others = parser.parse_known_args(arguments)
     if {"-h", "--help"} & set(others):
         parser.print_help()
     options = EngineOptions(
         leader_elect=known.leader_elect == "true", extension_config=known.extension_config
     )
-    return options, others
+    budget = Budget(
+        known.expression_cpu_milliseconds / 1000, known.expression_memory_mebibytes * MIB
+    )
+    return Settings(options, budget), others
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    """A parser of numbers within bounds."""
+
+    def parse_number(text: str) -> int:
+        number = int(text)
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{number} is not between {least} and {most}")
+        return number
+
+    return parse_number
 
 
 def print_admission_policies(file: Path) -> int:
@@ -68,8 +109,9 @@ def main() -> None:
             sys.exit(print_admission_policies(Path(file)))
         case _:
             pass
-    options, others = parse(sys.argv[1:], os.environ)
-    serve(build(Engine(Config.find, options)), others)
+    settings, others = parse(sys.argv[1:], os.environ)
+    settings.apply()
+    serve(build(Engine(Config.find, settings.engine)), others)
 
 
 if __name__ == "__main__":

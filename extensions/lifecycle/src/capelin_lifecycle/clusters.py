@@ -86,17 +86,13 @@ class KnownCluster:
         """Whether a policy is for it, in a namespace with these labels."""
         return matches(policy, self.occurrence, labels)
 
-    def counted(self, policy: KnownPolicy, quota: Quota) -> CountedCluster:
-        """It as the quota of a policy counts it.
-
-        Raises:
-            ExpressionError: an expression has no value for it.
-        """
+    async def counted(self, policy: KnownPolicy, quota: Quota) -> CountedCluster:
+        """It as the quota of a policy counts it."""
         version = policy.uid, policy.generation
         if version not in self._counts:
             for other in [key for key in self._counts if key[0] == policy.uid]:
                 del self._counts[other]
-            self._counts[version] = counted(quota, orjson.loads(self.document))
+            self._counts[version] = await counted(policy, quota, orjson.loads(self.document))
         return self._counts[version]
 
 
@@ -107,16 +103,12 @@ async def counted_copies(
     quota: Quota,
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> list[CountedCluster]:
-    """All Clusters that a policy's quota counts, and `own`, which may be newer than its copy.
-
-    Raises:
-        ExpressionError: an expression has no value for one of them.
-    """
+    """All Clusters that a policy's quota counts, and `own`, which may be newer than its copy."""
     found: list[CountedCluster] = []
     began = time.monotonic()
     for cluster in {**clusters, own.occurrence.uid: own}.values():
         if cluster.is_counted(policy, namespaces.get(cluster.occurrence.namespace)):
-            found.append(cluster.counted(policy, quota))
+            found.append(await cluster.counted(policy, quota))
         if time.monotonic() - began > _TURN_SECONDS:
             # Expressions are evaluated for all Clusters when a policy is new: others wait too.
             await asyncio.sleep(0)

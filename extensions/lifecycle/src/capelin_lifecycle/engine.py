@@ -148,8 +148,8 @@ class Engine:
         """
         action = policy.spec.action
         if action.validate_ is not None:
-            return validate_outcome(
-                action.validate_,
+            return await validate_outcome(
+                policy,
                 cluster.manifest,
                 occurrence.from_version,
                 occurrence.to_version,

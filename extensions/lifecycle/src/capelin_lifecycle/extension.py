@@ -114,7 +114,8 @@ class TopologyHandlers:
     async def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
         """Patch templates."""
         await self._check_namespace(call.settings.policy, call.request)
-        return generated_patches(self._version(call.settings), call.request)
+        policy = self._policy("GeneratePatches", call.settings.policy)
+        return await generated_patches(policy, self._version(call.settings), call.request)
 
     def variables(self, call: Call[hooks.DiscoverVariables, Settings]) -> DiscoverVariablesResponse:
         """Describe the variables of patches; checks of topologies have none."""
@@ -136,7 +137,7 @@ class TopologyHandlers:
         await self._check_namespace(call.settings.policy, call.request)
         policy = self._policy("ValidateTopology", call.settings.policy)
         if not policy.spec.suspend:
-            check_topology(policy, call.request)
+            await check_topology(policy, call.request)
         return proceed()
 
     async def upgrade_plan(

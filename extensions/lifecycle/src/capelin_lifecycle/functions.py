@@ -7,8 +7,9 @@ An opaque value, as what `quantity()` gives, is a map with one key.
 # pyright: reportUnknownMemberType=false
 # CEL calls these functions, with values of the types that they declare.
 
-from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
@@ -18,6 +19,11 @@ from cel_expr_python import cel
 
 QUANTITY: Final = "k8s.quantity"
 _MAX_TEXT: Final = 65_536
+_AMOUNT: Final = re.compile(
+    r"[+-]?([0-9]{1,160}(\.[0-9]{0,160})?|\.[0-9]{1,160})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
+)
+"""A quantity as Kubernetes has it, whose exponent keeps its digits few."""
+_LONGEST_SHOWN: Final = 64
 _SEMVER: Final = "k8s.semver"
 _IP: Final = "k8s.ip"
 _CIDR: Final = "k8s.cidr"
@@ -53,10 +59,15 @@ def declarations() -> list[Any]:
 
 
 def read_amount(text: str) -> Decimal:
-    try:
-        return amount(text)
-    except InvalidOperation:
-        raise ValueError(f"{text!r} is no quantity; write 500m, 1.5Gi or 4") from None
+    """The value of a quantity.
+
+    Raises:
+        ValueError: it is none, or one whose digits no program should write out.
+    """
+    if not _AMOUNT.fullmatch(text):
+        shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+        raise ValueError(f"{shown!r} is no quantity; write 500m, 1.5Gi or 4")
+    return amount(text)
 
 
 def _quantity(text: str) -> _Value:
@@ -93,7 +104,7 @@ def _parses(parse: Callable[..., object], *arguments: object) -> bool:
 def _order(value: _Value) -> Any:
     """What a quantity or version is compared by."""
     if QUANTITY in value:
-        return amount(value[QUANTITY])
+        return _amount(value)
     return Version.parse(value[_SEMVER])
 
 
@@ -102,9 +113,14 @@ def _compare(first: _Value, second: _Value) -> int:
     return (a > b) - (a < b)
 
 
+def _amount(value: _Value) -> Decimal:
+    # Expressions can write such a map themselves.
+    return read_amount(value[QUANTITY])
+
+
 def _sum_of(first: _Value, second: _Value | int, sign: int = 1) -> _Value:
-    other = Decimal(second) if isinstance(second, int) else amount(second[QUANTITY])
-    return {QUANTITY: f"{amount(first[QUANTITY]) + sign * other:f}"}
+    other = Decimal(second) if isinstance(second, int) else _amount(second)
+    return {QUANTITY: f"{_amount(first) + sign * other:f}"}
 
 
 def _contains(network: _Value, address: _Value | str) -> bool:
@@ -112,20 +128,35 @@ def _contains(network: _Value, address: _Value | str) -> bool:
     return ip_address(text) in ip_network(network[_CIDR], strict=False)
 
 
-def _bounded(text: str) -> str:
-    if len(text) > _MAX_TEXT:
+def _check_length(length: int) -> None:
+    if length > _MAX_TEXT:
         raise ValueError(f"a text in an expression may have {_MAX_TEXT} characters")
-    return text
+
+
+def _of_text(function: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A function of a text that is not too long."""
+
+    def bounded(text: str) -> Any:
+        _check_length(len(text))
+        return function(text)
+
+    return bounded
+
+
+def _split(text: str, separator: str) -> list[str]:
+    _check_length(len(text))
+    return text.split(separator) if separator else list(text)
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    if len(text) + text.count(old) * len(new) > _MAX_TEXT:
-        raise ValueError(f"a text in an expression may have {_MAX_TEXT} characters")
+    _check_length(len(text) + text.count(old) * len(new))
     return text.replace(old, new)
 
 
-def _join(texts: Iterable[str], separator: str = "") -> str:
-    return _bounded(separator.join(texts))
+def _join(texts: Sequence[str], separator: str = "") -> str:
+    parts = list(texts)
+    _check_length(sum(map(len, parts)) + len(separator) * max(0, len(parts) - 1))
+    return separator.join(parts)
 
 
 _GLOBALS: dict[str, list[Overload]] = {
@@ -150,17 +181,17 @@ _MEMBERS: dict[str, list[Overload]] = {
         ([_MAP, _MAP], _MAP, lambda a, b: _sum_of(a, b, -1)),
         ([_MAP, _INT], _MAP, lambda a, b: _sum_of(a, b, -1)),
     ],
-    "asInteger": [([_MAP], _INT, lambda a: int(amount(a[QUANTITY])))],
+    "asInteger": [([_MAP], _INT, lambda a: int(_amount(a)))],
     "major": [([_MAP], _INT, lambda a: Version.parse(a[_SEMVER]).major)],
     "minor": [([_MAP], _INT, lambda a: Version.parse(a[_SEMVER]).minor)],
     "patch": [([_MAP], _INT, lambda a: Version.parse(a[_SEMVER]).patch)],
     "family": [([_MAP], _INT, lambda a: ip_address(a[_IP]).version)],
     "isLoopback": [([_MAP], _BOOL, lambda a: ip_address(a[_IP]).is_loopback)],
     "containsIP": [([_MAP, _MAP], _BOOL, _contains), ([_MAP, _STRING], _BOOL, _contains)],
-    "lowerAscii": [([_STRING], _STRING, lambda a: a.lower())],
-    "upperAscii": [([_STRING], _STRING, lambda a: a.upper())],
-    "trim": [([_STRING], _STRING, lambda a: a.strip())],
-    "split": [([_STRING, _STRING], _LIST, lambda a, b: a.split(b) if b else list(a))],
+    "lowerAscii": [([_STRING], _STRING, _of_text(str.lower))],
+    "upperAscii": [([_STRING], _STRING, _of_text(str.upper))],
+    "trim": [([_STRING], _STRING, _of_text(str.strip))],
+    "split": [([_STRING, _STRING], _LIST, _split)],
     "replace": [([_STRING, _STRING, _STRING], _STRING, _replace)],
     "join": [([_LIST], _STRING, _join), ([_LIST, _STRING], _STRING, _join)],
     "sum": [([_LIST], _DYN, sum)],

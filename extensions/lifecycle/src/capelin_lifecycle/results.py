@@ -98,6 +98,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         Permission("batch", ("jobs",), ("create", "delete", "get")),
         Permission("", ("pods",), ("list",)),
         Permission("", ("pods/log",), ("get",)),
+        Permission("", ("events",), ("list",)),
     )
 
     def __init__(

@@ -19,6 +19,7 @@ from capelin_lifecycle.api import (
     Versions,
 )
 from capelin_lifecycle.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.sandbox import Owner
 
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?v?(\d+)\.(\d+)(?:\.(\d+))?")
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -84,6 +85,10 @@ class KnownPolicy:
     def blocks(self) -> bool:
         """Whether Clusters wait while the extension does not respond, or the action failed."""
         return self.spec.on_failure == "Block"
+
+    def owner(self, namespace: str) -> Owner:
+        """Who uses the sandbox when the policy evaluates for a Cluster in a namespace."""
+        return Owner(self.uid, self.generation, namespace)
 
     @property
     def sort_key(self) -> tuple[int, str, str]:

@@ -4,7 +4,7 @@ All are pure: the same request and policies give the same answer. Another patch 
 machines, so that what a version of patches means stays as it is (`generate-patches-v1`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -41,7 +41,8 @@ from capelin_lifecycle.api import (
     TemplatePatch,
     UpgradePlan,
 )
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.expressions import ExpressionError, expression_problems
+from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
 from capelin_lifecycle.selection import KnownPolicy
 
 PATCH_VARIABLES: Final = ("object", "variables")
@@ -55,32 +56,31 @@ def topology_problems(policy: KnownPolicy) -> list[str]:
     """What is wrong with an action of these hooks that its CRD cannot say."""
     action = policy.spec.action
     if action.patches is not None:
-        return [
-            problem for version in action.patches.versions for problem in _patch_problems(version)
-        ]
+        return _patch_problems(action.patches.versions)
     if action.validate_ is not None:
         return ValidateRunner().problems(policy)
     return []
 
 
-def _patch_problems(version: PatchVersion) -> Iterable[str]:
-    for number, template in enumerate(version.templates):
-        where = f"version {version.name}, templates[{number}]"
+def _patch_problems(versions: Sequence[PatchVersion]) -> list[str]:
+    problems: list[str] = []
+    expressions: list[tuple[str, str, bool]] = []
+    templates = [
+        (f"version {version.name}, templates[{number}]", template)
+        for version in versions
+        for number, template in enumerate(version.templates)
+    ]
+    for where, template in templates:
+        if template.when is not None:
+            expressions.append((f"{where}.when", template.when, True))
         for index, operation in enumerate(template.operations):
-            is_given = "value" in operation.model_fields_set
-            if (operation.value_from is not None or is_given) == (operation.op == "Remove"):
-                yield f"{where}.operations[{index}]: Set and Append need a value, Remove has none"
-        texts = [(f"{where}.when", template.when, True)]
-        texts += [
-            (f"{where}.operations[{index}].valueFrom", operation.value_from, False)
-            for index, operation in enumerate(template.operations)
-        ]
-        for field_path, text, boolean in texts:
+            place, text = f"{where}.operations[{index}]", operation.value_from
             if text is not None:
-                try:
-                    compile_expression(text, PATCH_VARIABLES, boolean=boolean)
-                except ExpressionError as error:
-                    yield f"{field_path}: {error}"
+                expressions.append((f"{place}.valueFrom", text, False))
+            is_given = text is not None or "value" in operation.model_fields_set
+            if is_given == (operation.op == "Remove"):
+                problems.append(f"{place}: Set and Append need a value, Remove has none")
+    return [*problems, *expression_problems(expressions, PATCH_VARIABLES)]
 
 
 # Patches
@@ -101,8 +101,8 @@ def discovered_variables(version: PatchVersion) -> DiscoverVariablesResponse:
     )
 
 
-def generated_patches(
-    version: PatchVersion, request: GeneratePatchesRequest
+async def generated_patches(
+    policy: KnownPolicy, version: PatchVersion, request: GeneratePatchesRequest
 ) -> GeneratePatchesResponse:
     """A patch for each template that the version changes.
 
@@ -114,7 +114,8 @@ def generated_patches(
     for item in request.items:
         variables = _variables(request.variables, item.variables)
         try:
-            changed = _changed(version, item.holder_reference, item.object, variables)
+            owner = policy.owner(item.holder_reference.namespace)
+            changed = await _changed(owner, version, item.holder_reference, item.object, variables)
         except (ExpressionError, PathError) as error:
             problems.add(f"{item.object.get('kind')} of {item.holder_reference.kind}: {error}")
             continue
@@ -142,7 +143,8 @@ def _variables(common: Sequence[Variable], own: Sequence[Variable]) -> dict[str,
     return {**merged, _BUILTIN: builtin}
 
 
-def _changed(
+async def _changed(
+    owner: Owner,
     version: PatchVersion,
     holder: HolderReference,
     template: Unstructured,
@@ -152,14 +154,20 @@ def _changed(
     for patch in version.templates:
         if not _is_for(patch, holder, template, variables):
             continue
-        if patch.when is not None and not compile_expression(
-            patch.when, PATCH_VARIABLES, boolean=True
-        ).is_true({"object": changed, "variables": variables}):
-            continue
+        if patch.when is not None:
+            question = Question(patch.when, PATCH_VARIABLES, boolean=True)
+            given = {"object": changed, "variables": variables}
+            if not await SANDBOX.value(owner, question, given):
+                continue
         if changed is template:
             changed = deepcopy(template)
         for operation in patch.operations:
-            _operate(operation, changed, variables)
+            value = operation.value
+            if operation.value_from is not None:
+                question = Question(operation.value_from, PATCH_VARIABLES)
+                given = {"object": changed, "variables": variables}
+                value = await SANDBOX.value(owner, question, given)
+            _operate(operation, changed, value)
     return changed
 
 
@@ -196,14 +204,10 @@ class PathError(ValueError):
     """A path leads nowhere in a template."""
 
 
-def _operate(operation: PatchOperation, template: Unstructured, variables: dict[str, Any]) -> None:
+def _operate(operation: PatchOperation, template: Unstructured, value: Any) -> None:
     *parents, last = [
         part.replace("~1", "/").replace("~0", "~") for part in operation.path.split("/")[1:]
     ]
-    value = operation.value
-    if operation.value_from is not None:
-        expression = compile_expression(operation.value_from, PATCH_VARIABLES, boolean=False)
-        value = expression.evaluate({"object": template, "variables": variables})
     create = operation.op != "Remove"
     container: Any = template
     for part in parents:
@@ -265,7 +269,7 @@ def _remove(container: Any, part: str) -> None:
 # Checks of topologies
 
 
-def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) -> None:
+async def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) -> None:
     """Check the rules of a policy.
 
     Raises:
@@ -283,7 +287,9 @@ def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) -> Non
         for item in request.items
     ]
     variables = {"templates": templates, "variables": _variables(request.variables, ())}
-    if broken := broken_rules(validate, TOPOLOGY_VARIABLES, variables):
+    namespaces = (item.holder_reference.namespace for item in request.items)
+    owner = policy.owner(next(namespaces, ""))
+    if broken := await broken_rules(validate, TOPOLOGY_VARIABLES, variables, owner):
         raise Failure(f"policy {policy.name}: {'; '.join(broken)}")
 
 

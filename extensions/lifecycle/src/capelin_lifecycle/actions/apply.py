@@ -103,7 +103,8 @@ async def _read(run: Run, sources: Iterable[Source]) -> list[Unstructured]:
     found: list[Unstructured] = []
     for source in sources:
         if source.versions is None or in_range(source.versions, version):
-            found += await read_source(run.client, run.secrets_namespace, source)
+            owner = run.policy.owner(run.cluster.namespace or "")
+            found += await read_source(run.client, owner, run.secrets_namespace, source)
     return sorted(found, key=_order)
 
 

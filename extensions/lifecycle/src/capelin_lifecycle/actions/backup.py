@@ -15,6 +15,14 @@ from capelin_lifecycle.selection import KnownPolicy
 BACKUPS: Final = Resource("velero.io", "v1", "Backup", "backups")
 SNAPSHOTS: Final = Resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")
 CLAIMS: Final = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+_LACKS_VELERO: Final = (
+    f"the workload cluster has no kind {BACKUPS.kind} of {BACKUPS.api_version}:"
+    " install Velero there"
+)
+_LACKS_SNAPSHOTS: Final = (
+    f"the workload cluster has no kind {SNAPSHOTS.kind} of {SNAPSHOTS.api_version}: install the"
+    " snapshot controller and the CRDs of CSI snapshots there"
+)
 _OVER: Final = {"Failed", "PartiallyFailed", "FailedValidation", "Deleting"}
 _NAMED: Final = 3
 
@@ -37,8 +45,9 @@ class BackupRunner(Lasting):
                 if backup.velero is not None:
                     return await _velero(run, client, backup.velero)
                 return await _snapshots(run, client, backup.volume_snapshots or VolumeSnapshots())
-            except NotServed as error:
-                return Outcome("Running", f"the workload cluster lacks it: {error}", SLOW_SECONDS)
+            except NotServed:
+                missing = _LACKS_VELERO if backup.velero is not None else _LACKS_SNAPSHOTS
+                return Outcome("Running", missing, SLOW_SECONDS)
             except Invalid as error:
                 return failed(f"the backup is refused: {redact(str(error))}")
 

@@ -1,30 +1,35 @@
-"""Counts what Clusters have of what a quota limits, and whether one more fits. Pure."""
+"""Counts what Clusters have of what a quota limits, and whether one more fits."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from capelin.api import Unstructured, amount
 from capelin.api.capi import Cluster
 
-from capelin_lifecycle.api import Quota, QuotaLimit
-from capelin_lifecycle.expressions import as_amount, compile_expression
+from capelin_lifecycle.api import Quota
+from capelin_lifecycle.expressions import ExpressionError, as_amount
+from capelin_lifecycle.sandbox import SANDBOX, Question
+from capelin_lifecycle.selection import KnownPolicy
 
 VARIABLES = ("object",)
 
 
 @dataclass(frozen=True, slots=True)
 class CountedCluster:
-    """A Cluster as a quota sees it."""
+    """A Cluster as a quota counts it."""
 
     uid: str
     name: str
-    group: str
+    group: str | None
+    """Nothing if the Cluster lacks the label that makes groups."""
     is_created: bool
     """Whether its topology exists."""
-    amounts: Mapping[str, Decimal]
+    amounts: Mapping[str, Decimal | ExpressionError]
+    """How much it has of each resource, or why that has no value."""
 
 
 def refusal(
@@ -34,48 +39,87 @@ def refusal(
     reserved: AbstractSet[str],
 ) -> str | None:
     """Why a Cluster does not fit beside the admitted ones; `None` if it does."""
+    if candidate.group is None:
+        return (
+            f"the quota counts by the label {quota.label}, which the Cluster lacks: set the label,"
+            " or leave out Clusters without it by the policy's clusterSelector"
+        )
+    admitted = [
+        cluster
+        for cluster in others
+        if cluster.uid != candidate.uid
+        and cluster.group == candidate.group
+        and (cluster.is_created or cluster.uid in reserved)
+    ]
+    unknown, exceeded = _uncounted([candidate, *admitted]), _exceeded(quota, candidate, admitted)
+    if not unknown and not exceeded:
+        return None
+    group = f" of {candidate.group}" if candidate.group else ""
+    problems = [f"the quota{group} is exhausted: {', '.join(exceeded)}"] if exceeded else []
+    return "; ".join([*problems, *unknown])
+
+
+def _exceeded(
+    quota: Quota, candidate: CountedCluster, admitted: Sequence[CountedCluster]
+) -> list[str]:
+    """Every limit that the Cluster and the admitted ones exceed together."""
     used: defaultdict[str, Decimal] = defaultdict(Decimal)
-    for cluster in others:
-        is_admitted = cluster.is_created or cluster.uid in reserved
-        if cluster.uid != candidate.uid and cluster.group == candidate.group and is_admitted:
-            for resource, value in cluster.amounts.items():
+    for cluster in admitted:
+        for resource, value in cluster.amounts.items():
+            if isinstance(value, Decimal):
                 used[resource] += value
-    problems: list[str] = []
+    exceeded: list[str] = []
     for limit in quota.limits:
         wanted, most = candidate.amounts[limit.resource], amount(limit.limit)
-        if used[limit.resource] + wanted > most:
-            problems.append(
+        if isinstance(wanted, Decimal) and used[limit.resource] + wanted > most:
+            exceeded.append(
                 f"{_shown(wanted)} {limit.resource} wanted,"
                 f" {_shown(used[limit.resource])} of {limit.limit} in use"
             )
-    if not problems:
-        return None
-    group = f" of {candidate.group}" if candidate.group else ""
-    return f"the quota{group} is exhausted: {', '.join(problems)}"
+    return exceeded
 
 
-def counted(quota: Quota, cluster_json: Unstructured) -> CountedCluster:
-    """A Cluster with its group and what it has of everything that is limited.
+def _uncounted(clusters: Sequence[CountedCluster]) -> list[str]:
+    """For each resource the first Cluster for which its expression has no value."""
+    problems: dict[str, str] = {}
+    for cluster in clusters:
+        for resource, value in cluster.amounts.items():
+            if isinstance(value, ExpressionError):
+                text = f"the expression of {resource} has no value for {cluster.name}: {value}"
+                problems.setdefault(resource, text)
+    return list(problems.values())
 
-    Raises:
-        ExpressionError: an expression has no value for it.
-    """
+
+async def counted(policy: KnownPolicy, quota: Quota, cluster_json: Unstructured) -> CountedCluster:
+    """A Cluster with its group and what it has of everything that is limited."""
     cluster = Cluster.read(cluster_json)
+    texts = {limit.resource: limit.expression for limit in quota.limits}
+    questions = {
+        resource: Question(text, VARIABLES) for resource, text in texts.items() if text is not None
+    }
+    owner = policy.owner(cluster.namespace or "")
+    values = await SANDBOX.evaluate(owner, list(questions.values()), {"object": cluster_json})
+    amounts: dict[str, Decimal | ExpressionError] = {
+        "clusters": Decimal(1),
+        "nodes": Decimal(node_count(cluster)),
+        **{resource: _amount(value) for resource, value in zip(questions, values, strict=True)},
+    }
     return CountedCluster(
         uid=cluster.uid,
         name=f"{cluster.namespace}/{cluster.name}",
         group=_group(quota, cluster),
         is_created=bool(cluster.spec.infrastructure_ref or cluster.spec.control_plane_ref),
-        amounts={limit.resource: _amount(limit, cluster, cluster_json) for limit in quota.limits},
+        amounts={resource: amounts[resource] for resource in texts},
     )
 
 
-def _group(quota: Quota, cluster: Cluster) -> str:
+def _group(quota: Quota, cluster: Cluster) -> str | None:
     match quota.group_by:
         case "Namespace":
             return f"namespace {cluster.namespace}"
         case "Label":
-            return f"{quota.label}={cluster.metadata.labels.get(quota.label or '', '')}"
+            value = cluster.metadata.labels.get(quota.label or "")
+            return f"{quota.label}={value}" if value else None
         case "Class":
             topology = cluster.spec.topology
             return f"class {(topology.class_ref.name if topology else None) or ''}"
@@ -83,11 +127,13 @@ def _group(quota: Quota, cluster: Cluster) -> str:
             return ""
 
 
-def _amount(limit: QuotaLimit, cluster: Cluster, cluster_json: Unstructured) -> Decimal:
-    if limit.expression is not None:
-        expression = compile_expression(limit.expression, VARIABLES, boolean=False)
-        return as_amount(expression.evaluate({"object": cluster_json}))
-    return Decimal(1) if limit.resource == "clusters" else Decimal(node_count(cluster))
+def _amount(value: Any) -> Decimal | ExpressionError:
+    if isinstance(value, ExpressionError):
+        return value
+    try:
+        return as_amount(value)
+    except ExpressionError as error:
+        return error
 
 
 def node_count(cluster: Cluster) -> int:

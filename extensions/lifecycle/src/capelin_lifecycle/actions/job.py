@@ -19,6 +19,7 @@ from capelin_lifecycle.api import Job
 from capelin_lifecycle.selection import KnownPolicy
 
 JOBS: Final = Resource("batch", "v1", "Job", "jobs")
+EVENTS: Final = Resource("", "v1", "Event", "events")
 PODS: Final = Resource("", "v1", "Pod", "pods")
 _LOG_BYTES: Final = 900
 _MAX_LOG_BYTES: Final = 1 << 20
@@ -59,7 +60,8 @@ class JobRunner:
             created = [created_object(manifest, job.target)]
             match finished(live):
                 case None:
-                    return Outcome("Running", f"{name} runs", SLOW_SECONDS, created)
+                    message = f"{name} {await _progress(client, live)}"
+                    return Outcome("Running", message, SLOW_SECONDS, created)
                 case "":
                     log = await _log_tail(client, metadata, job.log_lines)
                     return Outcome("Done", f"{name} is complete{log}", created=created)
@@ -114,6 +116,34 @@ async def _target(run: Run | Cleanup, target: str) -> AsyncGenerator[Client]:
     else:
         async with workload_client(run) as client:
             yield client
+
+
+async def _progress(client: Client, job: Unstructured) -> str:
+    """That an unfinished Job runs, or the warning that explains why it has no pods."""
+    status = cast("dict[str, Any]", job.get("status") or {})
+    uid = job["metadata"].get("uid")
+    if status.get("active") or uid is None:
+        return "runs"
+    fields = {"involvedObject.uid": uid, "type": "Warning"}
+    try:
+        events = (await client.list(EVENTS, job["metadata"]["namespace"], fields=fields)).items
+    except ClientError:
+        return "runs"
+    if not events:
+        return "runs"
+    last = max(events, key=_time_of)
+    return f"has no pods: {redact(str(last.get('message') or last.get('reason')))}"
+
+
+def _time_of(event: Unstructured) -> str:
+    """When an event was last seen, by the API that reported it."""
+    series = cast("dict[str, Any]", event.get("series") or {})
+    return str(
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp", "")
+    )
 
 
 async def _log_tail(client: Client, metadata: Unstructured, lines: int) -> str:

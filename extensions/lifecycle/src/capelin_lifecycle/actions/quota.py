@@ -20,7 +20,7 @@ from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waitin
 from capelin_lifecycle.actions.counting import VARIABLES, CountedCluster, counted, refusal
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import MOST_RESERVATIONS, Quota
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.expressions import expression_problems
 from capelin_lifecycle.occurrence import cluster_occurrence
 from capelin_lifecycle.selection import KnownPolicy, matches
 
@@ -38,14 +38,12 @@ class QuotaRunner(Lasting):
     def problems(self, policy: KnownPolicy) -> list[str]:
         """Expressions that cannot be compiled."""
         quota = policy.spec.action.quota
-        problems: list[str] = []
-        for limit in quota.limits if quota else ():
-            if limit.expression is not None:
-                try:
-                    compile_expression(limit.expression, VARIABLES, boolean=False)
-                except ExpressionError as error:
-                    problems.append(f"expression of {limit.resource}: {error}")
-        return problems
+        expressions = [
+            (f"expression of {limit.resource}", limit.expression, False)
+            for limit in (quota.limits if quota else ())
+            if limit.expression is not None
+        ]
+        return expression_problems(expressions, VARIABLES)
 
     async def reconcile(self, run: Run) -> Outcome:
         """Count, and reserve if the Cluster fits."""
@@ -72,7 +70,7 @@ async def _clusters(run: Run, quota: Quota, *, complete: bool) -> Sequence[Count
     if not complete:
         return None if run.counted is None else await run.counted(quota)
     return [
-        counted(quota, cluster)
+        await counted(run.policy, quota, cluster)
         async for cluster in run.client.iterate(_CLUSTERS, run.policy.namespace)
         if _is_counted(run, cluster)
     ]

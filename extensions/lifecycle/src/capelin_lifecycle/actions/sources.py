@@ -1,15 +1,14 @@
 """What policies name beside them: ConfigMaps and Secrets with manifests, and credentials."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
-import yaml
 from capelin.api import Unstructured
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
-from capelin.yaml import read_all_yaml
 
 from capelin_lifecycle.api import Source
+from capelin_lifecycle.sandbox import SANDBOX, ManifestError, Owner
 from capelin_lifecycle.selection import KnownPolicy
 
 
@@ -26,7 +25,7 @@ async def _problems(client: Client, policy: KnownPolicy, namespace: str) -> Asyn
     action = policy.spec.action
     for source in action.apply.sources if action.apply else ():
         try:
-            await read_source(client, namespace, source)
+            await read_source(client, policy.owner(namespace), namespace, source)
         except SourceError as error:
             yield str(error)
     if action.http is not None:
@@ -42,7 +41,9 @@ async def _problems(client: Client, policy: KnownPolicy, namespace: str) -> Asyn
                 yield f"there is no Secret {namespace}/{name}"
 
 
-async def read_source(client: Client, namespace: str, source: Source) -> list[Unstructured]:
+async def read_source(
+    client: Client, owner: Owner, namespace: str, source: Source
+) -> list[Unstructured]:
     """The manifests of a source.
 
     Raises:
@@ -61,26 +62,26 @@ async def read_source(client: Client, namespace: str, source: Source) -> list[Un
     found: list[Unstructured] = []
     for key in sorted(texts):
         try:
-            found += read_manifests(texts[key])
-        except (yaml.YAMLError, ValueError):
-            # What is wrong might quote a secret.
-            raise SourceError(f"{key} of {name} holds no manifests in YAML") from None
+            found += objects_of(await SANDBOX.manifests(owner, texts[key]))
+        except ManifestError as error:
+            raise SourceError(f"{key} of {name} holds no manifests: {error}") from None
     return found
 
 
-def read_manifests(text: str) -> list[Unstructured]:
-    """The objects of a text, those of lists one by one.
+def objects_of(documents: Sequence[Any]) -> list[Unstructured]:
+    """The objects of some documents, those of lists one by one.
 
     Raises:
-        ValueError: it holds something else.
+        ManifestError: they hold something else.
     """
     found: list[Unstructured] = []
-    for document in cast("list[Any]", read_all_yaml(text)):
+    for document in documents:
         if document is None:
             continue
         items: list[Any] = [document]
         if isinstance(document, dict) and "items" in document:
-            items = cast("dict[str, Any]", document)["items"] or []
+            listed: Any = cast("dict[str, Any]", document)["items"]
+            items = cast("list[Any]", listed) if isinstance(listed, list) else []
         for item in items:
             _check(item)
             found.append(item)
@@ -96,4 +97,4 @@ def _check(item: Any) -> None:
         or not isinstance(metadata, dict)
         or not isinstance(cast("dict[str, Any]", metadata).get("name"), str)
     ):
-        raise ValueError("a manifest needs apiVersion, kind and metadata.name")  # noqa: TRY004
+        raise ManifestError("each needs apiVersion, kind and metadata.name")

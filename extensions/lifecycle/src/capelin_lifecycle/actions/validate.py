@@ -7,7 +7,8 @@ from capelin.api import Unstructured
 
 from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
 from capelin_lifecycle.api import Validate
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.expressions import ExpressionError, expression_problems
+from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
 from capelin_lifecycle.selection import KnownPolicy
 
 CLUSTER_VARIABLES = ("fromVersion", "now", "object", "toVersion")
@@ -21,39 +22,40 @@ def variables_for(policy: KnownPolicy) -> tuple[str, ...]:
     return TOPOLOGY_VARIABLES if policy.spec.hook == "ValidateTopology" else CLUSTER_VARIABLES
 
 
-def broken_rules(
-    validate: Validate, names: tuple[str, ...], variables: dict[str, Any]
+async def broken_rules(
+    validate: Validate, names: tuple[str, ...], variables: dict[str, Any], owner: Owner
 ) -> list[str]:
-    """What the rules say that do not hold."""
+    """The messages of the rules that do not hold."""
+    questions = [Question(rule.expression, names, boolean=True) for rule in validate.rules_]
+    answers = await SANDBOX.evaluate(owner, questions, variables)
     broken: list[str] = []
-    for validation in validate.rules_:
-        try:
-            holds = compile_expression(validation.expression, names, boolean=True).is_true(
-                variables
-            )
-        except ExpressionError as error:
-            broken.append(f"{validation.message} (the rule has no value: {error})")
-            continue
-        if not holds:
+    for validation, holds in zip(validate.rules_, answers, strict=True):
+        if isinstance(holds, ExpressionError):
+            broken.append(f"{validation.message} (the rule has no value: {holds})")
+        elif not holds:
             broken.append(validation.message)
     return broken
 
 
-def validate_outcome(
-    validate: Validate,
+async def validate_outcome(
+    policy: KnownPolicy,
     cluster_json: Unstructured,
     from_version: str | None,
     to_version: str | None,
     now: datetime,
 ) -> Outcome:
     """Whether the rules hold for a step in the life of a Cluster."""
+    validate = policy.spec.action.validate_
+    if validate is None:
+        return done()
     variables = {
         "object": cluster_json,
         "fromVersion": from_version or "",
         "toVersion": to_version or "",
         "now": now,
     }
-    broken = broken_rules(validate, CLUSTER_VARIABLES, variables)
+    owner = policy.owner(cluster_json["metadata"]["namespace"])
+    broken = await broken_rules(validate, CLUSTER_VARIABLES, variables, owner)
     if not broken:
         return done()
     by_clock = any("now" in validation.expression for validation in validate.rules_)
@@ -66,20 +68,15 @@ class ValidateRunner(Lasting):
     def problems(self, policy: KnownPolicy) -> list[str]:
         """Expressions that cannot be compiled."""
         validate = policy.spec.action.validate_
-        problems: list[str] = []
-        for number, validation in enumerate(validate.rules_ if validate else ()):
-            try:
-                compile_expression(validation.expression, variables_for(policy), boolean=True)
-            except ExpressionError as error:
-                problems.append(f"rules[{number}].expression: {error}")
-        return problems
+        rules = enumerate(validate.rules_ if validate else ())
+        return expression_problems(
+            [(f"rules[{number}].expression", rule.expression, True) for number, rule in rules],
+            variables_for(policy),
+        )
 
     async def reconcile(self, run: Run) -> Outcome:
         """Evaluate the rules."""
-        validate = run.policy.spec.action.validate_
-        if validate is None:
-            return done()
         spec = run.result.spec
-        return validate_outcome(
-            validate, run.cluster_json, spec.from_version, spec.to_version, run.now
+        return await validate_outcome(
+            run.policy, run.cluster_json, spec.from_version, spec.to_version, run.now
         )

@@ -52,7 +52,12 @@ class ClientCertificate(Model):
 class Http(Model):
     """A service that decides. The guide has its request and response."""
 
-    url: Annotated[str, MinLen(9), MaxLen(1024), Field(pattern=r"^https://[^\s@/?#]+(/[^\s?#]*)?$")]
+    url: Annotated[
+        str,
+        MinLen(9),
+        MaxLen(1024),
+        Field(pattern=r"^https://[!-\"$-.0->A-~]+(/[!-\"$->@-~]*)?$"),
+    ]
     """Where to post the request. HTTPS only; redirects are not followed."""
     ca_bundle: Annotated[str, MaxLen(32768)] | None = None
     """Certificates, in PEM, of the CAs to trust instead of the system's."""
@@ -112,7 +117,7 @@ class Quota(Model):
 class Window(Model):
     """A time that comes again and again."""
 
-    schedule: Annotated[str, MinLen(9), MaxLen(128), Field(pattern=r"^\S+( \S+){4}$")]
+    schedule: Annotated[str, MinLen(9), MaxLen(128), Field(pattern=r"^[!-~]+( [!-~]+){4}$")]
     """When it opens: a cron expression with five fields, `0 22 * * SAT`."""
     time_zone: Annotated[str, MinLen(1), MaxLen(64)] = "UTC"
     """Time zone of the schedule, `Europe/Berlin`."""

@@ -1,0 +1,329 @@
+"""Evaluates expressions and parses manifests of policies in processes with limits of the kernel.
+
+A few worker processes are shared by all policies, so that none can keep them from the others.
+The Clusters of a namespace have one worker at a time, and namespaces take turns. A policy that
+overruns its budget for them is not evaluated for them again for a while: the wait doubles each
+time, and ends when the policy changes.
+"""
+
+import asyncio
+import atexit
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+
+from capelin_lifecycle.expressions import ExpressionError
+from capelin_lifecycle.sandbox_worker import RESULT, TASK
+
+MIB: Final = 2**20
+_START_SECONDS: Final = 60.0
+_WALL_SECONDS: Final = 10.0
+"""How long a task may take beside its CPU time, on a machine that has none left for it."""
+_FIRST_PENALTY: Final = 10.0
+_LAST_PENALTY: Final = 600.0
+_MOST_PENALTIES: Final = 4096
+_KEPT_VARIABLES: Final = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
+"""What the interpreter may need. Nothing else of the environment is a worker's business."""
+
+
+class ManifestError(ValueError):
+    """A text holds no manifests, or too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most that a task may use."""
+
+    cpu_seconds: float = 0.1
+    memory: int = 50 * MIB
+
+    def overrun(self) -> str:
+        """What an overrun of CPU time says."""
+        return f"it takes more than {self.cpu_seconds * 1000:.0f} ms of CPU time"
+
+    def overflow(self) -> str:
+        """What an overrun of memory says."""
+        return f"it needs more than {self.memory // MIB} MiB of memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Which policy a task is for, and the namespace of the Cluster that it is about."""
+
+    policy: str
+    """The policy's uid."""
+    generation: int
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An expression to evaluate."""
+
+    text: str
+    variables: tuple[str, ...]
+    boolean: bool = False
+
+
+@dataclass(slots=True)
+class _Task:
+    owner: Owner
+    content: bytes
+    budget: Budget
+    result: asyncio.Future[bytes]
+
+
+@dataclass(slots=True)
+class _Penalty:
+    message: str
+    until: float
+    seconds: float
+
+
+class OverrunError(Exception):
+    """A task has used more than its budget."""
+
+
+class Sandbox:
+    """Worker processes and the tasks that wait for them. For one event loop at a time."""
+
+    def __init__(
+        self,
+        workers: int = 2,
+        budget: Budget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workers = tuple(_Worker() for _ in range(workers))
+        self._budget = budget or Budget()
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle: deque[_Worker] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._waiting: OrderedDict[str, deque[_Task]] = OrderedDict()
+        self._busy: set[str] = set()
+        self._penalties: OrderedDict[Owner, _Penalty] = OrderedDict()
+        atexit.register(self.close)
+
+    def configure(self, budget: Budget) -> None:
+        """Set the budget of a policy's expressions."""
+        self._budget = budget
+
+    def start(self) -> None:
+        """Start the processes, so that the first task does not wait for them."""
+        for worker in self._workers:
+            worker.launch()
+
+    def close(self) -> None:
+        """End the processes. They start again with the next task."""
+        for worker in self._workers:
+            worker.stop()
+
+    async def evaluate(
+        self, owner: Owner, questions: Sequence[Question], variables: Mapping[str, Any]
+    ) -> list[Any | ExpressionError]:
+        """The value of each expression, or why it has none. All together have one budget."""
+        if not questions:
+            return []
+        asked = [(one.text, one.variables, one.boolean) for one in questions]
+        content = orjson.dumps({"questions": asked, "variables": variables})
+        try:
+            result = await self._result(owner, content, self._budget)
+        except OverrunError as error:
+            return [ExpressionError(str(error)) for _ in questions]
+        return [
+            answer["value"] if "value" in answer else ExpressionError(answer["problem"])
+            for answer in result["answers"]
+        ]
+
+    async def value(self, owner: Owner, question: Question, variables: Mapping[str, Any]) -> Any:
+        """The value of an expression.
+
+        Raises:
+            ExpressionError: it has none.
+        """
+        (answer,) = await self.evaluate(owner, [question], variables)
+        if isinstance(answer, ExpressionError):
+            raise answer
+        return answer
+
+    async def manifests(self, owner: Owner, text: str) -> list[Any]:
+        """The documents of a YAML text on which all parsers agree.
+
+        Raises:
+            ManifestError: it is not one, or parsing takes too much.
+        """
+        # A Secret or ConfigMap has at most a MiB. Parsers take a second for it, and some memory.
+        budget = Budget(0.2 + 4 * len(text) / MIB, 50 * MIB + 200 * len(text))
+        try:
+            result = await self._result(owner, orjson.dumps({"manifests": text}), budget)
+        except OverrunError as error:
+            raise ManifestError(str(error)) from None
+        if result["manifests"] is None:
+            raise ManifestError("it is not YAML, or has anchors, aliases, tags or duplicate keys")
+        return result["manifests"]
+
+    async def _result(self, owner: Owner, content: bytes, budget: Budget) -> dict[str, Any]:
+        self._check_penalty(owner)
+        loop = asyncio.get_running_loop()
+        self._attach(loop)
+        task = _Task(owner, content, budget, loop.create_future())
+        self._waiting.setdefault(owner.namespace, deque()).append(task)
+        self._dispatch(loop)
+        return cast("dict[str, Any]", orjson.loads(await task.result))
+
+    def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:
+            if self._loop is not None:
+                self.close()
+            self._loop, self._idle = loop, deque(self._workers)
+            self._running, self._waiting, self._busy = set(), OrderedDict(), set()
+
+    def _check_penalty(self, owner: Owner) -> None:
+        penalty = self._penalties.get(owner)
+        if penalty is not None and self._clock() < penalty.until:
+            raise OverrunError(penalty.message)
+
+    def _penalize(self, owner: Owner, message: str) -> None:
+        before = self._penalties.pop(owner, None)
+        seconds = _FIRST_PENALTY if before is None else min(_LAST_PENALTY, before.seconds * 2)
+        self._penalties[owner] = _Penalty(message, self._clock() + seconds, seconds)
+        if len(self._penalties) > _MOST_PENALTIES:
+            self._penalties.popitem(last=False)
+
+    def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give idle workers the tasks of namespaces that have none, in turn."""
+        ready = [name for name in self._waiting if name not in self._busy]
+        for namespace in ready[: len(self._idle)]:
+            tasks = self._waiting.pop(namespace)
+            task = tasks.popleft()
+            if tasks:
+                # Behind the others.
+                self._waiting[namespace] = tasks
+            self._busy.add(namespace)
+            running = loop.create_task(self._run(self._idle.popleft(), task))
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+
+    async def _run(self, worker: "_Worker", task: _Task) -> None:
+        """Run a task to its end, even if the hook that waits for it has no more time."""
+        try:
+            if not task.result.done():
+                # Another task of the same owner may have overrun while this one waited.
+                self._check_penalty(task.owner)
+                result = await worker.run(task.content, task.budget)
+                if not task.result.done():
+                    task.result.set_result(result)
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            if isinstance(error, OverrunError):
+                self._penalize(task.owner, str(error))
+            if not task.result.done():
+                task.result.set_exception(error)
+        finally:
+            self._busy.discard(task.owner.namespace)
+            self._idle.append(worker)
+            self._dispatch(asyncio.get_running_loop())
+
+
+class _Worker:
+    """A worker process."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._is_ready = False
+
+    def launch(self) -> None:
+        """Start the process if it does not run."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.stop()
+        environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        own, its = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "capelin_lifecycle.sandbox_worker"],
+                stdin=its.fileno(),
+                stdout=its.fileno(),
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            its.close()
+        own.settimeout(0)
+        self._socket = own
+
+    def stop(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._is_ready = None, False
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    async def run(self, content: bytes, budget: Budget) -> bytes:
+        """Run a task.
+
+        Raises:
+            OverrunError: it uses more than its budget.
+        """
+        self.launch()
+        if not self._is_ready:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._receive()
+            self._is_ready = True
+        try:
+            async with asyncio.timeout(budget.cpu_seconds + _WALL_SECONDS):
+                header = TASK.pack(len(content), budget.cpu_seconds, budget.memory)
+                await asyncio.get_running_loop().sock_sendall(self._end, header + content)
+                result = await self._receive()
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            is_slow = isinstance(error, TimeoutError) or self._exit_code() == -signal.SIGPROF
+            self.stop()
+            # The replacement is ready sooner for the next task.
+            self.launch()
+            # Libraries in C++ end the process if they get no memory.
+            raise OverrunError(budget.overrun() if is_slow else budget.overflow()) from None
+        except BaseException:
+            self.stop()
+            raise
+        if not result:
+            raise OverrunError(budget.overflow())
+        return result
+
+    def _exit_code(self) -> int | None:
+        return None if self._process is None else self._process.wait()
+
+    @property
+    def _end(self) -> socket.socket:
+        if self._socket is None:
+            raise EOFError
+        return self._socket
+
+    async def _receive(self) -> bytes:
+        (length,) = RESULT.unpack(await self._receive_exactly(RESULT.size))
+        return await self._receive_exactly(length)
+
+    async def _receive_exactly(self, size: int) -> bytes:
+        loop, data = asyncio.get_running_loop(), bytearray()
+        while len(data) < size:
+            part = await loop.sock_recv(self._end, size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+
+SANDBOX: Final = Sandbox()
+"""Of the process: expressions of all policies share it."""

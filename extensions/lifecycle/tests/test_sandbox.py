@@ -1,0 +1,218 @@
+"""Expressions and manifests of policies cannot use more than their budget, nor others' turns."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from capelin_lifecycle.expressions import ExpressionError
+from capelin_lifecycle.functions import read_amount
+from capelin_lifecycle.sandbox import MIB, Budget, ManifestError, Owner, Question, Sandbox
+
+ROOT = Path(__file__).parents[3]
+MALLORY = Owner("policy-of-mallory", 1, "mallory")
+ALICE = Owner("policy-of-alice", 1, "alice")
+SLOW = "it takes more than 100 ms of CPU time"
+LARGE = "it needs more than 50 MiB of memory"
+TEXT = "x" * 65_000
+OBJECT: dict[str, Any] = {"text": TEXT, "numbers": list(range(90))}
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    sandbox = Sandbox()
+    # The processes are ready before a test measures.
+    both = (Owner("warm", 1, name) for name in ("a", "b"))
+    await asyncio.gather(*(value(sandbox, "1 + 1", owner) for owner in both))
+    yield sandbox
+    sandbox.close()
+
+
+async def value(sandbox: Sandbox, text: str, owner: Owner = ALICE) -> Any:
+    (answer,) = await sandbox.evaluate(owner, [Question(text, ("object",))], {"object": OBJECT})
+    return answer
+
+
+def most_memory() -> int:
+    """The most memory that this process ever had."""
+    status = Path("/proc/self/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+@contextmanager
+def bounded() -> Generator[None]:
+    """Fail if this process uses more than 100 ms of CPU time or 50 MiB in the block."""
+    memory, cpu = most_memory(), time.process_time()
+    yield
+    assert time.process_time() - cpu < 0.1
+    assert most_memory() - memory < 50 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        # Quotes and comments hid what lets values grow.
+        (f"size('''a'b''') > 0 ? ['aa']{'.map(x, x + x)' * 24}.size() : 0 // '", "call map 3"),
+        # A text is not built to learn that it is too long.
+        ("object.numbers.map(n, object.text).join(object.text).size()", "65536 characters"),
+        ("quantity('1e1000000').asInteger()", "is no quantity"),
+        ("{'k8s.quantity': '1e99999999'}.asInteger()", "is no quantity"),
+        ("quantity('1').add({'k8s.quantity': '1e99999999'})", "is no quantity"),
+        ("object.numbers.all(n, object.numbers.all(m, !object.text.matches('(x+x+)+y')))", SLOW),
+        (f"object.numbers.map(n, {' + '.join(['object.text'] * 20)}).size()", LARGE),
+        ("object.numbers.map(n, object.text)", LARGE),
+    ],
+)
+async def test_an_attack_by_an_expression_ends_within_its_budget(
+    sandbox: Sandbox, text: str, reason: str
+) -> None:
+    owner = Owner(text, 1, "mallory")
+    with bounded():
+        answer = await value(sandbox, text, owner)
+    assert isinstance(answer, ExpressionError)
+    assert reason in str(answer)
+    assert await value(sandbox, "1 + 1") == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(
+            [
+                "l0: &l0 [x, x, x, x, x, x, x, x, x]",
+                *(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)),
+            ]
+        ),
+        "[" * 100_000,
+        "- " * 500_000,
+        "{a: " * 30_000,
+    ],
+    ids=["aliases", "lists", "dashes", "maps"],
+)
+async def test_an_attack_by_manifests_ends_within_its_budget(sandbox: Sandbox, text: str) -> None:
+    with bounded(), pytest.raises(ManifestError):
+        await sandbox.manifests(Owner(text[:9], 1, "mallory"), text)
+    assert await value(sandbox, "1 + 1") == 2
+
+
+async def test_large_manifests_of_real_add_ons_are_within_their_budget(sandbox: Sandbox) -> None:
+    files = sorted((ROOT / "charts" / "capelin-crds" / "templates").glob("*.yaml"))
+    for file in files:
+        text = "\n".join(
+            line for line in file.read_text().splitlines() if not line.startswith("{{")
+        )
+        if "{{" not in text:
+            assert await sandbox.manifests(ALICE, text)
+
+
+async def test_a_policy_that_overruns_waits_longer_each_time_and_no_other_policy_does() -> None:
+    clock = Time()
+    sandbox = Sandbox(budget=Budget(cpu_seconds=0.02), clock=clock)
+    slow = "object.numbers.all(n, object.numbers.all(m, !object.text.matches('(x+x+)+y')))"
+    try:
+        first = str(await value(sandbox, slow, MALLORY))
+        assert first == "it takes more than 20 ms of CPU time"
+        # The same words, without an evaluation.
+        assert str(await value(sandbox, "1 + 1", MALLORY)) == first
+        for owner in (ALICE, Owner("policy-of-mallory", 2, "mallory")):
+            assert await value(sandbox, "1 + 1", owner) == 2
+        # A policy for all namespaces waits only for the Clusters that it is slow for.
+        assert await value(sandbox, "1 + 1", Owner("policy-of-mallory", 1, "alice")) == 2
+        clock.now = 11
+        assert str(await value(sandbox, slow, MALLORY)) == first
+        clock.now = 22
+        assert str(await value(sandbox, "1 + 1", MALLORY)) == first
+        clock.now = 32
+        assert await value(sandbox, "1 + 1", MALLORY) == 2
+    finally:
+        sandbox.close()
+
+
+async def test_a_namespace_with_many_slow_policies_leaves_turns_to_the_others(
+    sandbox: Sandbox,
+) -> None:
+    slow = "object.numbers.all(n, !object.text.matches('(x+x+)+y'))"
+    attack = asyncio.gather(
+        *(value(sandbox, slow, Owner(f"slow-{n}", 1, "mallory")) for n in range(20))
+    )
+    before = time.monotonic()
+    for _ in range(20):
+        assert await value(sandbox, "1 + 1") == 2
+    honest = time.monotonic() - before
+    assert not attack.done()
+    await attack
+    assert honest < (time.monotonic() - before) / 2
+
+
+async def test_a_hook_without_time_leaves_the_worker_usable(sandbox: Sandbox) -> None:
+    slow = "object.numbers.all(n, !object.text.matches('(x+x+)+y'))"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await value(sandbox, slow, ALICE)
+    assert await value(sandbox, "1 + 1", ALICE) == 2
+
+
+async def test_a_worker_has_no_environment_and_no_files_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CAPELIN_TOKEN", "secret")
+    fresh = Sandbox(workers=1)
+    try:
+        assert await value(fresh, "1 + 1") == 2
+        (worker,) = fresh._workers
+        process = worker._process
+        assert process is not None
+        folder = Path("/proc", str(process.pid))
+        assert b"CAPELIN_TOKEN" not in folder.joinpath("environ").read_bytes()
+        links = [str(link.readlink()) for link in folder.joinpath("fd").iterdir()]
+        assert [link for link in links[:2] if not link.startswith("socket:")] == []
+        assert len(links) == 3
+    finally:
+        fresh.close()
+
+
+async def test_values_that_json_does_not_have_are_problems_of_one_expression(
+    sandbox: Sandbox,
+) -> None:
+    questions = [Question(text, ()) for text in ("b'a'", "{1: 2}", "'a'")]
+    first, second, third = await sandbox.evaluate(ALICE, questions, {})
+    assert str(first) == str(second) == "it gives a value that JSON does not have"
+    assert third == "a"
+
+
+@pytest.mark.parametrize("text", ["1e99", "-1.5Gi", "1" * 160, ".5"])
+def test_amounts_of_bounded_size_are_read(text: str) -> None:
+    assert len(f"{read_amount(text):f}") < 400
+
+
+@pytest.mark.parametrize("text", ["1e100", "NaN", "Infinity", "1" * 200, "1_000", "٣", "1e1000000"])
+def test_amounts_that_kubernetes_does_not_know_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        read_amount(text)
+
+
+async def test_an_expression_for_500_clusters_takes_less_than_a_second_of_this_process(
+    sandbox: Sandbox,
+) -> None:
+    cluster = {"spec": {"workers": [{"class": "w", "replicas": 3, "notes": "x" * 50}] * 30}}
+    question = Question("object.spec.workers.all(w, w.replicas < 100)", ("object",), boolean=True)
+    assert len(orjson.dumps(cluster)) > 1500
+    before = time.process_time()
+    for _ in range(500):
+        assert await sandbox.evaluate(ALICE, [question], {"object": cluster}) == [True]
+    assert time.process_time() - before < 1
