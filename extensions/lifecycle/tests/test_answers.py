@@ -32,6 +32,12 @@ def rules(expression: str) -> dict[str, Any]:
 HAS_TEAM = rules("has(object.metadata.labels) && 'team' in object.metadata.labels")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decided at once is decided at once also on a busy machine."""
+    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
+
+
 class Replica:
     """An engine that knows policies and results, and has no connection to an API server."""
 

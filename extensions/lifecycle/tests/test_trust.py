@@ -22,6 +22,12 @@ from .factories import policy
 from .test_answers import HAS_TEAM, HOOK, Replica, manifest, request
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decided at once is decided at once also on a busy machine."""
+    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
+
+
 def changed(manifest: Unstructured, **parts: Any) -> Unstructured:
     metadata = {**manifest["metadata"], **parts.pop("metadata", {})}
     return {"metadata": metadata, "spec": {**manifest["spec"], **parts}}
