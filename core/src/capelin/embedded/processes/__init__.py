@@ -2,7 +2,7 @@
 
 from capelin.embedded.processes.probes import liveness_probe, readiness_probe, tcp_probe
 from capelin.embedded.processes.proc import marked_processes
-from capelin.embedded.processes.process import Exit, Process, kill_all
+from capelin.embedded.processes.process import CAUSE_UNKNOWN, Exit, Process, kill_all
 from capelin.embedded.processes.reconcile import Backoff, Phase
 from capelin.embedded.processes.spec import Command, Limits, Liveness, Probe, ProcessSpec
 from capelin.embedded.processes.state_dir import exit_reason, private_folder, write_private
@@ -15,6 +15,7 @@ from capelin.embedded.processes.supervisor import (
 )
 
 __all__ = [
+    "CAUSE_UNKNOWN",
     "AlreadySupervisedError",
     "Backoff",
     "Command",
