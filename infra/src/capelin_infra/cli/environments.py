@@ -12,6 +12,7 @@ from capelin_infra.cli.options import (
     Namespace,
     Output,
     Within,
+    WithinWithoutBuilds,
     Yes,
 )
 from capelin_infra.cli.runner import confirm, run
@@ -99,7 +100,7 @@ def up(
         str | None,
         typer.Option(help="The context in it. Default: its current one.", show_default=False),
     ] = None,
-    within: Within = 900,
+    within: WithinWithoutBuilds = 900,
 ) -> None:
     """Bring up everything, with a demo cluster.
 
@@ -150,7 +151,7 @@ def dev(
     environment: NamedEnvironment = "default",
     management_only: ManagementOnly = False,
     with_: More = None,
-    within: Within = 900,
+    within: WithinWithoutBuilds = 900,
 ) -> None:
     """Bring up everything, and restart providers whenever their code changes.
 
@@ -310,7 +311,7 @@ def stop(*, environment: Environment = "") -> None:
     run(stop_environment(environment), interrupted="Go on with capelin stop.")
 
 
-def start(*, environment: Environment = "", within: Within = 900) -> None:
+def start(*, environment: Environment = "", within: WithinWithoutBuilds = 900) -> None:
     """Start an environment that was stopped, and wait until its clusters are as they were."""
     from capelin_infra.lifetime import start as start_environment
 

@@ -39,4 +39,12 @@ Output = Annotated[
     ),
 ]
 Within = Annotated[float, typer.Option(min=1, help="How long to wait at most, in seconds.")]
+WithinWithoutBuilds = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        help="How long to wait at most, in seconds, for the environment and its clusters. The time "
+        "to download or build programs does not count.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
