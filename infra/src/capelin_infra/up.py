@@ -29,7 +29,7 @@ from rich.console import Console
 
 from capelin_infra.connection import client_of
 from capelin_infra.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
-from capelin_infra.invocation import command_name
+from capelin_infra.invocation import command_name, environment_option
 from capelin_infra.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
 from capelin_infra.kubeconfigs import workload_kubeconfig
 from capelin_infra.progress import Checklist, Line
@@ -198,7 +198,7 @@ async def _print_next_steps(
     console: Console, environment: Environment, clusters: Sequence[ClusterRequest], text: str
 ) -> None:
     command = command_name()
-    option = "" if environment.name == "default" else f" -e {environment.name}"
+    option = environment_option(environment.name)
     files = [("use it", environment.kubeconfig)]
     for cluster in clusters:
         file = await workload_kubeconfig(environment, cluster.name, cluster.namespace)

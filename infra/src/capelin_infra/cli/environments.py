@@ -1,5 +1,6 @@
 """The verbs of environments: up, dev, status, kubeconfig, logs, stop, start, restart, down."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ from capelin_infra.cli.options import (
     Yes,
 )
 from capelin_infra.cli.runner import confirm, run
+from capelin_infra.invocation import environment_option
 
 ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Create no demo cluster.")]
 More = Annotated[
@@ -37,6 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
+    ctx: typer.Context,
     *,
     environment: NamedEnvironment = "default",
     file: Annotated[
@@ -44,7 +47,8 @@ def up(
         typer.Option(
             "--file",
             "-f",
-            help="A file that describes the environment and its clusters, instead of options.",
+            help="A file that describes the environment and its clusters, instead of options. Its "
+            "name: wins over CAPELIN_ENVIRONMENT.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -122,12 +126,25 @@ def up(
     if target == "kind" and (kubeconfig is not None or context is not None):
         raise typer.BadParameter("--kubeconfig and --context are for --target existing")
     if file is not None:
-        from capelin_infra.environment_file import options_from
+        from capelin_infra.environment_file import NamedBy, options_from
 
         given = (kubernetes_version, workers, control_plane_replicas, with_, target)
         if management_only or any(option is not None for option in given):
             raise typer.BadParameter("--file says it all: leave the other options out")
-        options = options_from(file, environment, within=within)
+        # By its name: Typer has a copy of Click, and does not export this enum.
+        source = ctx.get_parameter_source("environment")
+        given_by = "" if source is None else source.name
+        named = NamedBy(
+            option=environment if given_by == "COMMANDLINE" else None,
+            variable=environment if given_by == "ENVIRONMENT" else None,
+        )
+        options = options_from(file, named, within=within)
+        if named.variable not in {None, options.name}:
+            typer.echo(
+                f"CAPELIN_ENVIRONMENT names {named.variable}; {file} describes environment "
+                f"{options.name}, which comes up now.",
+                err=True,
+            )
     else:
         request = UpRequest(
             kubernetes_version=kubernetes_version,
@@ -139,10 +156,12 @@ def up(
         demo = None if management_only else DemoOptions(workers, control_plane_replicas)
         kind = KindOptions(node_image) if target == "kind" else None
         options = UpOptions(environment, request, demo, within=within, kind=kind)
-    name = options.name
+    again = f"-f {shlex.quote(str(file))}" if file is not None else f"-e {options.name}"
+    again += " --management-only" if management_only else ""
     run(
         bring_up(options),
-        interrupted=f"Go on with capelin up -e {name}, or remove it with capelin down -e {name}.",
+        interrupted=f"Go on with capelin up {again}, or remove it with capelin down -e "
+        f"{options.name}.",
     )
 
 
@@ -308,14 +327,16 @@ def stop(*, environment: Environment = "") -> None:
     """Stop an environment and its clusters; capelin start goes on with them."""
     from capelin_infra.lifetime import stop as stop_environment
 
-    run(stop_environment(environment), interrupted="Go on with capelin stop.")
+    again = f"capelin stop{environment_option(environment)}"
+    run(stop_environment(environment), interrupted=f"Go on with {again}.")
 
 
 def start(*, environment: Environment = "", within: WithinWithoutBuilds = 900) -> None:
     """Start an environment that was stopped, and wait until its clusters are as they were."""
     from capelin_infra.lifetime import start as start_environment
 
-    run(start_environment(environment, within=within), interrupted="Go on with capelin start.")
+    again = f"capelin start{environment_option(environment)}"
+    run(start_environment(environment, within=within), interrupted=f"Go on with {again}.")
 
 
 def restart(
@@ -354,9 +375,10 @@ def down(
     """
     from capelin_infra.down import take_down
 
+    again = "capelin down --all" if everything else f"capelin down{environment_option(environment)}"
     removed = run(
         take_down(None if everything else environment, lambda text: confirm(text, yes=yes)),
-        interrupted="What is left is removed by capelin down.",
+        interrupted=f"What is left is removed by {again}.",
     )
     if not removed:
         raise typer.Exit(1)

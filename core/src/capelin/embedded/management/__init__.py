@@ -2,6 +2,7 @@
 
 from capelin.embedded.management.code_version import code_digest
 from capelin.embedded.management.environment import (
+    DEFAULT_NAME,
     Environment,
     ExistingServer,
     Settings,
@@ -39,6 +40,7 @@ from capelin.embedded.management.up import UpView, bring_up, carry_out, observe
 
 __all__ = [
     "CORE",
+    "DEFAULT_NAME",
     "ENVIRONMENT_LABEL",
     "WEBHOOKS",
     "Environment",
