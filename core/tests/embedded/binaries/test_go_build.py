@@ -23,6 +23,10 @@ from capelin.embedded.binaries.go import (
     build,
     compiled,
     find_go,
+    installed_go,
+    is_new_enough,
+    needed_go,
+    newest_needed_go,
     split_batches,
 )
 from capelin.embedded.binaries.module_source import Module, folder_hash
@@ -389,3 +393,17 @@ async def test_a_real_go_compiles_exactly_the_packages_that_were_counted(
     async with cache.building("shoal", lambda: None) as build_dir:
         await build(toolchain, [program], build_dir, reports.append)
     assert len(reports) == total, "all packages are in Go's build cache"
+
+
+def test_the_installed_go_is_known_by_its_version(go: "FakeGo", tmp_path: Path) -> None:
+    assert installed_go({"PATH": go.path}) == "1.26.8"
+    assert installed_go({"PATH": str(tmp_path)}) is None
+
+
+def test_the_newest_go_that_any_program_needs_builds_all_of_them() -> None:
+    needed = newest_needed_go()
+    assert all(
+        is_new_enough(needed, needed_go(component.project.module_files(version)))
+        for component in COMPONENTS.values()
+        for version in component.project.versions
+    )

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +18,19 @@ from pathlib import Path
 from typing import Literal
 
 from capelin.embedded.binaries.cache import BuildDir
-from capelin.embedded.binaries.catalog import Component, ComponentVersion, Platform, Project
+from capelin.embedded.binaries.catalog import (
+    MODULES,
+    Component,
+    ComponentVersion,
+    Platform,
+    Project,
+)
 from capelin.embedded.binaries.errors import SourceFailedError
 
 BUILD = "go build"
 
 _GRACE_SECONDS = 5.0
+_VERSION_SECONDS = 10.0
 _LINE_LIMIT = 2**20
 # What `go build -v` and downloads print when nothing is wrong.
 _ROUTINE = re.compile(r"[\w./~+-]+|go: downloading .*")
@@ -99,7 +107,7 @@ async def find_go(
     local = {**settings, "GOTOOLCHAIN": "local"}
     output = await _run(command, "env", "GOVERSION", env=local, folder=Path("/"))
     version = output.strip().removeprefix("go")
-    if _parts(version) >= _parts(needed):
+    if is_new_enough(version, needed):
         return Go(command, version, local)
     choice = await _run(command, "env", "GOTOOLCHAIN", env=settings, folder=Path("/"))
     if not choice.strip().endswith(("auto", "path")) or _parts(version) < (1, 21):
@@ -109,6 +117,36 @@ async def find_go(
         )
     note(f"{command} is Go {version}; it fetches the Go {needed} that {what} needs")
     return Go(command, needed, settings)
+
+
+def installed_go(environment: Mapping[str, str]) -> str | None:
+    """The version of the `go` command on PATH; None if there is none that works."""
+    command = shutil.which("go", path=environment.get("PATH"))
+    if command is None:
+        return None
+    try:
+        found = subprocess.run(
+            [command, "env", "GOVERSION"],
+            env={**environment, "GOTOOLCHAIN": "local"},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip().removeprefix("go")
+
+
+def newest_needed_go() -> str:
+    """The oldest Go that builds every known program."""
+    return max((needed_go(file.parent) for file in MODULES.glob("*/v*/go.mod")), key=_parts)
+
+
+def is_new_enough(version: str, needed: str) -> bool:
+    """Whether a Go of this version builds what needs the other."""
+    return _parts(version) >= _parts(needed)
 
 
 def needed_go(module_files: Path) -> str:
