@@ -9,6 +9,7 @@ import typer
 from capelin_infra.cli import completion
 from capelin_infra.cli.options import (
     Environment,
+    IdleEnvironment,
     NamedEnvironment,
     Namespace,
     Output,
@@ -225,9 +226,11 @@ def status(
     Each process, and each cluster as a tree of objects with what they wait for.
     """
     from capelin_infra.status import show
+    from capelin_infra.supervision import ensure_supervised
 
     if watch and output in {"json", "yaml"}:
         raise typer.BadParameter("--watch is for people; programs ask again")
+    ensure_supervised(environment)
     good = run(show(environment, output=output, watch=watch))
     if exit_code and not good:
         raise typer.Exit(1)
@@ -323,7 +326,7 @@ def logs(
     run(print_logs(query))
 
 
-def stop(*, environment: Environment = "") -> None:
+def stop(*, environment: IdleEnvironment = "") -> None:
     """Stop an environment and its clusters; capelin start goes on with them."""
     from capelin_infra.lifetime import stop as stop_environment
 
@@ -331,7 +334,7 @@ def stop(*, environment: Environment = "") -> None:
     run(stop_environment(environment), interrupted=f"Go on with {again}.")
 
 
-def start(*, environment: Environment = "", within: WithinWithoutBuilds = 900) -> None:
+def start(*, environment: IdleEnvironment = "", within: WithinWithoutBuilds = 900) -> None:
     """Start an environment that was stopped, and wait until its clusters are as they were."""
     from capelin_infra.lifetime import start as start_environment
 

@@ -44,7 +44,6 @@ from capelin_infra.listing import (
 )
 from capelin_infra.policies import policy_table, read_policies, read_results
 
-
 _OWN_GROUP: Final = "hooks.runtime.cluster.x-k8s.io"
 """The API group of Cluster API's own hooks."""
 

@@ -27,6 +27,7 @@ from capelin.embedded.management.providers import (
     required_programs,
     workload_programs,
 )
+from capelin.embedded.management.revival import revive_supervisor
 from capelin.embedded.management.status import (
     ProcessStatus,
     Status,
@@ -70,6 +71,7 @@ __all__ = [
     "render_template",
     "required_programs",
     "restart_process",
+    "revive_supervisor",
     "stop_environment",
     "supervisor_process",
     "workload_programs",
