@@ -311,7 +311,10 @@ def logs(
         ),
     ] = None,
 ) -> None:
-    """Print logs: of the environment, of one component, or of a cluster's control plane."""
+    """Print logs: of the environment, of one component, or of a cluster's control plane.
+
+    Logs of components that ended more than ten minutes ago are printed only by name.
+    """
     from capelin_infra.logs import LogQuery, begin_of, print_logs
 
     if len(names or []) > 2:
