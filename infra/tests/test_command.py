@@ -223,8 +223,8 @@ def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> N
     ("verb", "work", "again"),
     [
         ("up", "capelin_infra.up.bring_up", "capelin up -e lab, or remove it with"),
-        ("stop", "capelin_infra.lifetime.stop", "Go on with capelin stop -e lab."),
-        ("start", "capelin_infra.lifetime.start", "Go on with capelin start -e lab."),
+        ("stop", "capelin_infra.lifetime.stop", "Continue with capelin stop -e lab."),
+        ("start", "capelin_infra.lifetime.start", "Continue with capelin start -e lab."),
         ("down", "capelin_infra.down.take_down", "removed by capelin down -e lab."),
     ],
 )

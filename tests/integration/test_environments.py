@@ -197,7 +197,7 @@ async def test_ctrl_c_at_any_time_leaves_what_up_continues_and_down_cleans(home:
         await nothing_is_left()
         code, said = await interrupted("up", "--management-only", once=moment)
         assert code == 130
-        assert re.search(r"Go on with .*up -e default", said), said
+        assert re.search(r"Continue with .*up -e default", said), said
     await home.up()
     code, said = await interrupted("down", "--yes", once=lambda: not runs("kube-apiserver"))
     assert code in {0, 130}, said

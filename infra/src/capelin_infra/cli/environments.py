@@ -161,7 +161,7 @@ def up(
     again += " --management-only" if management_only else ""
     run(
         bring_up(options),
-        interrupted=f"Go on with capelin up {again}, or remove it with capelin down -e "
+        interrupted=f"Continue with capelin up {again}, or remove it with capelin down -e "
         f"{options.name}.",
     )
 
@@ -334,7 +334,7 @@ def stop(*, environment: IdleEnvironment = "") -> None:
     from capelin_infra.lifetime import stop as stop_environment
 
     again = f"capelin stop{environment_option(environment)}"
-    run(stop_environment(environment), interrupted=f"Go on with {again}.")
+    run(stop_environment(environment), interrupted=f"Continue with {again}.")
 
 
 def start(*, environment: IdleEnvironment = "", within: WithinWithoutBuilds = 900) -> None:
@@ -342,7 +342,7 @@ def start(*, environment: IdleEnvironment = "", within: WithinWithoutBuilds = 90
     from capelin_infra.lifetime import start as start_environment
 
     again = f"capelin start{environment_option(environment)}"
-    run(start_environment(environment, within=within), interrupted=f"Go on with {again}.")
+    run(start_environment(environment, within=within), interrupted=f"Continue with {again}.")
 
 
 def restart(

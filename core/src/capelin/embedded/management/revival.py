@@ -41,7 +41,7 @@ async def revive_supervisor(environment: Environment) -> bool:
 def was_killed(environment: Environment) -> bool:
     """Whether the supervisor ended without being stopped, and something of it runs on.
 
-    Whoever stops a process removes its record.
+    Stopping a process removes its record; killing it does not.
     """
     if SUPERVISOR not in recorded_names(environment.supervisor):
         return False

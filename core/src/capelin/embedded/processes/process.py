@@ -190,8 +190,8 @@ class Process:
         if self._exit is None:
             status = self._handle.reap()
             lines = state_dir.log_tail(self.log, self._record.log_start)
-            # An exit code comes with its reason. The last lines of a process that was killed, or
-            # whose end nobody learned of, may be about anything.
+            # The log of a process that exits with a code explains it. The last lines of a process
+            # that was killed, or whose parent was gone, may be about anything.
             is_explained = status is not None and status > 0
             message = state_dir.exit_reason(lines, only_fatal=not is_explained)
             if any(cgroups.ran_out_of_memory(Path(group)) for group in self._record.groups):

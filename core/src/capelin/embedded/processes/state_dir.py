@@ -161,7 +161,7 @@ def log_tail(path: Path, start: int) -> list[str]:
 def exit_reason(lines: Sequence[str], *, only_fatal: bool = False) -> str:
     """The line that best says why a process ended, without parts that differ in each run.
 
-    With `only_fatal`, only a line after which no process goes on counts: others may be about
+    With `only_fatal`, only a line counts after which every process ends: others may be about
     anything.
     """
     parsed = [(level, text) for level, text in map(_parse_line, lines) if text]

@@ -54,7 +54,7 @@ _SHUTDOWN = {
 }
 # Simulated Nodes have addresses where nobody is, and name who answers for their kubelets like this.
 _KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,ExternalIP,Hostname"}
-# An API server derives its identity from the hostname alone. Those of one machine would all renew
+# An API server derives its identity from the hostname only. Those of one machine would all renew
 # the same Lease, and each fail when another was first. Only the proxy to peers of other versions
 # reads these Leases, and it is not configured.
 _FEATURES = {"APIServerIdentity": False, "UnknownVersionInteroperabilityProxy": False}
