@@ -55,8 +55,8 @@ _SHUTDOWN = {
 # Simulated Nodes have addresses where nobody is, and name who answers for their kubelets like this.
 _KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,ExternalIP,Hostname"}
 # An API server derives its identity from the hostname only. Those of one machine would all renew
-# the same Lease, and each fail when another was first. Only the proxy to peers of other versions
-# reads these Leases, and it is not configured.
+# the same Lease, and fail when another was first. Only the proxy to peers of other versions reads
+# these Leases. It is not configured, and since v1.36 it is on and cannot be without identities.
 _FEATURES = {"APIServerIdentity": False, "UnknownVersionInteroperabilityProxy": False}
 _GRACE_SECONDS = 10.0
 
