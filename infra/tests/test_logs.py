@@ -90,6 +90,25 @@ async def test_running_processes_and_old_logs_are_told_apart(environment: Enviro
         await supervisor.stop()
 
 
+async def test_traces_of_slow_requests_do_not_hide_other_logs(environment: Environment) -> None:
+    log = environment.processes / "kube-apiserver.log"
+    log.write_text(
+        "alpha\n"
+        'I1123 10:00:00.000000  7 trace.go:236] Trace[1234]: "Update" (total time: 512ms):\n'
+        'Trace[1234]: ---"About to write" 500ms (10:00:00.500)\n'
+        "Trace[1234]: [512ms] [512ms] END\n"
+    )
+    (environment.processes / "etcd.log").write_text(
+        '{"level":"warn","msg":"slow disk"}\n{"level":"info","msg":"trace[42] put","steps":[]}\n'
+    )
+    out = io.StringIO()
+    await print_logs(LogQuery(environment.name, lines=1), out)
+    assert out.getvalue() == 'etcd: {"level":"warn","msg":"slow disk"}\nkube-apiserver: alpha\n'
+    out = io.StringIO()
+    await print_logs(LogQuery(environment.name, ("kube-apiserver",), lines=1), out)
+    assert out.getvalue() == "Trace[1234]: [512ms] [512ms] END\n"
+
+
 def test_logs_of_a_stopped_environment_are_all_old_and_all_printed(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.log" for name in ("a", "b")}
     for file in files.values():

@@ -21,6 +21,8 @@ from capelin_infra.connection import find_environment
 _LOOK_SECONDS: Final = 0.2
 _KLOG: Final = re.compile(r"\b[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)")
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d+)?)(Z?)")
+_TRACE: Final = re.compile(r'\bTrace\[\d+\]|"msg":"trace\[\d+\]')
+"""A line of the trace of a slow request, of an API server or of etcd."""
 _HEAD: Final = 120
 _RECENT_SECONDS: Final = 600.0
 """A process that is started again and again is down for less than that."""
@@ -60,7 +62,10 @@ async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
     files = _files(find_environment(query.environment), query)
     if len(files) > 1:
         files = without_old(files, datetime.now(UTC).timestamp())
-    tails = [Tail(path, name if len(files) > 1 else "") for name, path in files.items()]
+    tails = [
+        Tail(path, name, traces=False) if len(files) > 1 else Tail(path)
+        for name, path in files.items()
+    ]
     begin = query.since.timestamp() if query.since is not None else 0.0
     for line in by_time((tail.last(query.lines) for tail in tails), begin):
         stream.write(f"{line}\n")
@@ -108,15 +113,16 @@ def _timestamp(text: str) -> float | None:
 class Tail:
     """The end of one log."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str = "", *, traces: bool = True) -> None:
         self._path = path
         self._prefix = f"{name}: " if name else ""
+        self._traces = traces
         self._read = 0
 
     def last(self, lines: int | None) -> Iterator[str]:
         """The last lines that there are now."""
         with self._path.open(errors="replace") as file:
-            tail = deque(file, maxlen=lines)
+            tail = deque(self._chosen(file), maxlen=lines)
             self._read = file.tell()
         return self._named(tail)
 
@@ -127,9 +133,13 @@ class Tail:
             self._read = 0
         with self._path.open(errors="replace") as file:
             file.seek(self._read)
-            lines = list(file)
+            lines = list(self._chosen(file))
             self._read = file.tell()
         return self._named(lines)
+
+    def _chosen(self, lines: Iterable[str]) -> Iterable[str]:
+        """Without the traces of slow requests, where they would hide other logs."""
+        return lines if self._traces else (line for line in lines if not _TRACE.search(line))
 
     def _named(self, lines: Iterable[str]) -> Iterator[str]:
         return (f"{self._prefix}{line.rstrip()}" for line in lines)

@@ -313,7 +313,8 @@ def logs(
 ) -> None:
     """Print logs: of the environment, of one component, or of a cluster's control plane.
 
-    Logs of components that ended more than ten minutes ago are printed only by name.
+    Several logs are printed without traces of slow requests, and without logs of components that
+    ended more than ten minutes ago. Name a component for its whole log.
     """
     from capelin_infra.logs import LogQuery, begin_of, print_logs
 
