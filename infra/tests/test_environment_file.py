@@ -88,6 +88,20 @@ def test_a_variable_that_the_file_overrides_is_named(
     assert (brought_up[-1], ended.stderr) == ("shell", "")
 
 
+def test_an_interrupted_up_continues_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(_: UpOptions) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("capelin_infra.up.bring_up", interrupted)
+    path = tmp_path / "capelin.yaml"
+    path.write_text("name: lab")
+    ended = capelin("up", "-f", str(path), home=tmp_path)
+    assert ended.returncode == 130
+    assert f"capelin up -f {path}, or remove it with capelin down -e lab." in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
