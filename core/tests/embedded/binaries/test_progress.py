@@ -120,7 +120,7 @@ def test_a_fault_of_our_own_ends_the_line_and_is_not_hidden(progress: "RecordedP
     ("share", "elapsed", "expected"),
     [
         (None, 600.0, None),
-        (0.05, 600.0, None),
+        (0.2, 600.0, None),
         (0.5, 3.0, None),
         (0.25, 60.0, 180.0),
         (1.0, 60.0, 0.0),

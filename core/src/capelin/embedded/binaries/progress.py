@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-_ENOUGH_SHARE: Final = 0.1
+_ENOUGH_SHARE: Final = 0.25
 _ENOUGH_SECONDS: Final = 10.0
-"""With less than that, an estimate would be a guess."""
+"""With less than that, an estimate would be a guess: the first packages are small."""
 
 
 @dataclass(frozen=True, slots=True)
