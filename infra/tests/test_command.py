@@ -225,7 +225,7 @@ def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> N
         ("up", "capelin_infra.up.bring_up", "capelin up -e lab, or remove it with"),
         ("stop", "capelin_infra.lifetime.stop", "Continue with capelin stop -e lab."),
         ("start", "capelin_infra.lifetime.start", "Continue with capelin start -e lab."),
-        ("down", "capelin_infra.down.take_down", "removed by capelin down -e lab."),
+        ("down", "capelin_infra.down.take_down", "Continue with capelin down -e lab."),
     ],
 )
 def test_an_interrupted_verb_names_the_environment_to_go_on_with(

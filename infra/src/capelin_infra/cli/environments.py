@@ -331,7 +331,7 @@ def logs(
 
 
 def stop(*, environment: IdleEnvironment = "") -> None:
-    """Stop an environment and its clusters; capelin start goes on with them."""
+    """Stop an environment and its clusters. capelin start continues with them."""
     from capelin_infra.lifetime import stop as stop_environment
 
     again = f"capelin stop{environment_option(environment)}"
@@ -385,7 +385,7 @@ def down(
     again = "capelin down --all" if everything else f"capelin down{environment_option(environment)}"
     removed = run(
         take_down(None if everything else environment, lambda text: confirm(text, yes=yes)),
-        interrupted=f"What is left is removed by {again}.",
+        interrupted=f"Continue with {again}.",
     )
     if not removed:
         raise typer.Exit(1)
