@@ -217,3 +217,24 @@ def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> N
     )
     assert "Linux" in ended.stdout
     assert "UnicodeEncodeError" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "work", "again"),
+    [
+        ("up", "capelin_infra.up.bring_up", "capelin up -e lab, or remove it with"),
+        ("stop", "capelin_infra.lifetime.stop", "Continue with capelin stop -e lab."),
+        ("start", "capelin_infra.lifetime.start", "Continue with capelin start -e lab."),
+        ("down", "capelin_infra.down.take_down", "Continue with capelin down -e lab."),
+    ],
+)
+def test_an_interrupted_verb_names_the_environment_to_go_on_with(
+    verb: str, work: str, again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, interrupted)
+    ended = capelin(verb, "-e", "lab", home=tmp_path)
+    assert ended.returncode == 130
+    assert again in ended.stderr

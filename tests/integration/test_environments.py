@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import Client, Config
-from capelin.embedded.management import Environment, current_status
+from capelin.embedded.management import (
+    Environment,
+    ProcessStatus,
+    current_status,
+    read_status,
+)
 from capelin.testing.waiting import until
 
 from tests.leftovers import mentioning
@@ -44,6 +49,13 @@ def listening(environment: Environment) -> Callable[[], set[str]]:
     assert settings is not None
     place = json.loads((environment.folder / "place.json").read_bytes())
     return lambda: listeners(set(settings.ports.values()), place["address"])
+
+
+def processes_of(environment: Environment) -> list[ProcessStatus]:
+    """The processes in the status that the supervisor last wrote."""
+    status = read_status(environment.status_file)
+    assert status is not None
+    return status.processes
 
 
 def client_of(environment: Environment) -> Client:
@@ -97,8 +109,20 @@ async def test_whatever_is_killed_comes_back_and_no_object_is_lost(home: Home) -
 
     os.kill(before["supervisor"], signal.SIGKILL)
     survivors = processes(environment)
-    await home.up()
+    restarts = {process.name: process.restarts for process in processes_of(environment)}
+    assert set(restarts.values()) == {1}
+    shown = await home.capelin("status", "--exit-code")
+    assert "The supervisor of environment default was killed. It runs again." in shown.err
+    assert "unsupervised" not in shown.out
+
+    def is_up() -> bool:
+        status = current_status(environment)
+        return status is not None and status.is_up
+
+    await until(is_up)
     after = processes(environment)
+    assert after["supervisor"] != survivors.get("supervisor")
+    assert {process.name: process.restarts for process in processes_of(environment)} == restarts
     assert survivors.keys() - {"supervisor"} <= after.keys()
     assert {name: after[name] for name in survivors if name != "supervisor"} == {
         name: pid for name, pid in survivors.items() if name != "supervisor"
@@ -173,7 +197,7 @@ async def test_ctrl_c_at_any_time_leaves_what_up_continues_and_down_cleans(home:
         await nothing_is_left()
         code, said = await interrupted("up", "--management-only", once=moment)
         assert code == 130
-        assert re.search(r"Go on with .*up -e default", said), said
+        assert re.search(r"Continue with .*up -e default", said), said
     await home.up()
     code, said = await interrupted("down", "--yes", once=lambda: not runs("kube-apiserver"))
     assert code in {0, 130}, said

@@ -17,6 +17,13 @@ def command_name(variables: Mapping[str, str] = os.environ) -> str:
     return "uv run capelin" if "UV_RUN_RECURSION_DEPTH" in variables else "capelin"
 
 
+def environment_option(name: str, variables: Mapping[str, str] = os.environ) -> str:
+    """The option that has another command work on the same environment, where it needs one."""
+    if name == "default" == (variables.get("CAPELIN_ENVIRONMENT") or "default"):
+        return ""
+    return f" -e {name}"
+
+
 def as_invoked(text: str, variables: Mapping[str, str] = os.environ) -> str:
     """A text whose commands are written as the user calls them."""
     return _COMMAND.sub(f"{command_name(variables)} ", text)

@@ -253,7 +253,7 @@ def _restarts(process: ProcessStatus) -> str:
     if not process.restarts:
         return ""
     times = "once" if process.restarts == 1 else f"{process.restarts} times"
-    return f"restarted {times}: {process.last_end}"
+    return as_invoked(f"restarted {times}: {process.last_end}")
 
 
 def _tree(node: Node) -> Tree:
