@@ -53,7 +53,7 @@ def rejected_cluster(
 def describe_schema(schema: Mapping[str, Any]) -> str:
     """The values that a schema accepts. Empty if it accepts all."""
     if choices := schema.get("enum"):
-        return f"one of {', '.join(map(str, choices))}"
+        return f"one of {', '.join(str(choice) for choice in choices if choice != '')}"
     kind = schema.get("type")
     limits = _range(schema.get("minimum"), schema.get("maximum"))
     fields = ", ".join(cast("dict[str, Any]", schema.get("properties") or {}))
