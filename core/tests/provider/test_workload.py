@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from capelin.api.capi import Cluster
-from capelin.client import Client, ClientError, ResponseTooLarge, Unreachable, Unreadable
+from capelin.client import Client, ClientError, ResponseTooLarge, Unreadable
 from capelin.provider import Blocked, ProviderContext
 
 
@@ -14,7 +14,7 @@ class Workloads:
     """Stands for the clients of workload clusters."""
 
     @asynccontextmanager
-    async def client(self, *_: str) -> AsyncGenerator[Client]:
+    async def client(self, *_: object, **__: object) -> AsyncGenerator[Client]:
         yield cast("Client", self)
 
 
@@ -40,11 +40,6 @@ def context() -> ProviderContext[Any]:
             "API server at https://evil sent a response of more than 16 MiB",
         ),
         (Unreadable("it is not JSON"), "InvalidResponse", "it is not JSON"),
-        (
-            Unreachable("connection refused"),
-            "WaitingForControlPlaneInitialized",
-            "the API server of the workload cluster does not answer",
-        ),
     ],
 )
 async def test_a_failure_of_the_workload_cluster_blocks_with_a_reason(
