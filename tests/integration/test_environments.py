@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -86,6 +87,59 @@ async def up_and_down(home: Home) -> tuple[float, float]:
     assert listening_now() == set()
     assert list((home.folder / "capelin").iterdir()) == []
     return up, down
+
+
+async def test_only_webhooks_of_cluster_api_listen_beyond_loopback(home: Home) -> None:
+    await home.up()
+    environment = home.environment()
+    settings = environment.settings()
+    assert settings is not None
+    exposed = {
+        int(local.rpartition(":")[2], 16)
+        for pid in pids_of(home.folder)
+        for local in listening_sockets(pid)
+        if not is_loopback(local.rpartition(":")[0])
+    }
+    # Cluster API's managers have no flag for the address of their webhook server.
+    webhooks = {
+        port
+        for name, port in settings.ports.items()
+        if name.endswith("/webhooks") and not name.startswith("runtime-extension-")
+    }
+    assert exposed == webhooks
+
+
+def pids_of(folder: Path) -> list[int]:
+    """The processes of the environments in a folder."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if str(folder).encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def listening_sockets(pid: int) -> set[str]:
+    """Local addresses on which a process listens: as the kernel writes them."""
+    inodes: set[str] = set()
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {row[1] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address as the kernel writes it is 127.x.x.x or ::1."""
+    mapped = host.startswith("0000000000000000FFFF0000")
+    is_ipv4 = len(host) == 8 or mapped
+    return host[-2:] == "7F" if is_ipv4 else host == "00000000000000000000000001000000"
 
 
 @pytest.mark.representative
