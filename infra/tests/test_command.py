@@ -36,7 +36,7 @@ def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
     text = capelin("--help", home=tmp_path).stdout
     verbs = "up status kubeconfig logs stop start restart down create delete upgrade mirror kubectl"
-    for verb in (*verbs.split(), "recover"):
+    for verb in (*verbs.split(), "recover", "wait"):
         assert f"\n  {verb} " in text
     for code in ("0 done", "2 invalid command line", "4 no such", "5 another", "130 interrupted"):
         assert code in " ".join(text.split())
@@ -80,6 +80,8 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["scale", "demo", "5"], 2, "Type capelin scale demo --workers 5."),
         (["scale", "demo", "up"], 2, "Type capelin scale demo --workers N."),
         (["scale", "cluster", "demo", "--workers", "5"], 2, "capelin scale demo --workers 5."),
+        (["wait", "demo"], 2, "Type capelin wait cluster demo."),
+        (["wait", "cluster", "demo"], 4, "There is no environment default"),
         (["upgrade", "demo"], 2, "Type capelin upgrade cluster demo."),
         (["upgrade", "demo", "1.34", "-e", "a b"], 2, "upgrade cluster demo 1.34 -e 'a b'."),
         (["delete", "demo", "--yes"], 2, "Type capelin delete cluster demo --yes."),
@@ -147,6 +149,27 @@ def test_settings_that_cannot_be_read_are_no_reason_to_forget_an_api_server(
     assert ended.returncode == 0
     assert "labelled capelin.cluster.x-k8s.io/environment." in ended.stdout
     assert not environment.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("capelin_infra.lifetime.start", ["start", "-e", "lab"]),
+        ("capelin_infra.lifetime.stop", ["stop", "-e", "lab"]),
+        ("capelin_infra.down.take_down", ["down", "-e", "lab"]),
+        ("capelin_infra.down.take_down", ["down", "--all"]),
+    ],
+)
+def test_an_interruption_names_the_command_that_continues(
+    function: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(function, interrupted)
+    ended = capelin(*arguments, home=tmp_path)
+    assert ended.returncode == 130
+    assert f"Interrupted. Continue with capelin {' '.join(arguments)}." in ended.stderr
 
 
 def test_a_process_ends_with_the_code_and_says_why(tmp_path: Path) -> None:
@@ -217,3 +240,24 @@ def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> N
     )
     assert "Linux" in ended.stdout
     assert "UnicodeEncodeError" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "work", "again"),
+    [
+        ("up", "capelin_infra.up.bring_up", "capelin up -e lab, or remove it with"),
+        ("stop", "capelin_infra.lifetime.stop", "Continue with capelin stop -e lab."),
+        ("start", "capelin_infra.lifetime.start", "Continue with capelin start -e lab."),
+        ("down", "capelin_infra.down.take_down", "Continue with capelin down -e lab."),
+    ],
+)
+def test_an_interrupted_verb_names_the_environment_to_go_on_with(
+    verb: str, work: str, again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, interrupted)
+    ended = capelin(verb, "-e", "lab", home=tmp_path)
+    assert ended.returncode == 130
+    assert again in ended.stderr

@@ -18,7 +18,8 @@ FIT = MachineFacts(
     open_files=65536,
     watches=1024,
     missing_programs=0,
-    go=None,
+    go="1.26.8",
+    needed_go="1.26.0",
 )
 
 
@@ -38,7 +39,8 @@ def test_a_fit_machine_lacks_nothing() -> None:
         (replace(FIT, free_bytes=1_000_000_000), "poor", "XDG_CACHE_HOME"),
         (replace(FIT, open_files=256), "poor", "ulimit"),
         (replace(FIT, watches=8), "poor", "sysctl"),
-        (replace(FIT, missing_programs=5), "poor", "install Go"),
+        (replace(FIT, go="1.22.2"), "poor", "GOTOOLCHAIN"),
+        (replace(FIT, go=None), "poor", "Without it only programs in the cache"),
     ],
 )
 def test_what_a_machine_lacks_comes_with_how_to_get_it(
@@ -49,8 +51,21 @@ def test_what_a_machine_lacks_comes_with_how_to_get_it(
     assert hint in found.hint
 
 
+def test_go_is_reported_with_its_version() -> None:
+    assert "Go 1.26.8, which builds programs that cannot be pulled" in [
+        each.what for each in judge(FIT)
+    ]
+
+
+def test_missing_programs_and_no_go_to_build_them_are_both_reported() -> None:
+    found = [each for each in judge(replace(FIT, missing_programs=5, go=None)) if each.hint]
+    assert [each.verdict for each in found] == ["poor", "poor"]
+    assert "install Go" in found[0].hint
+    assert "Install Go 1.26.0 or later" in found[1].hint
+
+
 def test_go_builds_what_is_missing() -> None:
-    findings = judge(replace(FIT, missing_programs=5, go="/usr/bin/go"))
+    findings = judge(replace(FIT, missing_programs=5))
     assert "5 programs are not in the cache; Go is here to build them" in [
         each.what for each in findings
     ]

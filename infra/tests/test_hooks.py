@@ -1,11 +1,12 @@
 """`capelin hooks` against a running extension."""
 
 import base64
+import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,12 +23,13 @@ from capelin.embedded.management import CORE, environment_named
 from capelin.errors import InvalidInputError, MissingError
 from capelin.pki import issue, new_ca
 from capelin.runtime.fixtures import ClusterFixture, UsedPatch, sample_cluster
-from capelin.runtime.v1alpha1 import GeneratePatches
+from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches
 from capelin_infra.hooks import targets
 from capelin_infra.hooks.preview import preview
 from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import registered
-from capelin_infra.hooks.verbs import percentile
+from capelin_infra.hooks.verbs import Listed, by_extension, percentile
+from rich.console import Console
 
 from . import command
 from .command import Said
@@ -475,3 +477,50 @@ def test_percentiles_are_what_so_many_calls_took_at_most() -> None:
     took = [number / 1000 for number in range(1, 101)]
     assert [percentile(took, part) for part in (50, 99)] == [51.0, 100.0]
     assert percentile([0.001], 99) == 1.0
+
+
+def listed(extension: str, handlers: Sequence[str], discovered: str = "True") -> list[Listed]:
+    condition = {
+        "type": "Discovered",
+        "status": discovered,
+        "reason": "Discovered",
+        "message": "it does not answer",
+        "lastTransitionTime": "2030-01-01T00:00:00Z",
+    }
+    config = ExtensionConfig.read(
+        {
+            "metadata": {"name": extension},
+            "spec": {"clientConfig": {"url": "https://localhost"}},
+            "status": {"conditions": [condition]},
+        }
+    )
+    rows: list[Listed] = []
+    for name in handlers:
+        hook = "".join(part.capitalize() for part in name.split("-")[:4])
+        api_version = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
+        rows.append(
+            Listed.of(
+                config,
+                ExtensionHandler.read(
+                    {"name": name, "requestHook": {"apiVersion": api_version, "hook": hook}}
+                ),
+            )
+        )
+    return rows or [Listed(config)]
+
+
+def test_handlers_and_hooks_are_whole_on_a_narrow_terminal() -> None:
+    names = [
+        "before-control-plane-upgrade",
+        "before-control-plane-upgrade-notice",
+        "after-control-plane-initialized-notice",
+    ]
+    rows = [*listed("lifecycle", names), *listed("broken", [], "False")]
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as shown:
+        console.print(by_extension(rows))
+    lines = [line.split() for line in shown.get().splitlines()]
+    assert lines[:2] == [["lifecycle", "discovered"], ["HANDLER", "HOOK", "FAILURE"]]
+    assert [line[0] for line in lines[2:5]] == names
+    assert lines[4][1:] == ["AfterControlPlaneInitialized", "Fail"]
+    assert " ".join(lines[5]) == "broken discovered: False: it does not answer"

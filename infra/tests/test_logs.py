@@ -1,13 +1,16 @@
 """Logs, and what is added to them."""
 
 import io
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from capelin.embedded.management import Environment
+from capelin.embedded.processes import Command, ProcessSpec, Supervisor
 from capelin.errors import MissingError
-from capelin_infra.logs import LogQuery, Tail, begin_of, by_time, print_logs
+from capelin.testing.waiting import until
+from capelin_infra.logs import LogQuery, Tail, begin_of, by_time, print_logs, without_old
 
 from .command import capelin
 
@@ -44,7 +47,7 @@ async def test_the_last_lines_of_all_say_whose_they_are(environment: Environment
 async def test_an_unknown_process_is_refused_with_the_known_ones(
     environment: Environment,
 ) -> None:
-    with pytest.raises(MissingError, match=r"Processes: etcd, kube-apiserver; clusters: blue"):
+    with pytest.raises(MissingError, match=r"ones: etcd, kube-apiserver. Clusters: blue"):
         await print_logs(LogQuery(environment.name, ("nginx",)))
 
 
@@ -59,6 +62,61 @@ async def test_a_clusters_control_plane_and_machines_have_logs(environment: Envi
         await print_logs(LogQuery(environment.name, ("blue", "nginx"), "team"))
     with pytest.raises(MissingError, match="Clusters: blue"):
         await print_logs(LogQuery(environment.name, ("red", "etcd-0"), "team"))
+
+
+async def test_running_processes_and_old_logs_are_told_apart(environment: Environment) -> None:
+    run = environment.workloads / "control-plane-capelin" / "127.64.0.1" / "run"
+    command = Command(("/bin/sh", "-c", "echo new API server; exec sleep 1000"))
+    old = run / "kube-apiserver-0.log"
+    old.write_text("old API server\n")
+    os.utime(old, (0, 0))
+    async with Supervisor(run) as supervisor:
+        supervisor.declare(ProcessSpec(name="kube-apiserver-1", command=command))
+        await supervisor.ready()
+        await until((run / "kube-apiserver-1.log").read_text)
+        with pytest.raises(MissingError, match="Cluster blue has no process nosuch") as caught:
+            await print_logs(LogQuery(environment.name, ("blue", "nosuch"), "team"))
+        assert caught.value.reason == (
+            "Running processes: kube-apiserver-1. Logs of ended ones: etcd-0, kube-apiserver-0, "
+            "kwok."
+        )
+        out = io.StringIO()
+        await print_logs(LogQuery(environment.name, ("blue",), "team"), out)
+        assert "kube-apiserver-1: new API server" in out.getvalue()
+        assert "old" not in out.getvalue()
+        out = io.StringIO()
+        await print_logs(LogQuery(environment.name, ("blue", old.stem), "team"), out)
+        assert out.getvalue() == "old API server\n"
+        await supervisor.stop()
+
+
+async def test_traces_of_slow_requests_do_not_hide_other_logs(environment: Environment) -> None:
+    log = environment.processes / "kube-apiserver.log"
+    log.write_text(
+        "alpha\n"
+        'I1123 10:00:00.000000  7 trace.go:236] Trace[1234]: "Update" (total time: 512ms):\n'
+        'Trace[1234]: ---"About to write" 500ms (10:00:00.500)\n'
+        "Trace[1234]: [512ms] [512ms] END\n"
+    )
+    (environment.processes / "etcd.log").write_text(
+        '{"level":"warn","msg":"slow disk"}\n{"level":"info","msg":"trace[42] put","steps":[]}\n'
+    )
+    out = io.StringIO()
+    await print_logs(LogQuery(environment.name, lines=1), out)
+    assert out.getvalue() == 'etcd: {"level":"warn","msg":"slow disk"}\nkube-apiserver: alpha\n'
+    out = io.StringIO()
+    await print_logs(LogQuery(environment.name, ("kube-apiserver",), lines=1), out)
+    assert out.getvalue() == "Trace[1234]: [512ms] [512ms] END\n"
+
+
+def test_logs_of_a_stopped_environment_are_all_old_and_all_printed(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.log" for name in ("a", "b")}
+    for file in files.values():
+        file.touch()
+    written = files["a"].stat().st_mtime
+    assert without_old(files, written + 3600) == files
+    os.utime(files["b"], (0, 0))
+    assert without_old(files, written + 30) == {"a": files["a"]}
 
 
 def test_logs_are_merged_by_time_whatever_writes_them() -> None:

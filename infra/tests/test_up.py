@@ -1,15 +1,27 @@
 """What `capelin up` prints and what it leaves alone."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
-from capelin.embedded.management import Status
+from capelin.embedded.management import (
+    Environment,
+    FetchPrograms,
+    Status,
+    Step,
+    UpRequest,
+    UpView,
+    WaitUntilUp,
+)
+from capelin.embedded.management.plan import Observed
 from capelin.embedded.processes import Phase
 from capelin.errors import MissingError
 from capelin.testing.fake_client import FakeClient
+from capelin_infra import up
 from capelin_infra.demo import (
     ClusterRequest,
     DemoOptions,
@@ -103,6 +115,40 @@ def test_a_process_that_does_not_run_is_waited_for_by_name(
     status = {"supervisorPid": 1, "since": datetime.now(UTC), "stages": [], "processes": processes}
     assert waiting_for(Status.model_validate(status)) == text
     assert waiting_for(None) == ""
+
+
+def test_time_of_builds_does_not_count_as_waiting() -> None:
+    now = [0.0]
+    deadline = Deadline(900, clock=lambda: now[0])
+    with deadline.paused():
+        now[0] = 734.0
+    now[0] += 100.0
+    assert deadline.left == 800.0
+
+
+async def test_up_gets_programs_without_a_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    left: list[float] = []
+
+    async def slow_steps(_: Environment, steps: Sequence[Step], view: UpView) -> None:
+        for step in steps:
+            if isinstance(step, FetchPrograms):
+                with view.fetching(step):
+                    now[0] += 3600.0
+            if isinstance(step, WaitUntilUp):
+                left.append(deadline.left)
+
+    async def nothing(*_: object) -> Observed:
+        return Observed("lab")
+
+    monkeypatch.setattr(up, "carry_out", slow_steps)
+    monkeypatch.setattr(up, "observe", nothing)
+    deadline = Deadline(900, clock=lambda: now[0])
+    checklist = Checklist(Console(quiet=True))
+    await up.bring_up_environment(Environment(tmp_path), UpRequest(), checklist, deadline)
+    assert left == [900.0]
 
 
 async def test_a_class_that_is_missing_is_named_as_whoever_asked_for_it_would() -> None:

@@ -1,4 +1,4 @@
-"""What may replace a deprecated hook, and for how long the hook is supported."""
+"""Replacements of deprecated hooks, and how long hooks are supported."""
 
 import logging
 from datetime import date, timedelta
@@ -127,7 +127,7 @@ def test_a_version_stays_while_it_is_supported() -> None:
     assert never == "Try example.com/v1 was never deprecated and must stay"
 
 
-def test_a_notice_says_what_to_use_and_until_when() -> None:
+def test_a_notice_names_the_replacement_and_the_end_of_support() -> None:
     versions = catalog("v1beta1", "v1", going={"v1beta1": deprecated()})
     assert deprecation_notice(versions.find("example.com/v1", "Try")) is None
     assert deprecation_notice(versions.find("example.com/v1beta1", "Try")) == (

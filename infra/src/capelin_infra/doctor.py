@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from capelin.embedded.addresses import address_of
-from capelin.embedded.binaries import DEFAULT_KUBERNETES, Binaries, parse_component
+from capelin.embedded.binaries import (
+    DEFAULT_KUBERNETES,
+    Binaries,
+    installed_go,
+    is_new_enough,
+    newest_needed_go,
+    parse_component,
+)
 from capelin.embedded.folders import state_folder
 from capelin.embedded.management import required_programs
 from rich.console import Console
@@ -53,6 +60,9 @@ class MachineFacts:
     watches: int
     missing_programs: int
     go: str | None
+    """Go's version, as in `1.26.8`; none if it is not on PATH or cannot be run."""
+    needed_go: str
+    """The oldest Go that builds every program without fetching a newer Go first."""
 
 
 async def check_machine(console: Console | None = None) -> bool:
@@ -83,6 +93,7 @@ def judge(machine: MachineFacts) -> list[Finding]:
     return [
         Finding("good", "Linux"),
         _programs(machine),
+        _go(machine),
         _enough(
             machine.memory_bytes >= 2 * _GIGABYTE,
             f"{machine.memory_bytes / _GIGABYTE:.1f} GB of memory",
@@ -140,7 +151,8 @@ def this_machine() -> MachineFacts:
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         watches=_number(Path("/proc/sys/fs/inotify/max_user_instances")),
         missing_programs=len(missing),
-        go=shutil.which("go"),
+        go=installed_go(os.environ),
+        needed_go=newest_needed_go(),
     )
 
 
@@ -155,6 +167,23 @@ def _programs(machine: MachineFacts) -> Finding:
         "(https://go.dev/dl), or name a folder that has them in CAPELIN_BINARIES."
     )
     return Finding("poor", f"{count}, and there is no Go to build them", hint)
+
+
+def _go(machine: MachineFacts) -> Finding:
+    if machine.go is None:
+        hint = (
+            "Without it only programs in the cache, in CAPELIN_BINARIES and from registries that "
+            f"can be reached work. Install Go {machine.needed_go} or later: https://go.dev/dl."
+        )
+        return Finding("poor", "no Go, which builds programs that cannot be pulled", hint)
+    if not is_new_enough(machine.go, machine.needed_go):
+        hint = (
+            "Go 1.21 and later fetch it themselves, unless GOTOOLCHAIN=local. Else install it: "
+            "https://go.dev/dl."
+        )
+        what = f"Go {machine.go}; some programs need Go {machine.needed_go} to be built"
+        return Finding("poor", what, hint)
+    return Finding("good", f"Go {machine.go}, which builds programs that cannot be pulled")
 
 
 def _enough(enough: bool, what: str, hint: str) -> Finding:  # noqa: FBT001

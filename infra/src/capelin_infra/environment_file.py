@@ -1,5 +1,6 @@
 """`capelin up -f capelin.yaml`: an environment and its clusters, described in a file."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -7,7 +8,7 @@ import yaml
 from annotated_types import Ge, Le
 from capelin.api import DNSLabel, Model
 from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import UpRequest
+from capelin.embedded.management import DEFAULT_NAME, UpRequest
 from capelin.errors import InvalidInputError
 from pydantic import ValidationError, model_validator
 
@@ -72,8 +73,10 @@ def read_environment_file(path: Path) -> EnvironmentFile:
         return EnvironmentFile.model_validate(content or {})
     except OSError as error:
         reason = f"It cannot be read ({error.strerror})."
-    except (yaml.YAMLError, UnicodeDecodeError):
-        reason = "It is not YAML."
+    except yaml.YAMLError as error:
+        reason = f"It is not YAML: {_yaml_problem(error)}."
+    except UnicodeDecodeError:
+        reason = "It is not UTF-8 text."
     except ValidationError as error:
         first = error.errors()[0]
         problem = first["msg"].removeprefix("Value error, ")
@@ -84,12 +87,51 @@ def read_environment_file(path: Path) -> EnvironmentFile:
     )
 
 
-def options_from(path: Path, name: str, *, within: float = UP_SECONDS) -> UpOptions:
-    """What `capelin up -f` does; the file's name of the environment wins over the default one."""
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """As in `line 3, column 5: expected <block end>`: lines and columns as editors count them."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error).splitlines()[0]
+    mark = error.problem_mark or error.context_mark
+    problem = error.problem or error.context or "it cannot be parsed"
+    return problem if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBy:
+    """The name of the environment that the command line or the shell gives, if any."""
+
+    option: str | None = None
+    """Of `-e`."""
+    variable: str | None = None
+    """Of `CAPELIN_ENVIRONMENT`."""
+
+
+def chosen_name(file: str | None, given: NamedBy, path: Path) -> str:
+    """The environment that `capelin up -f` brings up.
+
+    The file's name wins over the variable, which may be meant for other commands. An option that
+    contradicts the file is refused.
+
+    Raises:
+        InvalidInputError: if the option names another environment than the file.
+    """
+    if file is None:
+        return given.option or given.variable or DEFAULT_NAME
+    if given.option in {None, file}:
+        return file
+    raise InvalidInputError(
+        f"{path} describes environment {file}, and -e names {given.option}.",
+        reason="The clusters in the file would come up in another environment than it says.",
+        hint=f"Leave out -e, or change name: {file} in the file.",
+    )
+
+
+def options_from(path: Path, given: NamedBy, *, within: float = UP_SECONDS) -> UpOptions:
+    """What `capelin up -f` does."""
     file = read_environment_file(path)
     request = UpRequest(kubernetes_version=file.kubernetes_version, providers=(*file.with_,))
     return UpOptions(
-        file.name if file.name and name == "default" else name,
+        chosen_name(file.name, given, path),
         request,
         demo=None,
         clusters=[cluster.request for cluster in file.clusters],

@@ -46,14 +46,21 @@ def print_list(
     """Print rows as a table, or what `data` makes of each of them."""
     if output in {"json", "yaml"}:
         print_data([data(row) for row in rows], output)
-        return
-    shown = [column for column in columns if output == "wide" or not column.wide]
+    else:
+        listing_console().print(table_of(rows, columns, wide=output == "wide"))
+
+
+def table_of(rows: Sequence[RowT], columns: Sequence[Column[RowT]], *, wide: bool = False) -> Table:
+    """Rows as a table, with the columns that matter most or with all."""
+    shown = [column for column in columns if wide or not column.wide]
     table = Table(box=None, pad_edge=False)
     for column in shown:
-        table.add_column(column.title, justify="right" if column.right else "left")
+        # Where a cell is too narrow for a word, two that begin alike must not look the same.
+        justify = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(plain(column.text(row)) for column in shown))
-    listing_console().print(table)
+    return table
 
 
 def print_data(value: object, output: Format) -> None:

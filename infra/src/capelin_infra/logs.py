@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Final, TextIO
 
 from capelin.api import parse_duration
 from capelin.embedded.management import Environment
+from capelin.embedded.processes import Process
 from capelin.errors import MissingError
 
 from capelin_infra.connection import find_environment
@@ -20,7 +21,11 @@ from capelin_infra.connection import find_environment
 _LOOK_SECONDS: Final = 0.2
 _KLOG: Final = re.compile(r"\b[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)")
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d+)?)(Z?)")
+_TRACE: Final = re.compile(r'\bTrace\[\d+\]|"msg":"trace\[\d+\]')
+"""A line of the trace of a slow request, of an API server or of etcd."""
 _HEAD: Final = 120
+_RECENT_SECONDS: Final = 600.0
+"""A process that is started again and again is down for less than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,12 @@ async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
     """
     stream = out or sys.stdout
     files = _files(find_environment(query.environment), query)
-    tails = [Tail(path, name if len(files) > 1 else "") for name, path in files.items()]
+    if len(files) > 1:
+        files = without_old(files, datetime.now(UTC).timestamp())
+    tails = [
+        Tail(path, name, traces=False) if len(files) > 1 else Tail(path)
+        for name, path in files.items()
+    ]
     begin = query.since.timestamp() if query.since is not None else 0.0
     for line in by_time((tail.last(query.lines) for tail in tails), begin):
         stream.write(f"{line}\n")
@@ -103,15 +113,16 @@ def _timestamp(text: str) -> float | None:
 class Tail:
     """The end of one log."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str = "", *, traces: bool = True) -> None:
         self._path = path
         self._prefix = f"{name}: " if name else ""
+        self._traces = traces
         self._read = 0
 
     def last(self, lines: int | None) -> Iterator[str]:
         """The last lines that there are now."""
         with self._path.open(errors="replace") as file:
-            tail = deque(file, maxlen=lines)
+            tail = deque(self._chosen(file), maxlen=lines)
             self._read = file.tell()
         return self._named(tail)
 
@@ -122,12 +133,34 @@ class Tail:
             self._read = 0
         with self._path.open(errors="replace") as file:
             file.seek(self._read)
-            lines = list(file)
+            lines = list(self._chosen(file))
             self._read = file.tell()
         return self._named(lines)
 
+    def _chosen(self, lines: Iterable[str]) -> Iterable[str]:
+        """Without the traces of slow requests, where they would hide other logs."""
+        return lines if self._traces else (line for line in lines if not _TRACE.search(line))
+
     def _named(self, lines: Iterable[str]) -> Iterator[str]:
         return (f"{self._prefix}{line.rstrip()}" for line in lines)
+
+
+def without_old(files: Mapping[str, Path], now: float) -> Mapping[str, Path]:
+    """The logs of processes that run, or that wrote lately; all of them if none does.
+
+    A rollout leaves the logs of the processes that it replaced.
+    """
+    current = {
+        name: path
+        for name, path in files.items()
+        if is_running(path) or now - path.stat().st_mtime < _RECENT_SECONDS
+    }
+    return current or files
+
+
+def is_running(log: Path) -> bool:
+    """Whether the process that writes a log runs."""
+    return Process.adopt(log.parent, log.stem) is not None
 
 
 def log_files(environment: Environment) -> dict[str, Path]:
@@ -183,8 +216,7 @@ def _files(environment: Environment, query: LogQuery) -> dict[str, Path]:
             clusters = [cluster for _, cluster in cluster_folders(environment)]
             raise MissingError(
                 f"Environment {environment.name} has neither a process nor a cluster {name}.",
-                reason=f"Processes: {', '.join(own) or 'none'}; "
-                f"clusters: {', '.join(sorted(clusters)) or 'none'}.",
+                reason=f"{_list(own)} Clusters: {', '.join(sorted(clusters)) or 'none'}.",
                 hint="Name one of them, and for a cluster in another namespace --namespace.",
             )
         case names:
@@ -212,6 +244,14 @@ def _check(name: str, files: dict[str, Path], whose: str) -> None:
     if name not in files:
         raise MissingError(
             f"{whose} has no process {name}.",
-            reason=f"Processes: {', '.join(files) or 'none'}.",
+            reason=_list(files),
             hint="Name one of them.",
         )
+
+
+def _list(files: Mapping[str, Path]) -> str:
+    """The processes that run, and apart from them those that only left a log."""
+    running = [name for name, path in files.items() if is_running(path)]
+    ended = [name for name in files if name not in running]
+    text = f"Running processes: {', '.join(running) or 'none'}."
+    return f"{text} Logs of ended ones: {', '.join(ended)}." if ended else text

@@ -29,7 +29,7 @@ from rich.console import Console
 
 from capelin_infra.connection import client_of
 from capelin_infra.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
-from capelin_infra.invocation import command_name
+from capelin_infra.invocation import command_name, environment_option
 from capelin_infra.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
 from capelin_infra.kubeconfigs import workload_kubeconfig
 from capelin_infra.progress import Checklist, Line
@@ -43,7 +43,7 @@ STAGE_TITLES: Final = {
     "extensions": "extensions",
 }
 UP_SECONDS: Final = 900.0
-"""How long `up` waits for all of it."""
+"""How long `up` waits for the environment and its clusters, without the time of builds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
         steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), Checklist(console).shown() as checklist:
         for version in {cluster.options.version or "" for cluster in options.clusters} - {""}:
-            await fetch_workload_programs(checklist, version)
+            with deadline.paused():
+                await fetch_workload_programs(checklist, version)
         await _follow_steps(environment, steps, checklist, deadline)
         settings = environment.settings()
         version = settings.kubernetes_version if settings else ""
@@ -122,7 +123,7 @@ async def bring_up_environment(
 async def _follow_steps(
     environment: Environment, steps: Sequence[Step], checklist: Checklist, deadline: Deadline
 ) -> None:
-    view = _ChecklistView(checklist)
+    view = _ChecklistView(checklist, deadline)
     *preparation, last = steps
     await carry_out(environment, preparation, view)
     try:
@@ -159,14 +160,15 @@ def show_progress_on(checklist: Checklist, line: Line) -> Progress:
 class _ChecklistView(UpView):
     """Crosses off what the supervisor has done."""
 
-    def __init__(self, checklist: Checklist) -> None:
+    def __init__(self, checklist: Checklist, deadline: Deadline) -> None:
         self._checklist = checklist
+        self._deadline = deadline
         self._lines: dict[str, Line] = {}
 
     @contextmanager
     def fetching(self, step: FetchPrograms | FetchProviderPrograms) -> Generator[Binaries]:
         title = "programs" if isinstance(step, FetchPrograms) else "programs of providers"
-        with self._checklist.step(title) as line:
+        with self._deadline.paused(), self._checklist.step(title) as line:
             yield Binaries(progress=show_progress_on(self._checklist, line))
             line.detail = f"Kubernetes {step.settings.kubernetes_version}"
 
@@ -196,7 +198,7 @@ async def _print_next_steps(
     console: Console, environment: Environment, clusters: Sequence[ClusterRequest], text: str
 ) -> None:
     command = command_name()
-    option = "" if environment.name == "default" else f" -e {environment.name}"
+    option = environment_option(environment.name)
     files = [("use it", environment.kubeconfig)]
     for cluster in clusters:
         file = await workload_kubeconfig(environment, cluster.name, cluster.namespace)

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 from capelin.client import Client
@@ -19,14 +20,24 @@ Show = Callable[[str], None]
 class Deadline:
     """How long to wait, counted from its making: several waits may share one."""
 
-    def __init__(self, within: float) -> None:
+    def __init__(self, within: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.within = within
-        self._end = time.monotonic() + within
+        self._clock = clock
+        self._end = clock() + within
 
     @property
     def left(self) -> float:
         """The seconds that are left; never less than none."""
-        return max(0.0, self._end - time.monotonic())
+        return max(0.0, self._end - self._clock())
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Leave out the time of a block: a build takes as long as the machine needs."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._end += self._clock() - began
 
 
 async def wait_until_ready(
@@ -45,7 +56,11 @@ async def wait_until_ready(
 
 
 async def wait_for(
-    title: str, reason: Callable[[], Awaitable[str | None]], within: float, show: Show
+    title: str,
+    reason: Callable[[], Awaitable[str | None]],
+    within: float,
+    show: Show,
+    hint: str = "Cluster API continues: see capelin status --watch.",
 ) -> None:
     """Wait until there is no reason left to wait.
 
@@ -63,5 +78,5 @@ async def wait_for(
         raise WaitTimeoutError(
             f"Waiting for {title} took longer than {within:.0f} s.",
             reason=f"The last reason: {last}.",
-            hint="Cluster API goes on with it: see capelin status --watch.",
+            hint=hint,
         ) from None

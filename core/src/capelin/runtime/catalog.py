@@ -284,7 +284,7 @@ def removal_problems(
 
 
 def deprecation_notice(hook: AnyHook) -> str | None:
-    """What users of a deprecated hook have to know, or None if the hook is not deprecated."""
+    """The warning for users of a deprecated hook, or None if the hook is not deprecated."""
     if hook.deprecated is None:
         return None
     end = end_of_support(hook.id.version, hook.deprecated)

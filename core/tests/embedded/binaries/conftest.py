@@ -28,6 +28,7 @@ case "$1 $2" in
 "env GOVERSION") cat $fake/version; exit;;
 "env GOTOOLCHAIN") cat $fake/toolchain; exit;;
 "mod "*) . $fake/mod; exit;;
+"list "*) . $fake/list; exit;;
 esac
 shift
 while [ $# -gt 0 ]; do
@@ -63,6 +64,7 @@ class FakeGo:
         command.chmod(0o755)
         self.is_version("go1.26.8")
         self.has_toolchain_setting("auto")
+        self.answers_list_with("")
 
     def is_version(self, version: str) -> None:
         (self._folder / "version").write_text(version)
@@ -72,6 +74,9 @@ class FakeGo:
 
     def answers_mod_with(self, script: str) -> None:
         (self._folder / "mod").write_text(script)
+
+    def answers_list_with(self, script: str) -> None:
+        (self._folder / "list").write_text(script)
 
     def ignores_interrupts(self) -> None:
         command = self._folder / "bin" / "go"

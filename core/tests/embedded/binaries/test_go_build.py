@@ -3,13 +3,33 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries import COMPONENTS, Binaries, NotObtainableError
-from capelin.embedded.binaries.catalog import CLUSTER_API, KUBERNETES, parse_component
-from capelin.embedded.binaries.go import split_batches
+from capelin.embedded.binaries import COMPONENTS, Binaries, NotObtainableError, catalog
+from capelin.embedded.binaries.cache import Cache
+from capelin.embedded.binaries.catalog import (
+    CLUSTER_API,
+    KUBERNETES,
+    Component,
+    ComponentVersion,
+    Platform,
+    Project,
+    parse_component,
+)
+from capelin.embedded.binaries.go import (
+    BuildProgress,
+    build,
+    compiled,
+    find_go,
+    installed_go,
+    is_new_enough,
+    needed_go,
+    newest_needed_go,
+    split_batches,
+)
 from capelin.embedded.binaries.module_source import Module, folder_hash
 
 if TYPE_CHECKING:
@@ -39,6 +59,46 @@ async def test_a_program_is_built_once(
     assert progress.amounts == [(1, None, "packages")]
     (entry,) = made.cache.entries()
     assert entry.source == "go.etcd.io/etcd/server/v3, Go 1.26.8"
+
+
+async def test_a_build_reports_how_many_packages_of_all_it_has_compiled(
+    binaries: "Making", go: "FakeGo", progress: "RecordedProgress", tmp_path: Path
+) -> None:
+    (tmp_path / "a.go").write_text("package a")
+    go.answers_list_with(
+        "echo go: downloading go.etcd.io/etcd/server/v3 v3.6.5 >&2\n"
+        f"echo go.etcd.io/etcd/server/v3 {tmp_path} a.go\n"
+        f"echo go.etcd.io/etcd/etcdctl/v3 {tmp_path} a.go,missing.go\n"
+    )
+    await binaries(go=go).fetch(["etcd", "etcdctl"])
+    assert progress.amounts == [(1, None, "modules"), (1, 2, "packages"), (2, 2, "packages")]
+
+
+async def test_a_build_whose_packages_cannot_be_listed_counts_them(
+    binaries: "Making", go: "FakeGo", progress: "RecordedProgress"
+) -> None:
+    go.answers_list_with("echo no network >&2; exit 1")
+    await binaries(go=go).path("etcd")
+    assert progress.amounts == [(1, None, "packages")]
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ([], BuildProgress(0, 3, share=0.0)),
+        (["small"], BuildProgress(1, 3, share=0.0)),
+        (["small", "large"], BuildProgress(2, 3, share=0.08)),
+        (["small", "large", "main"], BuildProgress(3, 3, share=0.72)),
+        # An estimate that leaves out a package would be wrong.
+        (["small", "unlisted"], BuildProgress(2, None)),
+    ],
+)
+def test_share_of_a_build_is_weighted_by_source_code(
+    begun: list[str], expected: BuildProgress
+) -> None:
+    progress = compiled(begun, {"small": 100, "large": 800, "main": 100})
+    assert replace(progress, share=None) == replace(expected, share=None)
+    assert progress.share == (expected.share and pytest.approx(expected.share))
 
 
 async def test_programs_of_one_version_are_built_in_one_go(
@@ -305,3 +365,48 @@ async def test_a_real_go_and_we_agree_on_the_hash_of_a_module() -> None:
     files = CLUSTER_API.module_files("v1.14.0")
     module = Module("sigs.k8s.io/cluster-api/test", "v1.14.0", files)
     assert folder_hash(folder, module) == module.pinned
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
+@pytest.mark.timeout(600)
+async def test_a_real_go_compiles_exactly_the_packages_that_were_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tmp_path / "shoal" / "v1.0.0"
+    files.mkdir(parents=True)
+    (files / "go.mod").write_text("module example.com/shoal\n\ngo 1.21\n")
+    (files / "go.sum").touch()
+    monkeypatch.setattr(catalog, "MODULES", tmp_path)
+    project = Project("shoal", "Shoal", sources={}, stamps={})
+    program = ComponentVersion(Component("pack", project, "cmd/pack"), "v1.0.0")
+    cache = Cache(tmp_path / "cache")
+    environment = {**os.environ, "GOCACHE": str(tmp_path / "go-cache"), "GOTOOLCHAIN": "local"}
+    toolchain = await find_go(
+        files, what="Shoal", environment=environment, platform=Platform.current(), note=print
+    )
+    reports: list[BuildProgress] = []
+    async with cache.building("shoal", lambda: None) as build_dir:
+        await build(toolchain, [program], build_dir, reports.append)
+    total = reports[-1].total
+    assert [(report.done, report.total) for report in reports] == [
+        (number + 1, total) for number in range(len(reports))
+    ]
+    assert total == len(reports) > 1
+    assert reports[-1].share
+    async with cache.building("shoal", lambda: None) as build_dir:
+        await build(toolchain, [program], build_dir, reports.append)
+    assert len(reports) == total, "all packages are in Go's build cache"
+
+
+def test_the_installed_go_is_known_by_its_version(go: "FakeGo", tmp_path: Path) -> None:
+    assert installed_go({"PATH": go.path}) == "1.26.8"
+    assert installed_go({"PATH": str(tmp_path)}) is None
+
+
+def test_the_newest_go_that_any_program_needs_builds_all_of_them() -> None:
+    needed = newest_needed_go()
+    assert all(
+        is_new_enough(needed, needed_go(component.project.module_files(version)))
+        for component in COMPONENTS.values()
+        for version in component.project.versions
+    )

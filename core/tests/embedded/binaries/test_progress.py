@@ -10,7 +10,7 @@ from capelin.embedded.binaries import (
     default_progress,
 )
 from capelin.embedded.binaries.errors import SourceFailedError
-from capelin.embedded.binaries.progress import amount
+from capelin.embedded.binaries.progress import amount, estimate_seconds_left
 from capelin.embedded.binaries.sources import Attempts
 from rich.console import Console
 
@@ -114,3 +114,37 @@ def test_a_fault_of_our_own_ends_the_line_and_is_not_hidden(progress: "RecordedP
     with pytest.raises(ZeroDivisionError), Attempts(progress).attempt(WHAT, SOURCE):
         _ = 1 / 0
     assert progress.events[-1] == ("failed", WHAT, SOURCE, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("share", "elapsed", "expected"),
+    [
+        (None, 600.0, None),
+        (0.2, 600.0, None),
+        (0.5, 3.0, None),
+        (0.25, 60.0, 180.0),
+        (1.0, 60.0, 0.0),
+    ],
+)
+def test_time_left_is_estimated_only_from_enough(
+    share: float | None, elapsed: float, expected: float | None
+) -> None:
+    assert estimate_seconds_left(share, elapsed) == expected
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds_left", "text"),
+    [
+        (310, None, "310 of 1210 packages"),
+        (310, 500.0, "310 of 1210 packages, about 8 min left"),
+        (1200, 20.0, "1200 of 1210 packages, about a minute left"),
+        (1210, 0.0, "1210 of 1210 packages, linking"),
+    ],
+)
+def test_progress_of_a_build_shows_the_time_left(
+    done: int, seconds_left: float | None, text: str
+) -> None:
+    event = ProgressEvent(
+        "advanced", WHAT, SOURCE, "", done, 1210, "packages", seconds_left=seconds_left
+    )
+    assert str(event) == f"{WHAT}: {SOURCE}: {text}"

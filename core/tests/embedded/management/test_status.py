@@ -1,5 +1,6 @@
 """What a supervisor tells of an environment."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -34,6 +35,19 @@ def test_an_environment_is_up_when_every_step_is_done_and_every_process_runs(
     status_file.processes_changed({"etcd": state(Phase.BACKING_OFF, "was killed by SIGKILL")})
     assert not told(path).is_up
     assert told(path).processes[0].message == "was killed by SIGKILL"
+
+
+def test_a_restart_of_unknown_cause_names_the_command_for_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "lab" / "status.json"
+    path.parent.mkdir()
+    ended = replace(state(Phase.RUNNING), restarts=1, last_end="ended, cause unknown")
+    StatusFile(path, pid=1, now=NOW).processes_changed(
+        {"etcd": ended, "kcm": replace(ended, last_end="exited with code 1: no disk")}
+    )
+    assert [process.last_end for process in told(path).processes] == [
+        "ended, cause unknown; see capelin logs etcd -e lab",
+        "exited with code 1: no disk",
+    ]
 
 
 def test_a_step_that_does_not_work_says_why_until_it_does(tmp_path: Path) -> None:

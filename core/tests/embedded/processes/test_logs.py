@@ -110,7 +110,33 @@ def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
             "failed to open database: invalid database",
         ),
         (["ERROR: " + "x" * 1000], "ERROR: " + "x" * 293),
+        (
+            [
+                "2026-11-23T04:26:26.101Z ERROR   the port is taken",
+                "2026-11-23T04:26:27.374Z WARNING etcd-0 has ended: was killed by SIGKILL",
+            ],
+            "the port is taken",
+        ),
+        (["2026-11-23 04:26:27,374 INFO Watching; everything is listed"], ""),
     ],
 )
 def test_the_complaint_is_the_line_that_says_why(lines: list[str], expected: str) -> None:
     assert exit_reason(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("panic: no disk", "panic: no disk"),
+        ("fatal error: all goroutines are asleep", "fatal error: all goroutines are asleep"),
+        ("F1121 01:29:48.644418    6943 run.go:72] no etcd", "no etcd"),
+        ('{"level":"fatal","msg":"no disk"}', "no disk"),
+        ("2026-11-23T04:26:26.101Z CRITICAL no memory", "no memory"),
+        ("Error: unknown flag", ""),
+        ("E1121 01:29:48.644418    6943 run.go:72] no etcd", ""),
+        ('{"level":"error","msg":"no disk"}', ""),
+        ("the last line", ""),
+    ],
+)
+def test_only_fatal_lines_explain_an_unknown_end(line: str, expected: str) -> None:
+    assert exit_reason([line, "bye"], only_fatal=True) == expected

@@ -162,7 +162,7 @@ asyncio.run(main())
     assert process.is_running
     ended = await process.stop()
     assert ended.status is None
-    assert ended.reason == "ended"
+    assert ended.reason == "ended, cause unknown"
 
 
 async def test_a_record_whose_pid_came_to_mean_another_process_leads_to_nobody(
@@ -199,7 +199,7 @@ async def test_it_is_killed_when_it_does_not_end_within_its_grace(folder: Path) 
     began = time.monotonic()
     ended = await process.stop()
     assert time.monotonic() - began >= 0.05
-    assert ended.reason == "was killed by SIGKILL: hello"
+    assert ended.reason == "was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("adopted", [False, True])
@@ -219,6 +219,31 @@ async def test_the_reason_of_an_end_is_what_it_said_last(folder: Path) -> None:
     assert (ended.status, ended.reason) == (3, "exited with code 3: Error: no disk")
     again = await Process.start(folder, declared(*shell("exit 4")))
     assert (await again.wait()).reason == "exited with code 4"
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("error: the other process was killed", "ended, cause unknown"),
+        ("panic: no disk", "ended: panic: no disk"),
+    ],
+)
+async def test_end_of_an_adopted_process_is_explained_by_a_fatal_line_only(
+    folder: Path, log: str, reason: str
+) -> None:
+    script = f"""
+import asyncio, pathlib
+from capelin.embedded.processes import Command, ProcessSpec, Process
+a = ProcessSpec(name="a", command=Command(("/bin/sh", "-c", "echo {log}; exec sleep 1000")))
+asyncio.run(Process.start(pathlib.Path({str(folder)!r}), a))
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+    assert await parent.wait() == 0
+    process = Process.adopt(folder, "a")
+    assert process is not None
+    await first_line(process)
+    process.signal(signal.SIGKILL)
+    assert (await process.wait()).reason == reason
 
 
 async def test_a_program_that_is_missing_leaves_nothing_behind(folder: Path) -> None:

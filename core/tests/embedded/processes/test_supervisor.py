@@ -168,6 +168,30 @@ async def test_how_often_a_process_ended_by_itself_is_known(
         assert supervisor.states["a"].restarts == 2, "what is replaced did not end by itself"
 
 
+async def test_restarts_are_counted_across_supervisors(folder: Path) -> None:
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        await replaced(supervisor, pid_of(supervisor, "a"))
+        lost = pid_of(supervisor, "b")
+    os.kill(lost, signal.SIGKILL)
+    await until(lambda: Process.adopt(folder, "b") is None)
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"), declared("b"))
+        await supervisor.ready()
+        first, second = supervisor.states["a"], supervisor.states["b"]
+        assert (first.restarts, first.last_end) == (1, "was killed by SIGKILL")
+        assert (second.restarts, second.last_end) == (
+            1,
+            "ended while nothing supervised it, cause unknown",
+        )
+        await supervisor.stop()
+    async with Supervisor(folder, backoff=QUICK) as supervisor:
+        supervisor.declare(declared("a"))
+        await supervisor.ready()
+        assert supervisor.states["a"].restarts == 0, "nothing restarts what a user has stopped"
+
+
 async def test_nothing_is_left_of_what_was_killed(folder: Path) -> None:
     limited = Command(SLEEP, limits=Limits(memory_bytes=50_000_000, cpus=1))
     async with Supervisor(folder, backoff=Backoff(first=3600, longest=3600)) as supervisor:
@@ -496,7 +520,7 @@ async def test_a_new_command_is_tried_at_once_after_the_old_one_failed(folder: P
 async def test_why_a_process_cannot_be_started_is_said_with_what_is_known(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
 ) -> None:
-    async def fails(_: Path, __: ProcessSpec) -> Process:
+    async def fails(*_: object, **__: object) -> Process:
         raise error
 
     monkeypatch.setattr(Process, "start", fails)

@@ -1,5 +1,6 @@
 """The verbs of environments: up, dev, status, kubeconfig, logs, stop, start, restart, down."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,13 +9,16 @@ import typer
 from capelin_infra.cli import completion
 from capelin_infra.cli.options import (
     Environment,
+    IdleEnvironment,
     NamedEnvironment,
     Namespace,
     Output,
     Within,
+    WithinWithoutBuilds,
     Yes,
 )
 from capelin_infra.cli.runner import confirm, run
+from capelin_infra.invocation import environment_option
 
 ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Create no demo cluster.")]
 More = Annotated[
@@ -36,6 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
+    ctx: typer.Context,
     *,
     environment: NamedEnvironment = "default",
     file: Annotated[
@@ -43,7 +48,8 @@ def up(
         typer.Option(
             "--file",
             "-f",
-            help="A file that describes the environment and its clusters, instead of options.",
+            help="A file that describes the environment and its clusters, instead of options. Its "
+            "name: wins over CAPELIN_ENVIRONMENT.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -99,7 +105,7 @@ def up(
         str | None,
         typer.Option(help="The context in it. Default: its current one.", show_default=False),
     ] = None,
-    within: Within = 900,
+    within: WithinWithoutBuilds = 900,
 ) -> None:
     """Bring up everything, with a demo cluster.
 
@@ -121,12 +127,25 @@ def up(
     if target == "kind" and (kubeconfig is not None or context is not None):
         raise typer.BadParameter("--kubeconfig and --context are for --target existing")
     if file is not None:
-        from capelin_infra.environment_file import options_from
+        from capelin_infra.environment_file import NamedBy, options_from
 
         given = (kubernetes_version, workers, control_plane_replicas, with_, target)
         if management_only or any(option is not None for option in given):
             raise typer.BadParameter("--file says it all: leave the other options out")
-        options = options_from(file, environment, within=within)
+        # By its name: Typer has a copy of Click, and does not export this enum.
+        source = ctx.get_parameter_source("environment")
+        given_by = "" if source is None else source.name
+        named = NamedBy(
+            option=environment if given_by == "COMMANDLINE" else None,
+            variable=environment if given_by == "ENVIRONMENT" else None,
+        )
+        options = options_from(file, named, within=within)
+        if named.variable not in {None, options.name}:
+            typer.echo(
+                f"CAPELIN_ENVIRONMENT names {named.variable}; {file} describes environment "
+                f"{options.name}, which comes up now.",
+                err=True,
+            )
     else:
         request = UpRequest(
             kubernetes_version=kubernetes_version,
@@ -138,10 +157,12 @@ def up(
         demo = None if management_only else DemoOptions(workers, control_plane_replicas)
         kind = KindOptions(node_image) if target == "kind" else None
         options = UpOptions(environment, request, demo, within=within, kind=kind)
-    name = options.name
+    again = f"-f {shlex.quote(str(file))}" if file is not None else f"-e {options.name}"
+    again += " --management-only" if management_only else ""
     run(
         bring_up(options),
-        interrupted=f"Go on with capelin up -e {name}, or remove it with capelin down -e {name}.",
+        interrupted=f"Continue with capelin up {again}, or remove it with capelin down -e "
+        f"{options.name}.",
     )
 
 
@@ -150,7 +171,7 @@ def dev(
     environment: NamedEnvironment = "default",
     management_only: ManagementOnly = False,
     with_: More = None,
-    within: Within = 900,
+    within: WithinWithoutBuilds = 900,
 ) -> None:
     """Bring up everything, and restart providers whenever their code changes.
 
@@ -205,9 +226,11 @@ def status(
     Each process, and each cluster as a tree of objects with what they wait for.
     """
     from capelin_infra.status import show
+    from capelin_infra.supervision import ensure_supervised
 
     if watch and output in {"json", "yaml"}:
         raise typer.BadParameter("--watch is for people; programs ask again")
+    ensure_supervised(environment)
     good = run(show(environment, output=output, watch=watch))
     if exit_code and not good:
         raise typer.Exit(1)
@@ -288,7 +311,11 @@ def logs(
         ),
     ] = None,
 ) -> None:
-    """Print logs: of the environment, of one component, or of a cluster's control plane."""
+    """Print logs: of the environment, of one component, or of a cluster's control plane.
+
+    Several logs are printed without traces of slow requests, and without logs of components that
+    ended more than ten minutes ago. Name a component for its whole log.
+    """
     from capelin_infra.logs import LogQuery, begin_of, print_logs
 
     if len(names or []) > 2:
@@ -303,18 +330,20 @@ def logs(
     run(print_logs(query))
 
 
-def stop(*, environment: Environment = "") -> None:
-    """Stop an environment and its clusters; capelin start goes on with them."""
+def stop(*, environment: IdleEnvironment = "") -> None:
+    """Stop an environment and its clusters. capelin start continues with them."""
     from capelin_infra.lifetime import stop as stop_environment
 
-    run(stop_environment(environment), interrupted="Go on with capelin stop.")
+    again = f"capelin stop{environment_option(environment)}"
+    run(stop_environment(environment), interrupted=f"Continue with {again}.")
 
 
-def start(*, environment: Environment = "", within: Within = 900) -> None:
+def start(*, environment: IdleEnvironment = "", within: WithinWithoutBuilds = 900) -> None:
     """Start an environment that was stopped, and wait until its clusters are as they were."""
     from capelin_infra.lifetime import start as start_environment
 
-    run(start_environment(environment, within=within), interrupted="Go on with capelin start.")
+    again = f"capelin start{environment_option(environment)}"
+    run(start_environment(environment, within=within), interrupted=f"Continue with {again}.")
 
 
 def restart(
@@ -353,9 +382,10 @@ def down(
     """
     from capelin_infra.down import take_down
 
+    again = "capelin down --all" if everything else f"capelin down{environment_option(environment)}"
     removed = run(
         take_down(None if everything else environment, lambda text: confirm(text, yes=yes)),
-        interrupted="What is left is removed by capelin down.",
+        interrupted=f"Continue with {again}.",
     )
     if not removed:
         raise typer.Exit(1)

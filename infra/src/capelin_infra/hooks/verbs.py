@@ -5,6 +5,8 @@ import json as jsonlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
 
 from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
@@ -23,15 +25,28 @@ from capelin.runtime.client import call as call_hook
 from capelin.runtime.client import discover as discover_handlers
 from capelin.runtime.messages import read
 from capelin.runtime.v1alpha1 import ExtensionHandler, GeneratePatches, GeneratePatchesRequest
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.hooks.preview import preview
 from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import Target, registered
 from capelin_infra.invocation import as_invoked
-from capelin_infra.listing import Column, Format, print_data, print_list
+from capelin_infra.listing import (
+    Column,
+    Format,
+    listing_console,
+    print_data,
+    print_list,
+    table_of,
+)
+from capelin_infra.plain_text import printable
 from capelin_infra.policies import policy_table, read_policies, read_results
+
+_OWN_GROUP: Final = "hooks.runtime.cluster.x-k8s.io"
+"""The API group of Cluster API's own hooks."""
 
 
 class CallFailedError(UserError):
@@ -72,7 +87,7 @@ class _Handler:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class Listed:
     """A handler as a row of a table; or an ExtensionConfig that has none."""
 
     config: ExtensionConfig
@@ -84,7 +99,7 @@ class _Listed:
     data: Unstructured = field(default_factory=dict[str, object])
 
     @classmethod
-    def of(cls, config: ExtensionConfig, handler: ExtensionHandler) -> "_Listed":
+    def of(cls, config: ExtensionConfig, handler: ExtensionHandler) -> "Listed":
         hook = handler.request_hook
         timeout = 10 if handler.timeout_seconds is None else handler.timeout_seconds
         policy = handler.failure_policy or "Fail"
@@ -97,6 +112,12 @@ class _Listed:
             policy,
             handler.dump(),
         )
+
+    @property
+    def hook_name(self) -> str:
+        """The hook, with its version where it is none of Cluster API's own."""
+        is_own = self.version.startswith(f"{_OWN_GROUP}/")
+        return self.hook if is_own or not self.hook else f"{self.hook} {self.version}"
 
     @property
     def discovered(self) -> str:
@@ -118,35 +139,53 @@ async def ls(environment: str, *, output: Format) -> None:
             as_invoked("No ExtensionConfigs. Register one: capelin hooks register URL.")
         )
         return
-    rows: list[_Listed] = []
+    rows: list[Listed] = []
     for config in configs:
         handlers = [ExtensionHandler.read(handler.dump()) for handler in config.status.handlers]
-        rows += [_Listed.of(config, handler) for handler in handlers] or [_Listed(config)]
-    columns = (
-        Column[_Listed]("EXTENSION", lambda row: row.config.name),
-        *_COLUMNS,
-        Column[_Listed]("URL", lambda row: row.config.spec.client_config.url or "", wide=True),
-        Column[_Listed]("DISCOVERED", lambda row: row.discovered),
-    )
-    print_list(rows, columns, lambda row: row.data, output)
+        rows += [Listed.of(config, handler) for handler in handlers] or [Listed(config)]
+    if output == "wide":
+        columns = (
+            Column[Listed]("EXTENSION", lambda row: row.config.name),
+            *_COLUMNS,
+            Column[Listed]("URL", lambda row: row.config.spec.client_config.url or ""),
+            Column[Listed]("DISCOVERED", lambda row: row.discovered),
+        )
+        print_list(rows, columns, lambda row: row.data, output)
+    else:
+        listing_console().print(by_extension(rows))
     if policies:
         Console().print()
         Console().print(policy_table(policies, results))
 
 
+def by_extension(rows: Sequence[Listed]) -> RenderableType:
+    """The handlers under the names of their extensions, so that both fit on a narrow terminal."""
+    parts: list[RenderableType] = []
+    for config, group in groupby(rows, key=lambda row: row.config):
+        listed = list(group)
+        discovered = listed[0].discovered
+        word = "discovered" if discovered == "True" else f"discovered: {discovered}"
+        style = "dim" if discovered == "True" else "yellow"
+        parts.append(Text.assemble((config.name, "bold"), "  ", (printable(word), style)))
+        handlers = [row for row in listed if row.name]
+        if handlers:
+            parts.append(Padding(table_of(handlers, _COLUMNS), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
 async def discover(target: Target, *, output: Format) -> None:
     """Show the handlers that an extension has now."""
     config = await target.config()
-    rows = [_Listed.of(config, handler) for handler in await _discover(target, config)]
+    rows = [Listed.of(config, handler) for handler in await _discover(target, config)]
     print_list(rows, _COLUMNS, lambda row: row.data, output)
 
 
 _COLUMNS = (
-    Column[_Listed]("HANDLER", lambda row: row.name),
-    Column[_Listed]("HOOK", lambda row: row.hook),
-    Column[_Listed]("VERSION", lambda row: row.version),
-    Column[_Listed]("TIMEOUT", lambda row: row.timeout),
-    Column[_Listed]("ON FAILURE", lambda row: row.on_failure),
+    Column[Listed]("HANDLER", lambda row: row.name),
+    Column[Listed]("HOOK", lambda row: row.hook_name),
+    Column[Listed]("FAILURE", lambda row: row.on_failure),
+    Column[Listed]("VERSION", lambda row: row.version, wide=True),
+    Column[Listed]("TIMEOUT", lambda row: row.timeout, wide=True),
 )
 
 

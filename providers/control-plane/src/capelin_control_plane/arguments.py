@@ -78,8 +78,12 @@ def api_server_arguments(
     port: int,
     etcd_urls: tuple[str, ...],
     defaults: Mapping[str, str],
+    features: Mapping[str, bool] | None = None,
 ) -> tuple[str, ...]:
-    """The arguments of an API server. A user's flags replace the `defaults` of its backend."""
+    """The arguments of an API server.
+
+    A user's flags replace the `defaults` of its backend, and a user's feature gates its `features`.
+    """
     return KubeApiServer(
         bind_address=address,
         advertise_address=advertise_address,
@@ -96,6 +100,7 @@ def api_server_arguments(
         service_cidr=",".join(desired.service_cidrs),
         # It would register an address behind the endpoint, of which machines know nothing.
         registers_itself=False,
+        features=features or {},
         extra={
             **defaults,
             **desired.oidc,

@@ -61,6 +61,20 @@ def test_a_member_that_rejoined_looks_for_its_cluster_and_the_others_stay_as_the
     assert is_current(before.api_server(0), after.api_server(0))
 
 
+def gates_of(desired: ControlPlane) -> set[str]:
+    prefix = "--feature-gates="
+    arguments = components_of(desired).api_server(0).arguments
+    (flag,) = (argument for argument in arguments if argument.startswith(prefix))
+    return {*flag.removeprefix(prefix).split(",")}
+
+
+def test_api_servers_of_one_machine_do_not_share_an_identity_lease() -> None:
+    assert "APIServerIdentity=false" in gates_of(control_plane())
+    gates = {"feature-gates": "APIServerIdentity=true,WatchList=false"}
+    changed = with_arguments(control_plane(), "kube-apiserver", gates)
+    assert gates_of(changed) >= {"APIServerIdentity=true", "WatchList=false"}
+
+
 def with_delay(delay: str | None) -> ControlPlane:
     arguments = {} if delay is None else {"shutdown-delay-duration": delay}
     return with_arguments(control_plane(), "kube-apiserver", arguments)

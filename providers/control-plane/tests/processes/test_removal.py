@@ -67,7 +67,7 @@ async def test_what_a_reboot_ended_is_not_started_only_to_be_removed(
     await kill_all(rig.folder / "run")
     started: list[str] = []
 
-    async def starts(_: Path, declared: ProcessSpec) -> Process:
+    async def starts(_: Path, declared: ProcessSpec, **__: object) -> Process:
         started.append(declared.name)
         raise OSError("not now")
 

@@ -163,7 +163,7 @@ def has_labels_of(machine: CapelinMachine, pool: CapelinMachinePool) -> bool:
 
 
 def misses_pause(obj: CapelinMachine | CapelinMachinePool, cluster: Cluster) -> bool:
-    """Whether an object's condition does not say yet that it is paused, or no longer is."""
+    """Whether the condition `Paused` of an object is out of date."""
     conditions = obj.status.conditions if obj.status else []
     return is_condition_true(conditions, PAUSED) != (paused(obj, cluster).status == "True")
 

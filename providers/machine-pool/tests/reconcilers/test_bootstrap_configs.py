@@ -7,7 +7,7 @@ import pytest
 from capelin.api import Condition, ObjectMeta, OwnerReference, Resource
 from capelin.api.capi import Cluster, MachinePool
 from capelin.client import Forbidden
-from capelin.contract import find_condition
+from capelin.contract import find_condition, reference_to
 from capelin.controller import After, Result
 from capelin.provider import InfraMachineStatus, Initialization
 from capelin.testing.fake_client import FakeClient
@@ -64,6 +64,7 @@ def pool() -> CapelinMachinePool:
         metadata=ObjectMeta(
             name="workers",
             namespace="team",
+            uid="2",
             labels={"cluster.x-k8s.io/cluster-name": "demo"},
             owner_references=[owner],
         ),
@@ -80,6 +81,7 @@ def machine(name: str, revision: str) -> CapelinMachine:
             name=name,
             namespace="team",
             labels={**LABELS, REVISION_LABEL: revision},
+            owner_references=[reference_to(pool())],
         ),
         spec=MachineSpec(provider_id=f"capelin:///team/demo/{name}"),
         status=InfraMachineStatus(

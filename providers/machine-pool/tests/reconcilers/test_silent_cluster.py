@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ReadingBackend:
-    """Reads the machine's Node, and takes the machine for running then."""
+    """Reads the machine's Node. The machine runs when there was an answer."""
 
     async def allocate(self, instance: Instance) -> str:
         return instance.provider_id

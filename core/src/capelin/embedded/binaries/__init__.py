@@ -22,7 +22,12 @@ from capelin.embedded.binaries.errors import (
     NotObtainableError,
     UnknownComponentError,
 )
-from capelin.embedded.binaries.go import find_go
+from capelin.embedded.binaries.go import (
+    find_go,
+    installed_go,
+    is_new_enough,
+    newest_needed_go,
+)
 from capelin.embedded.binaries.progress import (
     LiveProgress,
     PlainProgress,
@@ -57,5 +62,8 @@ __all__ = [
     "check_kubernetes_version",
     "default_progress",
     "find_go",
+    "installed_go",
+    "is_new_enough",
+    "newest_needed_go",
     "parse_component",
 ]

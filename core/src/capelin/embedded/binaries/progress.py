@@ -4,11 +4,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
+
+_ENOUGH_SHARE: Final = 0.25
+_ENOUGH_SECONDS: Final = 10.0
+"""With less than that, an estimate would be a guess: the first packages are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +29,22 @@ class ProgressEvent:
     done: int = 0
     total: int | None = None
     unit: str = ""
-    """What `done` and `total` count: `bytes` or `packages`."""
+    """What `done` and `total` count: `bytes`, `modules` or `packages`."""
+    seconds_left: float | None = None
+    """An estimate; None as long as there is too little to go by."""
+
+    @property
+    def amount(self) -> str:
+        """As in `310 of 1210 packages, about 8 min left`."""
+        text = amount(self.done, self.total, self.unit)
+        if self.unit == "packages" and self.done == self.total:
+            return f"{text}, linking"
+        return text if self.seconds_left is None else f"{text}, {time_left(self.seconds_left)}"
 
     def __str__(self) -> str:
         words = {
             "started": "",
-            "advanced": amount(self.done, self.total, self.unit),
+            "advanced": self.amount,
             "noted": self.message,
             "finished": "done",
             "failed": f"failed: {self.message}",
@@ -94,9 +108,8 @@ class LiveProgress:
                 self._tasks[task] = self._bars.add_task(str(event), total=None, amount="")
                 self._bars.start()
             case "advanced":
-                text = amount(event.done, event.total, event.unit)
                 self._bars.update(
-                    self._tasks[task], completed=event.done, total=event.total, amount=text
+                    self._tasks[task], completed=event.done, total=event.total, amount=event.amount
                 )
             case "noted":
                 self._print(event)
@@ -125,3 +138,16 @@ def amount(done: int, total: int | None, unit: str) -> str:
         done, unit = round(done / 1e6), "MB"
         total = None if total is None else round(total / 1e6)
     return f"{done} {unit}" if total is None else f"{done} of {total} {unit}"
+
+
+def estimate_seconds_left(share: float | None, elapsed: float) -> float | None:
+    """How long the rest takes at the pace so far; None if there is too little to go by."""
+    if share is None or share < _ENOUGH_SHARE or elapsed < _ENOUGH_SECONDS:
+        return None
+    return elapsed * (1 - share) / share
+
+
+def time_left(seconds: float) -> str:
+    """As in `about 8 min left`: an estimate is not exact to the second."""
+    minutes = round(seconds / 60)
+    return f"about {minutes} min left" if minutes > 1 else "about a minute left"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,11 @@ from capelin.embedded.binaries.catalog import ComponentVersion, Platform
 from capelin.embedded.binaries.download import UnreachableError, Web, open_web
 from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
 from capelin.embedded.binaries.images import GoneError, Reference
-from capelin.embedded.binaries.progress import Progress, ProgressEvent
+from capelin.embedded.binaries.progress import (
+    Progress,
+    ProgressEvent,
+    estimate_seconds_left,
+)
 
 FOLDER = "folder"
 FOLDERS_VARIABLE = "CAPELIN_BINARIES"
@@ -249,9 +254,23 @@ class GoBuildSource:
         def note(message: str) -> None:
             attempts.progress(ProgressEvent("noted", what, go.BUILD, message))
 
-        def report(packages: int) -> None:
+        began: float | None = None
+
+        def report(progress: go.BuildProgress) -> None:
+            nonlocal began
+            if progress.unit == "packages" and began is None:
+                began = time.monotonic()
+            elapsed = 0.0 if began is None else time.monotonic() - began
             attempts.progress(
-                ProgressEvent("advanced", what, go.BUILD, done=packages, unit="packages")
+                ProgressEvent(
+                    "advanced",
+                    what,
+                    go.BUILD,
+                    done=progress.done,
+                    total=progress.total,
+                    unit=progress.unit,
+                    seconds_left=estimate_seconds_left(progress.share, elapsed),
+                )
             )
 
         with attempts.attempt(what, go.BUILD):

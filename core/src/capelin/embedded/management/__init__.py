@@ -2,6 +2,7 @@
 
 from capelin.embedded.management.code_version import code_digest
 from capelin.embedded.management.environment import (
+    DEFAULT_NAME,
     Environment,
     ExistingServer,
     Settings,
@@ -26,6 +27,7 @@ from capelin.embedded.management.providers import (
     required_programs,
     workload_programs,
 )
+from capelin.embedded.management.revival import revive_supervisor
 from capelin.embedded.management.status import (
     ProcessStatus,
     Status,
@@ -39,6 +41,7 @@ from capelin.embedded.management.up import UpView, bring_up, carry_out, observe
 
 __all__ = [
     "CORE",
+    "DEFAULT_NAME",
     "ENVIRONMENT_LABEL",
     "WEBHOOKS",
     "Environment",
@@ -68,6 +71,7 @@ __all__ = [
     "render_template",
     "required_programs",
     "restart_process",
+    "revive_supervisor",
     "stop_environment",
     "supervisor_process",
     "workload_programs",

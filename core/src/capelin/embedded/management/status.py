@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from capelin.api import Model, Time
 from capelin.embedded.management.environment import Environment
 from capelin.embedded.processes import (
+    CAUSE_UNKNOWN,
     Phase,
     Process,
     ProcessState,
@@ -56,7 +57,7 @@ class ProcessStatus(Model):
     pid: int | None = None
     message: str = ""
     restarts: int = 0
-    """How often it ended by itself since its supervisor began, and was started again."""
+    """How often it ended by itself and was started again since `up` or `start` first ran it."""
     last_end: str = ""
     """How it ended the last time."""
     log: str
@@ -77,8 +78,8 @@ class Status(Model):
         return ready and all(process.phase is Phase.RUNNING for process in self.processes)
 
 
-def process_statuses(states: Mapping[str, ProcessState]) -> list[ProcessStatus]:
-    """The states of a supervisor, for the file."""
+def process_statuses(states: Mapping[str, ProcessState], environment: str) -> list[ProcessStatus]:
+    """The states of an environment's supervisor, for the file."""
     return [
         ProcessStatus(
             name=name,
@@ -86,11 +87,18 @@ def process_statuses(states: Mapping[str, ProcessState]) -> list[ProcessStatus]:
             pid=state.pid,
             message=state.reason,
             restarts=state.restarts,
-            last_end=state.last_end,
+            last_end=_last_end(name, state, environment),
             log=str(state.log),
         )
         for name, state in states.items()
     ]
+
+
+def _last_end(name: str, state: ProcessState, environment: str) -> str:
+    """How a process ended, and where to look if the supervisor could not learn why."""
+    if not state.last_end.endswith(CAUSE_UNKNOWN):
+        return state.last_end
+    return f"{state.last_end}; see capelin logs {name} -e {environment}"
 
 
 def read_status(path: Path) -> Status | None:
@@ -142,7 +150,7 @@ class StatusFile:
 
     def processes_changed(self, states: Mapping[str, ProcessState]) -> None:
         """The processes as they are now."""
-        self._status.processes = process_statuses(states)
+        self._status.processes = process_statuses(states, self._path.parent.name)
         self.write()
 
     def _stage(self, name: StageName) -> Stage:

@@ -2,10 +2,15 @@
 
 from capelin.embedded.processes.probes import liveness_probe, readiness_probe, tcp_probe
 from capelin.embedded.processes.proc import marked_processes
-from capelin.embedded.processes.process import Exit, Process, kill_all
+from capelin.embedded.processes.process import CAUSE_UNKNOWN, Exit, Process, kill_all
 from capelin.embedded.processes.reconcile import Backoff, Phase
 from capelin.embedded.processes.spec import Command, Limits, Liveness, Probe, ProcessSpec
-from capelin.embedded.processes.state_dir import exit_reason, private_folder, write_private
+from capelin.embedded.processes.state_dir import (
+    exit_reason,
+    private_folder,
+    recorded_names,
+    write_private,
+)
 from capelin.embedded.processes.supervisor import (
     AlreadySupervisedError,
     NotReadyError,
@@ -15,6 +20,7 @@ from capelin.embedded.processes.supervisor import (
 )
 
 __all__ = [
+    "CAUSE_UNKNOWN",
     "AlreadySupervisedError",
     "Backoff",
     "Command",
@@ -35,6 +41,7 @@ __all__ = [
     "marked_processes",
     "private_folder",
     "readiness_probe",
+    "recorded_names",
     "tcp_probe",
     "write_private",
 ]

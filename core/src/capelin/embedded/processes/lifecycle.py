@@ -68,6 +68,7 @@ class Lifecycle:
     def adopt(self, process: Process) -> None:
         """Continue with a process that an earlier supervisor started."""
         self.process, self._started_at = process, time.monotonic()
+        self.ends, self.last_end = process.restarts, process.last_end
 
     async def start(self, tasks: asyncio.TaskGroup, folder: Path, spec: ProcessSpec) -> None:
         """Start it, unless its start check refuses."""
@@ -76,7 +77,9 @@ class Lifecycle:
             if spec.start_check is not None and (why := spec.start_check()):
                 self._failed(why)
                 return
-            self.process = await Process.start(folder, spec)
+            self.process = await Process.start(
+                folder, spec, restarts=self.ends, last_end=self.last_end
+            )
         except OSError as error:
             self._failed(f"cannot be started: {describe_error(error)}")
         else:

@@ -15,6 +15,9 @@ from capelin.embedded.processes.spec import Command, ProcessSpec
 from capelin.embedded.processes.state_dir import Record, log_path
 
 _NICE_WITHOUT_CGROUP = 10
+CAUSE_UNKNOWN = "cause unknown"
+"""The last words about a process that ended while its parent was no longer there to learn why."""
+
 _INHERITED = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
 
 
@@ -24,13 +27,13 @@ class Exit:
 
     status: int | None
     message: str
-    """The last error in its log."""
+    """The error in its log that explains it, if it is known to."""
 
     @property
     def reason(self) -> str:
         """One sentence for people."""
         if self.status is None:
-            ended = "ended"
+            ended = "ended" if self.message else f"ended, {CAUSE_UNKNOWN}"
         elif self.status < 0:
             ended = f"was killed by {signal.Signals(-self.status).name}"
         else:
@@ -48,11 +51,17 @@ class Process:
         self._exit: Exit | None = None
 
     @classmethod
-    async def start(cls, folder: Path, spec: ProcessSpec) -> "Process":
-        """Start a process in a session of its own and write its record."""
+    async def start(
+        cls, folder: Path, spec: ProcessSpec, *, restarts: int = 0, last_end: str = ""
+    ) -> "Process":
+        """Start a process in a session of its own and write its record.
+
+        `restarts` and `last_end` are about those of the same name before it.
+        """
+        history = (restarts, last_end)
         # In a thread: fork and exec take milliseconds. The same thread writes the record, so that a
         # cancelled caller leaves no process without one.
-        return await asyncio.to_thread(cls._launch, state_dir.private_folder(folder), spec)
+        return await asyncio.to_thread(cls._launch, state_dir.private_folder(folder), spec, history)
 
     @classmethod
     def adopt(cls, folder: Path, name: str) -> "Process | None":
@@ -70,7 +79,7 @@ class Process:
         return cls(folder, record, handle)
 
     @classmethod
-    def _launch(cls, folder: Path, spec: ProcessSpec) -> "Process":
+    def _launch(cls, folder: Path, spec: ProcessSpec, history: tuple[int, str]) -> "Process":
         name, command = spec.name, spec.command
         log = state_dir.open_log(log_path(folder, name))
         try:
@@ -97,7 +106,7 @@ class Process:
         finally:
             os.close(log)
         try:
-            started = cls._recorded(folder, spec, child.pid, log_start)
+            started = cls._recorded(folder, spec, child.pid, log_start, history)
         except BaseException:
             # On a full disk, for example: without a record nobody would find the process.
             child.kill()
@@ -108,7 +117,9 @@ class Process:
         return started
 
     @classmethod
-    def _recorded(cls, folder: Path, spec: ProcessSpec, pid: int, log_start: int) -> "Process":
+    def _recorded(
+        cls, folder: Path, spec: ProcessSpec, pid: int, log_start: int, history: tuple[int, str]
+    ) -> "Process":
         name, command = spec.name, spec.command
         identity = proc.identify(pid)
         handle = None if identity is None else Handle.open(identity)
@@ -116,7 +127,9 @@ class Process:
             # A child keeps its pid until it is reaped, and only we reap it.
             raise ChildProcessError(f"{name} was reaped by other code as soon as it started")
         groups = _confine(folder, spec, pid)
-        record = Record(name, identity, command.hash, log_start, spec.after, spec.grace, groups)
+        record = Record(
+            name, identity, command.hash, log_start, spec.after, spec.grace, groups, *history
+        )
         state_dir.write_record(folder, record)
         return cls(folder, record, handle)
 
@@ -139,6 +152,16 @@ class Process:
     def after(self) -> tuple[str, ...]:
         """The processes that it starts after, and stops before."""
         return self._record.after
+
+    @property
+    def restarts(self) -> int:
+        """How often the process of this name ended by itself before, and was started again."""
+        return self._record.restarts
+
+    @property
+    def last_end(self) -> str:
+        """How the one before it ended."""
+        return self._record.last_end
 
     def update_record(self, spec: ProcessSpec) -> None:
         """Record what the spec says beyond the command, which cannot change."""
@@ -167,7 +190,10 @@ class Process:
         if self._exit is None:
             status = self._handle.reap()
             lines = state_dir.log_tail(self.log, self._record.log_start)
-            message = state_dir.exit_reason(lines)
+            # The log of a process that exits with a code explains it. The last lines of a process
+            # that was killed, or whose parent was gone, may be about anything.
+            is_explained = status is not None and status > 0
+            message = state_dir.exit_reason(lines, only_fatal=not is_explained)
             if any(cgroups.ran_out_of_memory(Path(group)) for group in self._record.groups):
                 message = "it needed more memory than its limit"
             self._exit = Exit(status, message)

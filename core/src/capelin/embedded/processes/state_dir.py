@@ -15,7 +15,11 @@ from capelin.embedded.processes.proc import Identity
 _SUFFIX = ".process"
 _TAIL_BYTES = 16 * 1024
 _KLOG = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ +\d+ [\w.-]+:\d+\] (?P<text>.*)")
-_LOUD = re.compile(r"(panic|fatal|error|err)\b", re.IGNORECASE)
+_PYTHON = re.compile(
+    r"\d{4}-\d\d-\d\d[T ][\d:.,]+Z? +(?P<level>[A-Z]+) +(?P<text>.*)",
+)
+_FATAL = re.compile(r"(panic|fatal)\b", re.IGNORECASE)
+_LOUD = re.compile(r"(error|err)\b", re.IGNORECASE)
 _LONGEST_REASON = 300
 
 
@@ -31,6 +35,10 @@ class Record:
     grace: float
     groups: tuple[str, ...] = ()
     """The folders of its control groups."""
+    restarts: int = 0
+    """How often the process of this name ended by itself before, and was started again."""
+    last_end: str = ""
+    """How the one before it ended."""
 
 
 def private_folder(path: Path) -> Path:
@@ -90,6 +98,8 @@ def read_record(folder: Path, name: str) -> Record | None:
             after=tuple(data["after"]),
             grace=data["grace"],
             groups=tuple(data["groups"]),
+            restarts=data.get("restarts", 0),
+            last_end=data.get("last_end", ""),
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -148,10 +158,14 @@ def log_tail(path: Path, start: int) -> list[str]:
     return lines[1:] if skips_into_line else lines
 
 
-def exit_reason(lines: Sequence[str]) -> str:
-    """The line that best says why a process ended, without parts that differ in each run."""
+def exit_reason(lines: Sequence[str], *, only_fatal: bool = False) -> str:
+    """The line that best says why a process ended, without parts that differ in each run.
+
+    With `only_fatal`, only a line counts after which every process ends: others may be about
+    anything.
+    """
     parsed = [(level, text) for level, text in map(_parse_line, lines) if text]
-    for lowest in (3, 2, 1):
+    for lowest in (4,) if only_fatal else (3, 2, 1):
         for level, text in reversed(parsed):
             if level >= lowest:
                 return _in_full(text, parsed)[:_LONGEST_REASON]
@@ -165,15 +179,22 @@ def _in_full(text: str, parsed: Sequence[tuple[int, str]]) -> str:
 
 
 def _parse_line(line: str) -> tuple[int, str]:
-    """The severity of a line (3 fatal, 2 error, 1 anything else, 0 noise) and its message."""
+    """The severity of a line and its message.
+
+    4 is fatal, 3 and 2 are errors, 1 is anything else, 0 is noise.
+    """
     klog = _KLOG.match(line)
     if klog:
-        return {"F": 3, "E": 2}.get(klog["level"], 0), klog["text"].strip()
+        return {"F": 4, "E": 2}.get(klog["level"], 0), klog["text"].strip()
+    if python := _PYTHON.match(line):
+        return {"CRITICAL": 4, "ERROR": 2}.get(python["level"], 0), python["text"].strip()
     if line.startswith("{"):
         return _parse_json(line)
     text = line.strip()
     if text.startswith(("goroutine ", "Usage:", "-", "/")):
         return 0, text
+    if _FATAL.match(text):
+        return 4, text
     return (3 if _LOUD.match(text) else 1), text
 
 
@@ -183,6 +204,6 @@ def _parse_json(line: str) -> tuple[int, str]:
     except ValueError:
         return 1, line
     fields = cast("dict[str, Any]", entry)
-    level = {"fatal": 3, "panic": 3, "error": 2}.get(str(fields.get("level", "")), 0)
+    level = {"fatal": 4, "panic": 4, "error": 2}.get(str(fields.get("level", "")), 0)
     texts = [str(fields[key]) for key in ("msg", "error") if fields.get(key)]
     return level, ": ".join(texts)

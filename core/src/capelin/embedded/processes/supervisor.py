@@ -14,7 +14,7 @@ from typing import Self
 
 from capelin.embedded.processes import proc, state_dir
 from capelin.embedded.processes.lifecycle import Lifecycle, describe_error
-from capelin.embedded.processes.process import Process
+from capelin.embedded.processes.process import CAUSE_UNKNOWN, Process
 from capelin.embedded.processes.reconcile import Backoff, Phase, next_steps, phase, strays
 from capelin.embedded.processes.spec import ProcessSpec, check_specs
 from capelin.embedded.processes.state_dir import log_path
@@ -23,6 +23,7 @@ LOG_BYTES = 16 * 1024 * 1024
 """A longer log is moved to `<name>.log.1`."""
 
 _LOCK_SECONDS = 1.0
+_LOST = f"ended while nothing supervised it, {CAUSE_UNKNOWN}"
 
 _LOGGER = logging.getLogger("capelin.embedded.processes")
 
@@ -48,7 +49,7 @@ class ProcessState:
     reason: str
     log: Path
     restarts: int = 0
-    """How often it ended by itself since this supervisor began."""
+    """How often it ended by itself and was started again, under earlier supervisors too."""
     last_end: str = ""
     """How it ended the last time."""
 
@@ -75,6 +76,8 @@ class Supervisor:
         self._log_check_seconds = log_check_seconds
         self._specs: dict[str, ProcessSpec] | None = None
         self._lifecycles: dict[str, Lifecycle] = {}
+        self._lost: dict[str, int] = {}
+        """Processes that ended while nothing supervised them, and how often they have ended."""
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._lock: int | None = None
@@ -232,6 +235,7 @@ class Supervisor:
         for name in state_dir.recorded_names(self._folder):
             process = Process.adopt(self._folder, name)
             if process is None:
+                self._remember_lost(name)
                 state_dir.remove_record(self._folder, name)
             else:
                 self._lifecycle(name).adopt(process)
@@ -239,6 +243,12 @@ class Supervisor:
         remembered = {lifecycle.process.pid for lifecycle in lifecycles if lifecycle.process}
         marked = await asyncio.to_thread(proc.marked_processes, self._folder)
         await asyncio.gather(*map(proc.kill, strays(marked, remembered)))
+
+    def _remember_lost(self, name: str) -> None:
+        record = state_dir.read_record(self._folder, name)
+        # A machine that was restarted ended all of them, and that is no fault of theirs.
+        if record is not None and record.identity.boot == proc.boot_id():
+            self._lost[name] = record.restarts + 1
 
     def _check_working(self) -> None:
         if (failure := self.failure) is not None:
@@ -294,7 +304,11 @@ class Supervisor:
         return None if steps.requeue_at is None else max(0.0, steps.requeue_at - now)
 
     def _lifecycle(self, name: str) -> Lifecycle:
-        return self._lifecycles.setdefault(name, Lifecycle(self._backoff, self._wake.set))
+        if name not in self._lifecycles:
+            lifecycle = self._lifecycles[name] = Lifecycle(self._backoff, self._wake.set)
+            if name in self._lost:
+                lifecycle.ends, lifecycle.last_end = self._lost.pop(name), _LOST
+        return self._lifecycles[name]
 
     async def _cap_logs(self) -> None:
         reported: dict[str, str] = {}

@@ -54,6 +54,10 @@ _SHUTDOWN = {
 }
 # Simulated Nodes have addresses where nobody is, and name who answers for their kubelets like this.
 _KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,ExternalIP,Hostname"}
+# An API server derives its identity from the hostname only. Those of one machine would all renew
+# the same Lease, and fail when another was first. Only the proxy to peers of other versions reads
+# these Leases. It is not configured, and since v1.36 it is on and cannot be without identities.
+_FEATURES = {"APIServerIdentity": False, "UnknownVersionInteroperabilityProxy": False}
 _GRACE_SECONDS = 10.0
 
 
@@ -243,6 +247,7 @@ def _api_server(desired: ControlPlane, state_dir: StateDir, index: int) -> tuple
             for member in range(desired.etcd_replicas)
         ),
         defaults={**_SHUTDOWN, **_KUBELETS},
+        features=_FEATURES,
     )
 
 

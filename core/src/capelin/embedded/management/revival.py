@@ -1,0 +1,60 @@
+"""Starts a supervisor again that was killed while its processes run on."""
+
+import asyncio
+from importlib.metadata import version
+from typing import Final
+
+from capelin.embedded.management.environment import Environment
+from capelin.embedded.management.status import SUPERVISOR, current_status, supervisor_process
+from capelin.embedded.management.up import start_supervisor
+from capelin.embedded.processes import Process, recorded_names
+from capelin.errors import BusyError, UserError
+
+_STATUS_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.05
+
+
+async def revive_supervisor(environment: Environment) -> bool:
+    """Start the supervisor of an environment again if it was killed; returns whether it did.
+
+    One that a user stopped stays stopped, and so does one whose processes ended as well, as when
+    the machine was restarted. So does one of another version of Capelin: `up` changes versions.
+    """
+    if not was_killed(environment):
+        return False
+    try:
+        with environment.locked("up"):
+            settings = environment.settings()
+            if settings is None or settings.capelin != version("capelin-core"):
+                return False
+            # Another command may have been first.
+            if not was_killed(environment):
+                return False
+            await start_supervisor(environment, settings)
+            await _wait_for_status(environment)
+            return True
+    except (BusyError, UserError, OSError):
+        # The verb that was typed does its own work, and `status` shows the rest.
+        return False
+
+
+def was_killed(environment: Environment) -> bool:
+    """Whether the supervisor ended without being stopped, and something of it runs on.
+
+    Stopping a process removes its record; killing it does not.
+    """
+    if SUPERVISOR not in recorded_names(environment.supervisor):
+        return False
+    return supervisor_process(environment) is None and any(
+        Process.adopt(environment.processes, name) is not None
+        for name in recorded_names(environment.processes)
+    )
+
+
+async def _wait_for_status(environment: Environment) -> None:
+    """Wait until the new supervisor has written its first status, so that it can be shown."""
+    deadline = asyncio.get_running_loop().time() + _STATUS_SECONDS
+    while current_status(environment) is None and supervisor_process(environment) is not None:
+        if asyncio.get_running_loop().time() > deadline:
+            return
+        await asyncio.sleep(_POLL_SECONDS)
