@@ -48,16 +48,26 @@ def result(
     uid: str = "demo",
 ) -> LifecycleResult:
     spec: dict[str, Any] = {
-        "policy": {"kind": "LifecyclePolicy", "namespace": "team", "name": policy, "uid": policy},
-        "cluster": {"name": "demo", "uid": uid},
+        "policy": {"kind": "LifecyclePolicy", "namespace": "team", "name": policy},
+        "cluster": {"name": "demo"},
         "hook": hook,
         "action": "approval",
     }
     if hook != "BeforeClusterDelete":
         spec["toVersion"] = "v1.34.4"
+    owner = {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "name": "demo",
+        "uid": uid,
+    }
     return LifecycleResult.read(
         {
-            "metadata": {"name": f"{policy}-{uid}".lower(), "namespace": "team"},
+            "metadata": {
+                "name": f"{policy}-{uid}".lower(),
+                "namespace": "team",
+                "ownerReferences": [owner],
+            },
             "spec": spec,
             "status": {"phase": phase, "message": message, "since": SINCE},
         }
