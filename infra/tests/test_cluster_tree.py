@@ -121,6 +121,18 @@ def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
     }
 
 
+def test_a_deletion_that_a_hook_blocks_names_the_hook() -> None:
+    message = "Cluster is deleting. Following hooks are blocking delete: BeforeClusterDelete: no"
+    held = shown(
+        "Cluster",
+        "old",
+        metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"},
+        status=ready("False", "TopologyReconciled", message),
+    )
+    tree = build_tree(ClusterObjects(held, None, None, [], []))
+    assert (tree.state, tree.message) == ("waiting", "deletion waits for BeforeClusterDelete")
+
+
 def test_a_provider_of_the_old_contract_is_shown_too() -> None:
     old = shown("OldCluster", "o", status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
     found = node(ClusterObjects(CLUSTER, old, None, [], []))
@@ -170,12 +182,15 @@ def control_plane(*conditions: dict[str, Any], **status: Any) -> ClusterObject:
                         {
                             "type": "TopologyReconciled",
                             "status": "False",
-                            "message": "* BeforeClusterUpgrade: the storage is degraded",
+                            "message": "Cluster is upgrading to v1.35.0\n  * Following hooks are "
+                            "blocking upgrade: BeforeClusterUpgrade: the storage is degraded\n  * "
+                            "CapelinControlPlane pending upgrade to version v1.35.0",
                         },
                     ]
                 },
             ),
-            "BeforeClusterUpgrade: the storage is degraded",
+            # The row below has the reason.
+            "upgrade to v1.35.0 waits for BeforeClusterUpgrade",
         ),
     ],
 )

@@ -36,7 +36,7 @@ def process(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb_and_every_exit_code(tmp_path: Path) -> None:
     text = capelin("--help", home=tmp_path).stdout
     verbs = "up status kubeconfig logs stop start restart down create delete upgrade mirror kubectl"
-    for verb in (*verbs.split(), "recover"):
+    for verb in (*verbs.split(), "recover", "wait"):
         assert f"\n  {verb} " in text
     for code in ("0 done", "2 invalid command line", "4 no such", "5 another", "130 interrupted"):
         assert code in " ".join(text.split())
@@ -80,6 +80,8 @@ def test_help_comes_at_once(tmp_path: Path) -> None:
         (["scale", "demo", "5"], 2, "Type capelin scale demo --workers 5."),
         (["scale", "demo", "up"], 2, "Type capelin scale demo --workers N."),
         (["scale", "cluster", "demo", "--workers", "5"], 2, "capelin scale demo --workers 5."),
+        (["wait", "demo"], 2, "Type capelin wait cluster demo."),
+        (["wait", "cluster", "demo"], 4, "There is no environment default"),
         (["upgrade", "demo"], 2, "Type capelin upgrade cluster demo."),
         (["upgrade", "demo", "1.34", "-e", "a b"], 2, "upgrade cluster demo 1.34 -e 'a b'."),
         (["delete", "demo", "--yes"], 2, "Type capelin delete cluster demo --yes."),

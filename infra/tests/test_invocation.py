@@ -12,6 +12,7 @@ UV = {"UV_RUN_RECURSION_DEPTH": "1"}
         ("Go on with capelin up -e a.", "Go on with uv run capelin up -e a."),
         ("See capelin status; capelin down.", "See uv run capelin status; uv run capelin down."),
         ("It is in uv run capelin up.", "It is in uv run capelin up."),
+        ("Run capelin wait cluster a.", "Run uv run capelin wait cluster a."),
         ("Capelin knows no version.", "Capelin knows no version."),
         ("/bin/capelin up", "/bin/capelin up"),
         ("the folder capelin is there", "the folder capelin is there"),

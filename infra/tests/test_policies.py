@@ -1,11 +1,10 @@
-"""What people see of policies, and of the Clusters that wait for them."""
+"""The table of policies, with the Clusters that wait for them."""
 
 import io
 from typing import Any
 
-from capelin.testing.fake_client import FakeClient, cluster
-from capelin_infra.cluster_tree import Node, with_children
-from capelin_infra.policies import policy_table, read_policies, read_results, waiting_nodes
+from capelin.testing.fake_client import FakeClient
+from capelin_infra.policies import policy_table, read_policies, read_results
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from rich.console import Console
 
@@ -44,19 +43,6 @@ def result(uid: str, phase: str) -> LifecycleResult:
             "status": {"phase": phase, "message": "waits for alice", "since": SINCE},
         }
     )
-
-
-async def test_a_cluster_shows_what_it_waits_for_and_since_when() -> None:
-    client = FakeClient()
-    demo = client.add(cluster("demo", "team"))
-    results = [result(demo.uid, "Waiting"), result(demo.uid, "Done"), result("other", "Failed")]
-    (node,) = waiting_nodes(demo, results)
-    assert node.title == "BeforeClusterUpgrade/freeze"
-    assert node.message == "waits for alice (since 2026-11-22 08:30 UTC)"
-    assert (node.state, node.version) == ("waiting", "v1.34.4")
-    tree = with_children(Node("Cluster/demo", "good", children=(Node("Workers", "good"),)), [node])
-    assert [child.title for child in tree.children] == [node.title, "Workers"]
-    assert not tree.is_good
 
 
 def test_policies_are_listed_with_what_is_not_done() -> None:

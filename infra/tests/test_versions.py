@@ -49,8 +49,7 @@ def test_upgrades_go_to_later_patches_and_the_next_minor(after: str) -> None:
 @pytest.mark.parametrize(
     ("after", "why"),
     [
-        ("v1.33.0", "runs v1.33.0 already"),
-        ("v1.32.9", "is older than"),
+        ("v1.32.9", "^The cluster .* v1.32.9 is older than"),
         ("v1.35.0", "goes up one at a time; go to v1.34 first"),
     ],
 )
@@ -61,10 +60,10 @@ def test_upgrades_that_kubernetes_does_not_have_are_refused(after: str, why: str
 
 def test_the_hint_names_only_versions_that_there_are() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check_upgrade("v1.33.0", "v1.33.0", KNOWN)
+        check_upgrade("v1.33.0", "v1.35.0", KNOWN)
     assert caught.value.hint == "It can be upgraded to v1.33.13, v1.34.4."
     with pytest.raises(InvalidInputError) as caught:
-        check_upgrade("v1.34.4", "v1.34.4", KNOWN)
+        check_upgrade("v1.34.4", "v1.33.0", KNOWN)
     assert caught.value.hint == "Capelin knows no version after v1.34.4."
 
 

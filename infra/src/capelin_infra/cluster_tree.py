@@ -6,6 +6,13 @@ from typing import Any, Final, Literal
 
 from capelin.api import Model, ObjectMeta
 
+from capelin_infra.condition_messages import (
+    blocking_hooks,
+    is_upgrading,
+    one_line,
+    topology_summary,
+)
+
 State = Literal["good", "bad", "waiting", "unknown"]
 
 _WORST_FIRST: Final[tuple[State, ...]] = ("bad", "waiting", "unknown", "good")
@@ -176,12 +183,15 @@ def _state_of(obj: ClusterObject) -> tuple[State, str]:
 
     A MachinePool of Cluster API has neither; then its numbers say it.
     """
-    if obj.metadata.deletion_timestamp is not None:
-        return "waiting", "is being deleted"
     conditions = {condition.type: condition for condition in obj.status.conditions}
+    blocked = _blocked_lifetime(conditions)
+    if obj.metadata.deletion_timestamp is not None:
+        return "waiting", blocked or "is being deleted"
+    if blocked:
+        return "waiting", blocked
     condition = conditions.get("Available") or conditions.get("Ready")
     if condition is not None and condition.status != "True":
-        message = " ".join((condition.message or condition.reason).split()).removeprefix("* ")
+        message = one_line(condition.message) or condition.reason
         return ("bad" if condition.status == "False" else "waiting"), message
     # What is available may still not be as it was asked to be.
     if (message := _unfinished(obj, conditions)) is not None:
@@ -189,12 +199,19 @@ def _state_of(obj: ClusterObject) -> tuple[State, str]:
     return ("good" if condition else _counted(obj)), ""
 
 
+def _blocked_lifetime(conditions: Mapping[str, StatusCondition]) -> str:
+    """The hook that the creation or deletion of a Cluster waits for."""
+    topology = conditions.get("TopologyReconciled")
+    if topology is None or is_upgrading(topology.message) or not blocking_hooks(topology.message):
+        return ""
+    return topology_summary(topology.message)
+
+
 def _unfinished(obj: ClusterObject, conditions: Mapping[str, StatusCondition]) -> str | None:
     for name, status in _UNFINISHED:
         condition = conditions.get(name)
         if condition is not None and condition.status == status:
-            text = condition.message or condition.reason or name
-            return " ".join(text.split()).removeprefix("* ")
+            return topology_summary(condition.message) or condition.reason or name
     if obj.status.version and obj.spec.version and obj.status.version != obj.spec.version:
         return f"runs {obj.status.version}, not {obj.spec.version} yet"
     replicas, ready = obj.spec.replicas, obj.status.ready_replicas or 0

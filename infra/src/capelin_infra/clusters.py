@@ -1,23 +1,27 @@
 """The verbs of workload clusters: sent to Cluster API, and followed until they are done."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import shlex
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 import yaml
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
-from capelin.client import AlreadyExists, Client
-from capelin.embedded.management import Environment, UpRequest
-from capelin.errors import InvalidInputError
+from capelin.client import AlreadyExists, ApiError, Client, Unavailable, Unreachable
+from capelin.embedded.management import Environment, UpRequest, workload_programs
+from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from rich.console import Console
 
+from capelin_infra.cache import is_cached
 from capelin_infra.connection import client_of, find_environment
 from capelin_infra.demo import apply_cluster_class, demo_class, find_class
 from capelin_infra.invocation import as_invoked
 from capelin_infra.kubeconfigs import find_cluster
 from capelin_infra.progress import Checklist
-from capelin_infra.readiness import deletion_progress
+from capelin_infra.readiness import deletion_progress, not_ready_reason, observe_cluster
+from capelin_infra.rejections import rejected_cluster
 from capelin_infra.topology import (
     DEMO_CLASS,
     ClusterOptions,
@@ -32,8 +36,9 @@ from capelin_infra.topology import (
     upgrade_patch,
 )
 from capelin_infra.up import UP_SECONDS, bring_up_environment, fetch_workload_programs
-from capelin_infra.versions import check_upgrade, next_version, parse_version
-from capelin_infra.waiting import Deadline, wait_for, wait_until_ready
+from capelin_infra.upgrades import UpgradePlan, plan_upgrade
+from capelin_infra.versions import parse_version
+from capelin_infra.waiting import Deadline, wait_for
 
 BOOTSTRAP_PROVIDER = "kubeadm-bootstrap"
 """Machines of our ClusterClass join with its data."""
@@ -47,6 +52,27 @@ class ClusterName:
     namespace: str = "default"
     environment: str = "default"
 
+    def command(self, verb: str, *options: str) -> str:
+        """The command that applies a verb to this cluster."""
+        namespace = [] if self.namespace == "default" else ["-n", self.namespace]
+        environment = [] if self.environment == "default" else ["-e", self.environment]
+        arguments = (verb, "cluster", self.name, *options, *namespace, *environment)
+        return f"capelin {shlex.join(arguments)}"
+
+
+@dataclass(slots=True)
+class Interruption:
+    """What to print if the user interrupts a verb."""
+
+    text: str = "Nothing was changed."
+
+    @contextmanager
+    def sending(self, then: str) -> Generator[None]:
+        """Send a request in the block; `then` is the text once the API server has accepted it."""
+        self.text = "The request may have reached Cluster API: see capelin status."
+        yield
+        self.text = then
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -55,6 +81,11 @@ class RunOptions:
     dry_run: bool = False
     within: float | None = None
     """How many seconds to wait for it; None does not wait."""
+    interruption: Interruption = field(default_factory=Interruption)
+
+    def interrupted(self) -> str:
+        """The text for a user who interrupts the verb now."""
+        return self.interruption.text
 
 
 async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOptions) -> None:
@@ -72,23 +103,35 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         manifest = new_cluster(which.name, which.namespace, version, options, cluster_class)
         if run.dry_run:
             if cluster_class.uid:
-                await client.create(manifest, dry_run=True)
+                try:
+                    await client.create(manifest, dry_run=True)
+                except ApiError as error:
+                    raise rejected_cluster(error, which.name, cluster_class) from None
             _print(yaml.safe_dump(manifest, sort_keys=False))
             return
-        if known:
+        if known and run.within is not None:
             with Checklist(Console()).shown() as checklist:
                 await fetch_workload_programs(checklist, version)
         if not cluster_class.uid:
+            run.interruption.text = "The cluster was not created; its ClusterClass may have been."
             await _bring_class(environment, client, which.namespace)
         try:
-            await client.create(manifest)
+            with run.interruption.sending(_continues(which)):
+                await client.create(manifest)
         except AlreadyExists:
             raise InvalidInputError(
                 f"There is a cluster {which.name} in namespace {which.namespace} already.",
                 reason="Its name can be had only once.",
                 hint="Choose another name, or change it with capelin scale and capelin upgrade.",
             ) from None
-        await _until_ready(client, which, run, f"cluster {which.name} created")
+        except ApiError as error:
+            raise rejected_cluster(error, which.name, cluster_class) from None
+        work = _Work(
+            f"cluster {which.name} created",
+            f"Cluster API creates cluster {which.name} with Kubernetes {version}.",
+            _download_note(version, known),
+        )
+        await _follow_readiness(client, which, run, work)
 
 
 async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
@@ -98,27 +141,38 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
         if run.dry_run:
             _print(f"delete: Cluster {cluster.namespace}/{cluster.name}\n")
             return
-        await client.delete(Cluster, which.name, which.namespace, uid=cluster.uid)
-        progress = partial(deletion_progress, client, cluster)
-        await _followed(f"cluster {which.name} deleted", progress, run.within)
+        with run.interruption.sending(_continues(which, "--deleted")):
+            await client.delete(Cluster, which.name, which.namespace, uid=cluster.uid)
+        await _follow_deletion(client, which, cluster, run)
 
 
 async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptions) -> None:
-    """Upgrade a Cluster, to the next version if none is named; wait until all of it runs that."""
+    """Upgrade a Cluster, to the next version if none is named; wait until all of it runs that.
+
+    If Cluster API already works on this upgrade, only wait for it.
+    """
     async with client_of(find_environment(which.environment)) as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         reference = cluster.spec.control_plane_ref
         known = known_versions(reference.kind if reference else None)
-        current = topology_version(cluster)
-        version = next_version(current, known) if version is None else parse_version(version, known)
-        check_upgrade(current, version, known)
-        if known and not run.dry_run:
-            with Checklist(Console()).shown() as checklist:
-                await fetch_workload_programs(checklist, version)
-        await _patch(client, cluster, upgrade_patch(version), dry_run=run.dry_run)
+        observed = await observe_cluster(client, which.name, which.namespace)
+        plan = plan_upgrade(version, topology_version(cluster), observed, known)
+        if plan.action == "Nothing" or (run.dry_run and plan.action == "Wait"):
+            _print(_nothing_to_upgrade(which, plan, not_ready_reason(observed)))
+            return
+        if plan.action == "Send":
+            if known and run.within is not None and not run.dry_run:
+                with Checklist(Console()).shown() as checklist:
+                    await fetch_workload_programs(checklist, plan.version)
+            await _patch(client, which, cluster, upgrade_patch(plan.version), run)
+        run.interruption.text = _continues(which)
         if not run.dry_run:
-            title = f"cluster {which.name} upgraded to {version}"
-            await _until_ready(client, which, run, title)
+            work = _Work(
+                f"cluster {which.name} upgraded to {plan.version}",
+                f"Cluster API upgrades cluster {which.name} to {plan.version}.",
+                _download_note(plan.version, known),
+            )
+            await _follow_readiness(client, which, run, work)
 
 
 async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptions) -> None:
@@ -126,9 +180,56 @@ async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptio
     async with client_of(find_environment(which.environment)) as client:
         cluster = await find_cluster(client, which.name, which.namespace)
         topology_version(cluster)
-        await _patch(client, cluster, scale_patch(cluster, options), dry_run=run.dry_run)
+        await _patch(client, which, cluster, scale_patch(cluster, options), run)
         if not run.dry_run:
-            await _until_ready(client, which, run, f"cluster {which.name} scaled")
+            work = _Work(
+                f"cluster {which.name} scaled", f"Cluster API scales cluster {which.name}."
+            )
+            await _follow_readiness(client, which, run, work)
+
+
+async def wait_for_cluster(which: ClusterName, run: RunOptions, *, deleted: bool) -> None:
+    """Wait until a Cluster is as its spec desires, or until it is deleted."""
+    run.interruption.text = _continues(which, *(["--deleted"] if deleted else []))
+    async with client_of(find_environment(which.environment)) as client:
+        if not deleted:
+            await find_cluster(client, which.name, which.namespace)
+            await _follow_readiness(client, which, run, _Work(f"cluster {which.name} ready"))
+            return
+        cluster = await client.find(Cluster, which.name, which.namespace)
+        if cluster is None:
+            _print(f"There is no cluster {which.name} in namespace {which.namespace}.\n")
+            return
+        await _follow_deletion(client, which, cluster, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A change that Cluster API carries out."""
+
+    title: str
+    """The change when it is done."""
+    started: str = ""
+    """The change when it has begun, for those who do not wait."""
+    note: str = ""
+
+
+def _continues(which: ClusterName, *options: str) -> str:
+    return f"Cluster API continues: wait for it with {which.command('wait', *options)}."
+
+
+def _nothing_to_upgrade(which: ClusterName, plan: UpgradePlan, problem: str | None) -> str:
+    if plan.action == "Wait":
+        return f"Cluster {which.name} is being upgraded to {plan.version}: {problem}.\n"
+    ready = f" It is not ready: {problem}." if problem is not None else ""
+    return f"Cluster {which.name} runs {plan.version} already.{ready}\n"
+
+
+def _download_note(version: str, known: Sequence[str]) -> str:
+    """What the provider of the control plane does first, if that can take minutes."""
+    if not known or is_cached(workload_programs(version)):
+        return ""
+    return f"Its provider downloads or builds Kubernetes {version} first, which can take minutes."
 
 
 async def _cluster_class(
@@ -154,42 +255,89 @@ async def _bring_class(environment: Environment, client: Client, namespace: str)
 
 
 async def _patch(
-    client: Client, cluster: Cluster, operations: list[Operation], *, dry_run: bool
+    client: Client,
+    which: ClusterName,
+    cluster: Cluster,
+    operations: list[Operation],
+    run: RunOptions,
 ) -> None:
-    # In a dry run the API server says whether it would take the patch.
-    await client.patch(
-        Cluster, cluster.name, cluster.namespace, operations, type="json", dry_run=dry_run
-    )
-    if dry_run:
-        _print(patch_text(cluster, operations))
+    patch = partial(client.patch, Cluster, cluster.name, cluster.namespace, operations, type="json")
+    try:
+        if run.dry_run:
+            # The API server says whether it would take the patch.
+            await patch(dry_run=True)
+            _print(patch_text(cluster, operations))
+        else:
+            with run.interruption.sending(_continues(which)):
+                await patch()
+    except ApiError as error:
+        raise rejected_cluster(error, which.name) from None
 
 
-async def _until_ready(client: Client, which: ClusterName, run: RunOptions, title: str) -> None:
-    if run.within is None:
-        text = as_invoked(f"{title}: Cluster API works on it; see capelin status.")
-        Console().print(text, highlight=False)
+async def _follow_readiness(
+    client: Client, which: ClusterName, run: RunOptions, work: _Work
+) -> None:
+    async def reason() -> str | None:
+        observed = await observe_cluster(client, which.name, which.namespace)
+        check_existence(which.name, observed.cluster)
+        return not_ready_reason(observed)
+
+    await _follow(work, reason, run.within, which.command("wait"))
+
+
+async def _follow_deletion(
+    client: Client, which: ClusterName, cluster: Cluster, run: RunOptions
+) -> None:
+    work = _Work(f"cluster {which.name} deleted", f"Cluster API deletes cluster {which.name}.")
+    progress = partial(deletion_progress, client, cluster)
+    await _follow(work, progress, run.within, which.command("wait", "--deleted"))
+
+
+def check_existence(name: str, cluster: Cluster | None) -> None:
+    """Check that a Cluster can become ready.
+
+    Raises:
+        MissingError: if it was deleted.
+        NotReadyError: if it is being deleted.
+    """
+    if cluster is None:
+        raise MissingError(
+            f"Cluster {name} was deleted.", reason="It will not become ready any more."
+        )
+    if cluster.metadata.deletion_timestamp is not None:
+        raise NotReadyError(
+            f"Cluster {name} is being deleted.",
+            reason="It will not become ready any more.",
+            hint=f"Wait for the end with capelin wait cluster {name} --deleted.",
+        )
+
+
+async def _follow(
+    work: _Work, reason: Callable[[], Awaitable[str | None]], within: float | None, again: str
+) -> None:
+    """Wait until Cluster API has done its work, or print the command that waits for it."""
+    if within is None:
+        text = " ".join(filter(None, (work.started, work.note, f"Wait for it with {again}.")))
+        Console().print(as_invoked(text), highlight=False, markup=False, soft_wrap=True)
         return
-    with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
-        await wait_until_ready(
-            client,
-            which.name,
-            which.namespace,
-            run.within,
-            lambda reason: checklist.update(line, reason),
+    hint = f"Cluster API continues: wait again with {again}."
+    with Checklist(Console()).shown() as checklist, checklist.step(work.title) as line:
+        await wait_for(
+            work.title,
+            partial(_unless_unreachable, reason),
+            within,
+            lambda text: checklist.update(line, text),
+            hint,
         )
         line.detail = ""
 
 
-async def _followed(
-    title: str, left: Callable[[], Awaitable[str | None]], within: float | None
-) -> None:
-    if within is None:
-        text = as_invoked(f"{title}: Cluster API works on it; see capelin status.")
-        Console().print(text, highlight=False)
-        return
-    with Checklist(Console()).shown() as checklist, checklist.step(title) as line:
-        await wait_for(title, left, within, lambda reason: checklist.update(line, reason))
-        line.detail = ""
+async def _unless_unreachable(reason: Callable[[], Awaitable[str | None]]) -> str | None:
+    """A reason to wait; an API server that restarts is one."""
+    try:
+        return await reason()
+    except (Unreachable, Unavailable) as error:
+        return str(error)
 
 
 def _print(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 _VERBS: Final = (
     "cache|clusterctl|create|delete|dev|doctor|down|hooks|kubeconfig|kubectl|logs|new|recover|"
-    "restart|scale|start|status|stop|up|upgrade|versions"
+    "restart|scale|start|status|stop|up|upgrade|versions|wait"
 )
 _COMMAND: Final = re.compile(rf"(?<!run )(?<![\w./-])capelin (?=(?:{_VERBS})\b)")
 

@@ -2,33 +2,26 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from capelin.api import BaseObject
-from capelin.api.capi import Cluster, ExtensionConfig
+from capelin.api.capi import ExtensionConfig
 from capelin.client import Client, ClientError, NotServed
 from capelin.embedded.management import Environment, all_environments, current_status
 from capelin_lifecycle.api import (
     ClusterLifecyclePolicy,
     LifecyclePolicy,
     LifecycleResult,
-    Phase,
     Policy,
 )
 from rich.table import Table
 
-from capelin_infra.cluster_tree import Node, State
+from capelin_infra.cluster_tree import Node
 from capelin_infra.connection import client_of
+from capelin_infra.hook_reasons import HookReason
 from capelin_infra.plain_text import plain
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
-
-_STATES: Final[dict[Phase, State]] = {
-    "Waiting": "waiting",
-    "Running": "waiting",
-    "Failed": "bad",
-    "Done": "good",
-}
 
 
 async def read_policies(client: Client) -> list[Policy]:
@@ -50,19 +43,16 @@ async def _all(client: Client, kind: type[ObjectT], namespace: str | None = None
         return []
 
 
-def waiting_nodes(cluster: Cluster, results: Iterable[LifecycleResult]) -> list[Node]:
-    """The policies that a Cluster waits for, with what for and since when."""
+def reason_nodes(reasons: Iterable[HookReason]) -> list[Node]:
+    """The reasons why a Cluster waits, each as a row of its tree."""
     return [
         Node(
-            title=f"{result.spec.hook}/{result.spec.policy.name}",
-            state=_STATES[result.status.phase],
-            version=result.spec.to_version or "",
-            message=f"{result.status.message} (since {_time(result.status.since)})",
+            title=f"{reason.hook}/{reason.policy}" if reason.policy else reason.hook,
+            state="bad" if reason.failed else "waiting",
+            version=reason.version,
+            message=reason.message + (f" (since {_time(reason.since)})" if reason.since else ""),
         )
-        for result in results
-        if result.spec.cluster.uid == cluster.uid
-        and result.status is not None
-        and result.status.phase != "Done"
+        for reason in reasons
     ]
 
 

@@ -8,6 +8,16 @@ from capelin.api import Condition, Model
 from capelin.api.capi import Cluster, MachineDeployment, MachinePool
 from capelin.client import Client
 from capelin.contract import find_condition, served_resource
+from capelin_lifecycle.api import LifecycleResult
+
+from capelin_infra.condition_messages import one_line, topology_summary
+from capelin_infra.hook_reasons import (
+    DELETION_HOOK,
+    blocking_responses,
+    hook_reasons,
+    hooks_text,
+)
+from capelin_infra.policies import read_results
 
 # The conditions that say best why a control plane is not as desired, the best ones first. Those
 # that are true while something is going on come before those that are true when all is well.
@@ -47,6 +57,16 @@ class ObservedCluster:
     cluster: Cluster | None
     workers: Sequence[MachinePool | MachineDeployment] = ()
     control_plane: ControlPlaneObject | None = None
+    results: Sequence[LifecycleResult] = ()
+    """The results of policies, if hooks block the Cluster."""
+
+    @property
+    def versions(self) -> set[str]:
+        """The versions of Kubernetes that the control plane and the workers run."""
+        running = {entry.version for workers in self.workers for entry in workers.status.versions}
+        if self.control_plane is not None and self.control_plane.status.version:
+            running.add(self.control_plane.status.version)
+        return running
 
 
 async def observe_cluster(client: Client, name: str, namespace: str) -> ObservedCluster:
@@ -58,7 +78,10 @@ async def observe_cluster(client: Client, name: str, namespace: str) -> Observed
     pools = await client.list(MachinePool, namespace, labels=label)
     deployments = await client.list(MachineDeployment, namespace, labels=label)
     return ObservedCluster(
-        cluster, [*pools.items, *deployments.items], await _control_plane(client, cluster)
+        cluster,
+        [*pools.items, *deployments.items],
+        await _control_plane(client, cluster),
+        await read_results(client, namespace) if blocking_responses(cluster) else (),
     )
 
 
@@ -67,8 +90,16 @@ async def deletion_progress(client: Client, deleted: Cluster) -> str | None:
     cluster = await client.find(Cluster, deleted.name, deleted.namespace)
     if cluster is None or cluster.uid != deleted.uid:
         return None
+    return deletion_reason(cluster, await read_results(client, deleted.namespace))
+
+
+def deletion_reason(cluster: Cluster, results: Iterable[LifecycleResult]) -> str:
+    """What the deletion of a Cluster waits for: the hook and its policies, or Cluster API."""
+    reasons = hook_reasons(cluster, results)
+    if any(reason.hook == DELETION_HOOK and reason.blocks for reason in reasons):
+        return hooks_text([DELETION_HOOK], reasons)
     condition = find_condition(cluster.status.conditions, "Deleting")
-    return (condition.message if condition else "") or "it is being deleted"
+    return one_line(condition.message if condition else "") or "it is being deleted"
 
 
 def not_ready_reason(observed: ObservedCluster) -> str | None:
@@ -77,7 +108,7 @@ def not_ready_reason(observed: ObservedCluster) -> str | None:
     if cluster is None:
         return "it does not exist yet"
     reasons = (
-        _condition_problem(cluster, "TopologyReconciled") if cluster.spec.topology else None,
+        topology_problem(observed),
         # Before Available: this knows the cause, and Available may not have noticed yet.
         _control_plane_problem(cluster, observed.control_plane),
         _condition_problem(cluster, "Available"),
@@ -85,6 +116,20 @@ def not_ready_reason(observed: ObservedCluster) -> str | None:
         _outdated_replicas(cluster),
     )
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def topology_problem(observed: ObservedCluster) -> str | None:
+    """Why the topology of a Cluster has not reached its objects, with the hooks that block it."""
+    cluster = observed.cluster
+    if cluster is None or cluster.spec.topology is None:
+        return None
+    problem = _condition_problem(cluster, "TopologyReconciled")
+    condition = find_condition(cluster.status.conditions, "TopologyReconciled")
+    hooks = blocking_responses(cluster)
+    if condition is None or not hooks:
+        return problem
+    reasons = hook_reasons(cluster, observed.results)
+    return topology_summary(condition.message, hooks_text(hooks, reasons))
 
 
 def _condition_problem(cluster: Cluster, condition_type: str) -> str | None:
@@ -98,9 +143,7 @@ def _condition_problem(cluster: Cluster, condition_type: str) -> str | None:
         return None
     if condition.status == "True":
         return f"{condition_type} is not known for the latest change yet"
-    return " ".join(condition.message.split()).strip("* ") or (
-        f"{condition_type} is {condition.status}"
-    )
+    return one_line(condition.message) or f"{condition_type} is {condition.status}"
 
 
 def _control_plane_problem(
@@ -138,7 +181,7 @@ def _cause(conditions: Iterable[Condition]) -> str:
         for name in names:
             condition = by_type.get(name)
             if condition is not None and condition.status == status and condition.message:
-                return " ".join(condition.message.split()).strip("* ")
+                return one_line(condition.message)
     return ""
 
 

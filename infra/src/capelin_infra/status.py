@@ -23,7 +23,8 @@ from capelin.embedded.management import (
     current_status,
     read_status,
 )
-from capelin.embedded.processes import Process
+from capelin.embedded.processes import Phase, Process
+from capelin.errors import NotReadyError
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -39,10 +40,11 @@ from capelin_infra.cluster_tree import (
     with_children,
 )
 from capelin_infra.connection import client_of, find_environment
+from capelin_infra.hook_reasons import hook_reasons
 from capelin_infra.invocation import as_invoked
 from capelin_infra.listing import Format, print_data
 from capelin_infra.plain_text import plain, printable
-from capelin_infra.policies import read_results, waiting_nodes
+from capelin_infra.policies import read_results, reason_nodes
 
 _LOOK_SECONDS: Final = 1.0
 _STYLES: Final[dict[State, str]] = {
@@ -64,8 +66,8 @@ class EnvironmentOverview:
     version: str
     clusters: Sequence[Node]
     trouble: str = ""
-    unsupervised: Sequence[str] = ()
-    """Processes that run though their supervisor does not."""
+    unsupervised: Sequence[ProcessStatus] = ()
+    """The processes, if some of them run without their supervisor."""
 
     @property
     def state(self) -> str:
@@ -75,20 +77,26 @@ class EnvironmentOverview:
         return "up" if self.status.is_up else "not ready"
 
     @property
+    def processes(self) -> Sequence[ProcessStatus]:
+        """The processes that run or should run."""
+        return self.unsupervised if self.status is None else self.status.processes
+
+    @property
     def is_good(self) -> bool:
         """Whether it is up, and every cluster in it is as it should be."""
         return self.state == "up" and all(cluster.is_good for cluster in self.clusters)
 
     def dump(self) -> dict[str, Any]:
         """The overview for programs."""
-        processes = [] if self.status is None else self.status.processes
         return {
             "name": self.environment.name,
             "state": self.state,
             "target": self.target,
             "kubernetesVersion": self.version,
             "kubeconfig": str(self.environment.kubeconfig),
-            "processes": [process.model_dump(mode="json", by_alias=True) for process in processes],
+            "processes": [
+                process.model_dump(mode="json", by_alias=True) for process in self.processes
+            ],
             "clusters": [cluster.dump() for cluster in self.clusters],
             "message": self.trouble,
         }
@@ -139,19 +147,41 @@ async def _observe(environment: Environment, *, whole: bool) -> EnvironmentOverv
     status = current_status(environment)
     settings = environment.settings()
     target, version = (settings.target, settings.server_version) if settings else ("", "")
+    unsupervised: list[ProcessStatus] = []
     if status is None:
-        last = read_status(environment.status_file)
-        names = [process.name for process in last.processes] if last is not None else []
-        running = [name for name in names if Process.adopt(environment.processes, name) is not None]
-        return EnvironmentOverview(environment, None, target, version, (), unsupervised=running)
+        unsupervised = _unsupervised_processes(environment)
+        if not unsupervised:
+            return EnvironmentOverview(environment, None, target, version, ())
+    clusters, trouble = await _read_clusters(environment, whole=whole)
+    return EnvironmentOverview(
+        environment, status, target, version, clusters, trouble, unsupervised
+    )
+
+
+def _unsupervised_processes(environment: Environment) -> list[ProcessStatus]:
+    """The processes of an environment whose supervisor ended; empty if none of them runs."""
+    last = read_status(environment.status_file)
+    processes = [
+        _unsupervised(process, Process.adopt(environment.processes, process.name))
+        for process in (last.processes if last is not None else [])
+    ]
+    return processes if any(process.pid for process in processes) else []
+
+
+def _unsupervised(last: ProcessStatus, running: Process | None) -> ProcessStatus:
+    # The supervisor's last status may be old: only the existence of the process is known.
+    if running is None:
+        return ProcessStatus(name=last.name, phase=Phase.FAILED, message="ended", log=last.log)
+    return ProcessStatus(name=last.name, phase=Phase.RUNNING, pid=running.pid, log=last.log)
+
+
+async def _read_clusters(environment: Environment, *, whole: bool) -> tuple[list[Node], str]:
+    """The clusters of an environment, or why they cannot be read."""
     try:
         async with asyncio.timeout(10), client_of(environment) as client:
-            return EnvironmentOverview(
-                environment, status, target, version, await _clusters(client, whole=whole)
-            )
-    except (ClientError, TimeoutError) as error:
-        trouble = str(error) or "it does not answer"
-        return EnvironmentOverview(environment, status, target, version, (), trouble)
+            return await _clusters(client, whole=whole), ""
+    except (ClientError, TimeoutError, NotReadyError) as error:
+        return [], str(error) or "its API server does not answer"
 
 
 async def _clusters(client: Client, *, whole: bool) -> list[Node]:
@@ -164,7 +194,7 @@ async def _clusters(client: Client, *, whole: bool) -> list[Node]:
     return [
         with_children(
             build_tree(await _cluster_objects(client, cluster), whole=whole),
-            waiting_nodes(Cluster.read(cluster), results),
+            reason_nodes(hook_reasons(Cluster.read(cluster), results)),
         )
         for cluster in clusters
     ]
@@ -213,18 +243,19 @@ def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:
         (f"  Kubernetes {overview.version}", "dim"),
         (", existing" if overview.target == "existing" else "", "dim"),
     )
-    if overview.status is None:
-        name = overview.environment.name
-        if overview.unsupervised:
-            text = f"  {len(overview.unsupervised)} processes run, and nothing restarts them: "
-            text += f"their supervisor does not run. Start it with capelin up -e {name}."
-            return Group(title, Text(as_invoked(text), "yellow"))
-        return Group(title, Text(as_invoked(f"  Go on with capelin start -e {name}."), "dim"))
-    parts: list[RenderableType] = [title, _processes(overview.status.processes, folded=folded)]
+    name = overview.environment.name
+    if overview.state == "stopped":
+        return Group(title, Text(as_invoked(f"  Continue with capelin start -e {name}."), "dim"))
+    parts: list[RenderableType] = [title]
+    if overview.state == "unsupervised":
+        count = sum(process.pid is not None for process in overview.unsupervised)
+        text = f"  {count} processes run, and nothing restarts them: their supervisor does not run."
+        parts.append(Text(as_invoked(f"{text} Start it with capelin up -e {name}."), "yellow"))
+    # If the screen is too small, the processes are cut off first.
+    parts += [_tree(cluster) for cluster in overview.clusters]
+    parts.append(_processes(overview.processes, folded=folded))
     if overview.trouble:
         parts.append(plain(f"  {overview.trouble}", "red"))
-    # Where the screen is too small for all of it, what is cut is least worth seeing.
-    parts[1:1] = [_tree(cluster) for cluster in overview.clusters]
     return Group(*parts)
 
 

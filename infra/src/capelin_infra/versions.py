@@ -62,20 +62,15 @@ def check_upgrade(current: str, desired: str, known: Sequence[str] = ()) -> None
     """Refuse an upgrade that Kubernetes does not have.
 
     Raises:
-        InvalidInputError: for the same version, a downgrade, or more than one minor version; with
-            the known versions that the cluster can be upgraded to.
+        InvalidInputError: for a downgrade, or more than one minor version; with the known
+            versions that the cluster can be upgraded to.
     """
-    if current == desired:
-        raise InvalidInputError(
-            f"The cluster runs {current} already.",
-            reason="There is nothing to upgrade.",
-            hint=_possible(current, known),
-        )
     problem = upgrade_problem(current, desired)
     if problem is not None:
         raise InvalidInputError(
             f"The cluster cannot be upgraded from {current} to {desired}.",
-            reason=f"{problem[:1].upper()}{problem[1:]}.",
+            # Versions keep their small v.
+            reason=f"{problem if problem.startswith('v') else problem[:1].upper() + problem[1:]}.",
             hint=_possible(current, known),
         )
 

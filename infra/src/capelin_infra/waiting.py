@@ -45,7 +45,11 @@ async def wait_until_ready(
 
 
 async def wait_for(
-    title: str, reason: Callable[[], Awaitable[str | None]], within: float, show: Show
+    title: str,
+    reason: Callable[[], Awaitable[str | None]],
+    within: float,
+    show: Show,
+    hint: str = "Cluster API continues: see capelin status --watch.",
 ) -> None:
     """Wait until there is no reason left to wait.
 
@@ -63,5 +67,5 @@ async def wait_for(
         raise WaitTimeoutError(
             f"Waiting for {title} took longer than {within:.0f} s.",
             reason=f"The last reason: {last}.",
-            hint="Cluster API goes on with it: see capelin status --watch.",
+            hint=hint,
         ) from None

@@ -1,4 +1,4 @@
-"""The verbs of workload clusters: create, delete, upgrade, scale. Cluster API does all of it."""
+"""The verbs of workload clusters: create, delete, upgrade, wait, scale."""
 
 import shlex
 from typing import Annotated, Any
@@ -21,7 +21,6 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the YAML that would be sent, and change nothing.")
 ]
 Wait = Annotated[bool, typer.Option(help="Wait until it is done, and show the progress.")]
-_GOES_ON = "Cluster API goes on with it: see capelin status."
 
 
 class ClusterVerb(TyperGroup):
@@ -51,6 +50,7 @@ def register(app: typer.Typer) -> None:
         ("create", "Create a workload cluster.", create),
         ("delete", "Delete a workload cluster.", delete),
         ("upgrade", "Upgrade a workload cluster.", upgrade),
+        ("wait", "Wait for a workload cluster.", wait_),
     ):
         group = typer.Typer(
             cls=ClusterVerb, help=help_text, no_args_is_help=True, rich_markup_mode=None
@@ -111,7 +111,7 @@ def create(
     )
     which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
-    run(create_cluster(which, options, how), interrupted=_GOES_ON)
+    run(create_cluster(which, options, how), interrupted=how.interrupted)
 
 
 def delete(
@@ -131,7 +131,7 @@ def delete(
         raise typer.Exit(1)
     which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
-    run(delete_cluster(which, how), interrupted=_GOES_ON)
+    run(delete_cluster(which, how), interrupted=how.interrupted)
 
 
 def upgrade(
@@ -151,12 +151,41 @@ def upgrade(
     wait: Wait = True,
     within: Within = 1800,
 ) -> None:
-    """Upgrade a workload cluster to the next minor version of Kubernetes, or to a later patch."""
+    """Upgrade a workload cluster to the next minor version of Kubernetes, or to a later patch.
+
+    If the upgrade has begun already, the command waits for it. If the cluster runs the version
+    already, nothing is changed, and the exit code is 0.
+    """
     from capelin_infra.clusters import ClusterName, RunOptions, upgrade_cluster
 
     which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
-    run(upgrade_cluster(which, version, how), interrupted=_GOES_ON)
+    run(upgrade_cluster(which, version, how), interrupted=how.interrupted)
+
+
+def wait_(
+    name: Name,
+    *,
+    environment: Environment = "",
+    namespace: Namespace = "default",
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Wait until the cluster is deleted.")
+    ] = False,
+    within: Within = 1800,
+) -> None:
+    """Wait until a workload cluster is ready, or deleted.
+
+    A cluster is ready when it is Available, all of it runs its version, no hook blocks it, and all
+    control plane replicas and workers are ready. After --within seconds the command ends with exit
+    code 6, and Cluster API continues.
+
+    For example: capelin wait cluster demo --within 900, or capelin wait cluster demo --deleted
+    """
+    from capelin_infra.clusters import ClusterName, RunOptions, wait_for_cluster
+
+    which = ClusterName(name, namespace, environment)
+    how = RunOptions(within=within)
+    run(wait_for_cluster(which, how, deleted=deleted), interrupted=how.interrupted)
 
 
 def scale(
@@ -191,7 +220,7 @@ def scale(
     which = ClusterName(name, namespace, environment)
     options = ScaleOptions(workers, pool, control_plane_replicas)
     how = RunOptions(dry_run, within if wait else None)
-    run(scale_cluster(which, options, how), interrupted=_GOES_ON)
+    run(scale_cluster(which, options, how), interrupted=how.interrupted)
 
 
 def _too_many_words(name: str, more: list[str], workers: int | None) -> Exception:

@@ -32,13 +32,16 @@ def show_traces(enabled: bool) -> None:
     _state["traces"] = enabled
 
 
-def run(work: Coroutine[Any, Any, ResultT], *, interrupted: str = "") -> ResultT:
-    """Do asynchronous work; on Ctrl-C say how things stand now."""
+def run(
+    work: Coroutine[Any, Any, ResultT], *, interrupted: str | Callable[[], str] = ""
+) -> ResultT:
+    """Do asynchronous work; on Ctrl-C print how things stand now."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
         typer.echo("", err=True)
-        typer.echo(as_invoked(f"Interrupted. {interrupted}".rstrip()), err=True)
+        text = interrupted if isinstance(interrupted, str) else interrupted()
+        typer.echo(as_invoked(f"Interrupted. {text}".rstrip()), err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
