@@ -304,17 +304,20 @@ def logs(
 
 
 def stop(*, environment: Environment = "") -> None:
-    """Stop an environment and its clusters; capelin start goes on with them."""
+    """Stop an environment and its clusters; capelin start continues with them."""
     from capelin_infra.lifetime import stop as stop_environment
 
-    run(stop_environment(environment), interrupted="Go on with capelin stop.")
+    run(stop_environment(environment), interrupted=f"Continue with capelin stop -e {environment}.")
 
 
 def start(*, environment: Environment = "", within: Within = 900) -> None:
     """Start an environment that was stopped, and wait until its clusters are as they were."""
     from capelin_infra.lifetime import start as start_environment
 
-    run(start_environment(environment, within=within), interrupted="Go on with capelin start.")
+    run(
+        start_environment(environment, within=within),
+        interrupted=f"Continue with capelin start -e {environment}.",
+    )
 
 
 def restart(
@@ -355,7 +358,7 @@ def down(
 
     removed = run(
         take_down(None if everything else environment, lambda text: confirm(text, yes=yes)),
-        interrupted="What is left is removed by capelin down.",
+        interrupted=f"Continue with capelin down {'--all' if everything else f'-e {environment}'}.",
     )
     if not removed:
         raise typer.Exit(1)
