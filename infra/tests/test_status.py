@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from capelin.client import Config, Server
 from capelin.embedded.management import Environment, ProcessStatus, Settings, Status
 from capelin.embedded.processes import Command, Phase, ProcessSpec, Supervisor
+from capelin.testing.fake_client import FakeClient, cluster
 from capelin.testing.waiting import until
 from capelin_infra.cluster_tree import Node
-from capelin_infra.status import EnvironmentOverview, rendered, show
+from capelin_infra.status import EnvironmentOverview, observe_environments, rendered, show
 from rich.console import Console
 
 from .command import capelin
@@ -66,10 +68,52 @@ def test_only_the_environment_that_the_shell_names_is_shown(
     assert "prod" not in shown
 
 
-async def test_processes_without_a_supervisor_are_not_called_stopped(tmp_path: Path) -> None:
+async def test_without_a_supervisor_processes_and_clusters_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def client_of(_: Environment) -> FakeClient:
+        client = FakeClient()
+        client.add(cluster("demo"))
+        return client
+
+    monkeypatch.setattr("capelin_infra.status.client_of", client_of)
     environment = Environment(tmp_path / "capelin" / "lab")
     environment.make_folders()
     environment.write_settings(Settings(kubernetes_version="v1.34.4"))
+    status = {
+        "supervisorPid": 1,
+        "since": "2030-01-01T00:00:00Z",
+        "stages": [],
+        "processes": [
+            {"name": "sleeper", "phase": "Running", "log": "l", "restarts": 3},
+            {"name": "goner", "phase": "Running", "log": "l"},
+        ],
+    }
+    environment.status_file.write_text(json.dumps(status))
+    async with Supervisor(environment.processes) as supervisor:
+        command = Command(arguments=("sleep", "60"), environment={})
+        supervisor.declare(ProcessSpec(name="sleeper", command=command))
+        await supervisor.ready()
+        ended = await asyncio.to_thread(capelin, "status", home=tmp_path)
+        data = await asyncio.to_thread(capelin, "status", "-o", "json", home=tmp_path)
+        await supervisor.stop()
+    assert "Environment lab  unsupervised" in ended.stdout
+    assert "1 processes run, and nothing restarts them" in ended.stdout
+    assert "Cluster/demo" in ended.stdout
+    (shown,) = json.loads(data.stdout)
+    assert [found["object"] for found in shown["clusters"]] == ["Cluster/demo"]
+    phases = {process["name"]: process["phase"] for process in shown["processes"]}
+    assert phases == {"sleeper": "Running", "goner": "Failed"}
+
+
+async def test_without_a_supervisor_and_an_api_server_status_names_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    environment = Environment(tmp_path / "capelin" / "lab")
+    environment.make_folders()
+    environment.write_settings(Settings(kubernetes_version="v1.34.4"))
+    environment.kubeconfig.write_bytes(Config(Server("https://127.64.0.9:1")).flattened())
     status = {
         "supervisorPid": 1,
         "since": "2030-01-01T00:00:00Z",
@@ -81,10 +125,10 @@ async def test_processes_without_a_supervisor_are_not_called_stopped(tmp_path: P
         command = Command(arguments=("sleep", "60"), environment={})
         supervisor.declare(ProcessSpec(name="sleeper", command=command))
         await supervisor.ready()
-        ended = await asyncio.to_thread(capelin, "status", home=tmp_path)
+        (overview,) = await observe_environments("lab")
         await supervisor.stop()
-    assert "Environment lab  unsupervised" in ended.stdout
-    assert "1 processes run, and nothing restarts them" in ended.stdout
+    assert overview.state == "unsupervised"
+    assert "does not answer" in overview.trouble
 
 
 def test_processes_that_run_are_counted_while_somebody_watches(tmp_path: Path) -> None:

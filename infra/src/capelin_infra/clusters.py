@@ -109,9 +109,8 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
                     raise rejected_cluster(error, which.name, cluster_class) from None
             _print(yaml.safe_dump(manifest, sort_keys=False))
             return
-        if known and run.within is not None:
-            with Checklist(Console()).shown() as checklist:
-                await fetch_workload_programs(checklist, version)
+        if run.within is not None:
+            await _fetch_programs(version, known)
         if not cluster_class.uid:
             run.interruption.text = "The cluster was not created; its ClusterClass may have been."
             await _bring_class(environment, client, which.namespace)
@@ -161,9 +160,8 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
             _print(_nothing_to_upgrade(which, plan, not_ready_reason(observed)))
             return
         if plan.action == "Send":
-            if known and run.within is not None and not run.dry_run:
-                with Checklist(Console()).shown() as checklist:
-                    await fetch_workload_programs(checklist, plan.version)
+            if run.within is not None and not run.dry_run:
+                await _fetch_programs(plan.version, known)
             await _patch(client, which, cluster, upgrade_patch(plan.version), run)
         run.interruption.text = _continues(which)
         if not run.dry_run:
@@ -223,6 +221,14 @@ def _nothing_to_upgrade(which: ClusterName, plan: UpgradePlan, problem: str | No
         return f"Cluster {which.name} is being upgraded to {plan.version}: {problem}.\n"
     ready = f" It is not ready: {problem}." if problem is not None else ""
     return f"Cluster {which.name} runs {plan.version} already.{ready}\n"
+
+
+async def _fetch_programs(version: str, known: Sequence[str]) -> None:
+    """Show how the programs of a version are fetched; without this, its provider fetches them."""
+    if known and not is_cached(workload_programs(version)):
+        # An empty list would leave an empty line.
+        with Checklist(Console()).shown() as checklist:
+            await fetch_workload_programs(checklist, version)
 
 
 def _download_note(version: str, known: Sequence[str]) -> str:

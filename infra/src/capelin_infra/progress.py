@@ -1,10 +1,12 @@
 """A list of steps that is crossed off while people watch: live on a terminal, else line by line."""
 
+import os
+import termios
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -48,7 +50,10 @@ class Checklist:
         if not self.console.is_terminal:
             yield self
             return
-        with Live(get_renderable=self.render, console=self.console, refresh_per_second=8) as live:
+        with (
+            _without_echo_of_control_characters(self.console),
+            Live(get_renderable=self.render, console=self.console, refresh_per_second=8) as live,
+        ):
             self._live = live
             yield self
 
@@ -119,6 +124,27 @@ class Checklist:
             shown = f"  {line.detail}" if detail else ""
             text = Text.assemble(_MARKS[state], f" {line.title}  ", _took(line), (shown, "dim"))
             self.console.print(text, soft_wrap=True)
+
+
+@contextmanager
+def _without_echo_of_control_characters(console: Console) -> Generator[None]:
+    """Keep ^C off the screen: after a full line it would move the cursor, and leave that line."""
+    try:
+        terminal = console.file.fileno()
+        before = termios.tcgetattr(terminal)
+        is_foreground = os.tcgetpgrp(terminal) == os.getpgrp()
+    except (OSError, ValueError, termios.error):
+        is_foreground, terminal, before = False, -1, []
+    if not is_foreground:
+        # The system would stop a background process that changes the terminal.
+        yield
+        return
+    flags = cast("int", before[3])
+    termios.tcsetattr(terminal, termios.TCSADRAIN, [*before[:3], flags & ~termios.ECHOCTL, *before[4:]])
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _took(line: Line) -> Text:
