@@ -64,7 +64,7 @@ def test_hooks_that_block_are_found_with_their_responses() -> None:
     ("message", "summary"),
     [
         (HELD, "upgrade to v1.34.4 waits for BeforeClusterUpgrade"),
-        (LAST, "runs v1.34.4; the upgrade ends after AfterClusterUpgrade"),
+        (LAST, "runs v1.34.4, waits for AfterClusterUpgrade"),
         (DELETING, "deletion waits for BeforeClusterDelete"),
         (CREATING, "creation waits for BeforeClusterCreate"),
         ("Cluster spec.paused is set to true", "Cluster spec.paused is set to true"),

@@ -1,6 +1,12 @@
 """Steps that are crossed off."""
 
+import asyncio
+import fcntl
 import io
+import os
+import pty
+import sys
+import termios
 
 import pytest
 from capelin_infra.progress import Checklist
@@ -72,3 +78,46 @@ def test_without_a_terminal_a_long_step_says_now_and_then_what_it_waits_for() ->
     seldom = Checklist(Console(file=out), every=60)
     seldom.update(seldom.begin("cluster demo"), "no leader")
     assert out.getvalue().count("no leader") == 1
+
+
+WAITS = """
+import time
+from capelin_infra.progress import Checklist
+from rich.console import Console
+
+with Checklist(Console()).shown() as checklist, checklist.step("cluster") as line:
+    checklist.update(line, "waits")
+    time.sleep(60)
+"""
+
+
+async def test_ctrl_c_is_not_echoed_into_the_list() -> None:
+    primary, secondary = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        WAITS,
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
+        preexec_fn=lambda: fcntl.ioctl(secondary, termios.TIOCSCTTY, 0),
+    )
+    screen = b""
+    while b"waits" not in screen:
+        screen += await asyncio.to_thread(os.read, primary, 4096)
+    os.write(primary, b"\x03")
+    await process.wait()
+    # The terminal is as it was.
+    assert int(termios.tcgetattr(secondary)[3]) & termios.ECHOCTL
+    os.close(secondary)
+    while True:
+        try:
+            chunk = await asyncio.to_thread(os.read, primary, 4096)
+        except OSError:
+            break
+        screen += chunk
+    os.close(primary)
+    assert "✘".encode() in screen
+    assert b"^C" not in screen

@@ -41,6 +41,24 @@ async def set_version(home: Home, name: str, version: str) -> None:
         await client.patch(Cluster, name, "default", patch)
 
 
+async def upgrade_and_resume(home: Home, name: str) -> None:
+    """Upgrade a cluster without waiting, then wait for it with `upgrade` and `wait`."""
+    # The next minor version is meant where none is named.
+    begun = await said(home, "upgrade", "cluster", name, "--no-wait")
+    assert f"Cluster API upgrades cluster {name} to {NEW}. Wait for it with capelin wait" in begun
+    late = await home.capelin("wait", "cluster", name, "--within", "1")
+    assert late.code == 6
+    assert f"wait again with capelin wait cluster {name}." in late.err
+    # The upgrade that has begun is waited for, whether its version is named or not.
+    resumed = await home.start("upgrade", "cluster", name)
+    assert f"cluster {name} upgraded to {NEW}" in await said(home, "upgrade", "cluster", name, NEW)
+    assert await resumed.wait() == 0
+    assert await said(home, "upgrade", "cluster", name, NEW) == (
+        f"Cluster {name} runs {NEW} already.\n"
+    )
+    assert f"cluster {name} ready" in await said(home, "wait", "cluster", name)
+
+
 @pytest.mark.representative
 async def test_a_cluster_goes_all_its_way_by_the_command(
     home: Home, run_program: RunProgram
@@ -73,6 +91,11 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
     assert again.code == 2
     assert "There is a cluster two" in again.err
 
+    invalid = await home.capelin("create", "cluster", "three", "--set", "machines.dies=x")
+    assert invalid.code == 2
+    assert "machines.dies takes an integer from 0 to 100." in invalid.err
+    assert await clusters(home) == ["demo", "two"]
+
     kubeconfig = Path((await said(home, "kubeconfig", "two")).strip())
     raw = yaml.safe_load(await said(home, "kubeconfig", "two", "--raw"))
     assert raw["current-context"] == "capelin-default-two"
@@ -82,15 +105,16 @@ async def test_a_cluster_goes_all_its_way_by_the_command(
 
     assert NEW in await said(home, "upgrade", "cluster", "two", NEW, "--dry-run")
     assert await run_program(kubeconfig, "kubectl", *versions) == OLD
-    # The next minor version is meant where none is named.
-    await said(home, "upgrade", "cluster", "two")
+    await upgrade_and_resume(home, "two")
     assert await run_program(kubeconfig, "kubectl", *versions) == NEW
     back = await home.capelin("upgrade", "cluster", "two", OLD)
     assert back.code == 2
 
     await said(home, "delete", "cluster", "two", "--yes", "--dry-run")
     assert await clusters(home) == ["demo", "two"]
-    await said(home, "delete", "cluster", "two", "--yes")
+    begun = await said(home, "delete", "cluster", "two", "--yes", "--no-wait")
+    assert "Wait for it with capelin wait cluster two --deleted." in begun
+    await said(home, "wait", "cluster", "two", "--deleted")
     assert await clusters(home) == ["demo"]
 
     await said(home, "down", "--all", "--yes")

@@ -11,7 +11,7 @@ from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
 from capelin.client import AlreadyExists, ApiError, Client, Unavailable, Unreachable
 from capelin.embedded.management import Environment, UpRequest, workload_programs
-from capelin.errors import InvalidInputError, MissingError, NotReadyError
+from capelin.errors import InvalidInputError, MissingError, NotReadyError, WaitTimeoutError
 from rich.console import Console
 
 from capelin_infra.cache import is_cached
@@ -285,10 +285,10 @@ async def _follow_readiness(
 ) -> None:
     async def reason() -> str | None:
         observed = await observe_cluster(client, which.name, which.namespace)
-        check_existence(which.name, observed.cluster)
+        _check_existence(which, observed.cluster)
         return not_ready_reason(observed)
 
-    await _follow(work, reason, run.within, which.command("wait"))
+    await _follow(which, work, reason, run.within, which.command("wait"))
 
 
 async def _follow_deletion(
@@ -296,10 +296,10 @@ async def _follow_deletion(
 ) -> None:
     work = _Work(f"cluster {which.name} deleted", f"Cluster API deletes cluster {which.name}.")
     progress = partial(deletion_progress, client, cluster)
-    await _follow(work, progress, run.within, which.command("wait", "--deleted"))
+    await _follow(which, work, progress, run.within, which.command("wait", "--deleted"))
 
 
-def check_existence(name: str, cluster: Cluster | None) -> None:
+def _check_existence(which: ClusterName, cluster: Cluster | None) -> None:
     """Check that a Cluster can become ready.
 
     Raises:
@@ -308,18 +308,22 @@ def check_existence(name: str, cluster: Cluster | None) -> None:
     """
     if cluster is None:
         raise MissingError(
-            f"Cluster {name} was deleted.", reason="It will not become ready any more."
+            f"Cluster {which.name} was deleted.", reason="It will not become ready any more."
         )
     if cluster.metadata.deletion_timestamp is not None:
         raise NotReadyError(
-            f"Cluster {name} is being deleted.",
+            f"Cluster {which.name} is being deleted.",
             reason="It will not become ready any more.",
-            hint=f"Wait for the end with capelin wait cluster {name} --deleted.",
+            hint=f"Wait for the end with {which.command('wait', '--deleted')}.",
         )
 
 
 async def _follow(
-    work: _Work, reason: Callable[[], Awaitable[str | None]], within: float | None, again: str
+    which: ClusterName,
+    work: _Work,
+    reason: Callable[[], Awaitable[str | None]],
+    within: float | None,
+    again: str,
 ) -> None:
     """Wait until Cluster API has done its work, or print the command that waits for it."""
     if within is None:
@@ -328,13 +332,18 @@ async def _follow(
         return
     hint = f"Cluster API continues: wait again with {again}."
     with Checklist(Console()).shown() as checklist, checklist.step(work.title) as line:
-        await wait_for(
-            work.title,
-            partial(_unless_unreachable, reason),
-            within,
-            lambda text: checklist.update(line, text),
-            hint,
-        )
+        try:
+            await wait_for(
+                f"cluster {which.name}",
+                partial(_unless_unreachable, reason),
+                within,
+                lambda text: checklist.update(line, text),
+                hint,
+            )
+        except WaitTimeoutError:
+            # The error has the last reason.
+            line.detail = ""
+            raise
         line.detail = ""
 
 

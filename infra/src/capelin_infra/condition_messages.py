@@ -55,5 +55,5 @@ def topology_summary(message: str, hooks: str = "") -> str:
         work = "deletion" if message.startswith("Cluster is deleting") else "creation"
         return f"{work} waits for {hooks}"
     if names == [_LAST_HOOK]:
-        return f"runs {upgrade['version']}; the upgrade ends after {hooks}"
+        return f"runs {upgrade['version']}, waits for {hooks}"
     return f"upgrade to {upgrade['version']} waits for {hooks}"

@@ -139,8 +139,9 @@ def _without_echo_of_control_characters(console: Console) -> Generator[None]:
         # The system would stop a background process that changes the terminal.
         yield
         return
-    flags = cast("int", before[3])
-    termios.tcsetattr(terminal, termios.TCSADRAIN, [*before[:3], flags & ~termios.ECHOCTL, *before[4:]])
+    quiet = [*before]
+    quiet[3] = cast("int", before[3]) & ~termios.ECHOCTL
+    termios.tcsetattr(terminal, termios.TCSADRAIN, quiet)
     try:
         yield
     finally:
