@@ -45,7 +45,8 @@ async def upgrade_and_resume(home: Home, name: str) -> None:
     """Upgrade a cluster without waiting, then wait for it with `upgrade` and `wait`."""
     # The next minor version is meant where none is named.
     begun = await said(home, "upgrade", "cluster", name, "--no-wait")
-    assert f"Cluster API upgrades cluster {name} to {NEW}. Wait for it with capelin wait" in begun
+    assert f"Cluster API upgrades cluster {name} to {NEW}." in begun
+    assert f"Wait for it with capelin wait cluster {name}." in begun
     late = await home.capelin("wait", "cluster", name, "--within", "1")
     assert late.code == 6
     assert f"wait again with capelin wait cluster {name}." in late.err

@@ -62,13 +62,13 @@ class ClusterName:
 
 @dataclass(slots=True)
 class Interruption:
-    """What to print if the user interrupts a verb."""
+    """The text for a user who interrupts a verb."""
 
     text: str = "Nothing was changed."
 
     @contextmanager
     def sending(self, then: str) -> Generator[None]:
-        """Send a request in the block; `then` is the text once the API server has accepted it."""
+        """Send a request in the block. `then` is the text when the API server has accepted it."""
         self.text = "The request may have reached Cluster API: see capelin status."
         yield
         self.text = then
@@ -112,7 +112,7 @@ async def create_cluster(which: ClusterName, options: ClusterOptions, run: RunOp
         if run.within is not None:
             await _fetch_programs(version, known)
         if not cluster_class.uid:
-            run.interruption.text = "The cluster was not created; its ClusterClass may have been."
+            run.interruption.text = "The cluster was not created. Its ClusterClass may have been."
             await _bring_class(environment, client, which.namespace)
         try:
             with run.interruption.sending(_continues(which)):
@@ -146,7 +146,7 @@ async def delete_cluster(which: ClusterName, run: RunOptions) -> None:
 
 
 async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptions) -> None:
-    """Upgrade a Cluster, to the next version if none is named; wait until all of it runs that.
+    """Upgrade a Cluster, to the next version if none is named, and wait until all of it runs that.
 
     If Cluster API already works on this upgrade, only wait for it.
     """
@@ -224,7 +224,7 @@ def _nothing_to_upgrade(which: ClusterName, plan: UpgradePlan, problem: str | No
 
 
 async def _fetch_programs(version: str, known: Sequence[str]) -> None:
-    """Show how the programs of a version are fetched; without this, its provider fetches them."""
+    """Fetch the programs of a version with progress. Otherwise the provider fetches them."""
     if known and not is_cached(workload_programs(version)):
         # An empty list would leave an empty line.
         with Checklist(Console()).shown() as checklist:
@@ -232,7 +232,7 @@ async def _fetch_programs(version: str, known: Sequence[str]) -> None:
 
 
 def _download_note(version: str, known: Sequence[str]) -> str:
-    """What the provider of the control plane does first, if that can take minutes."""
+    """The work of the control plane's provider before it starts, if that can take minutes."""
     if not known or is_cached(workload_programs(version)):
         return ""
     return f"Its provider downloads or builds Kubernetes {version} first, which can take minutes."
@@ -348,7 +348,7 @@ async def _follow(
 
 
 async def _unless_unreachable(reason: Callable[[], Awaitable[str | None]]) -> str | None:
-    """A reason to wait; an API server that restarts is one."""
+    """A reason to wait. The restart of an API server is one."""
     try:
         return await reason()
     except (Unreachable, Unavailable) as error:

@@ -20,13 +20,13 @@ class HookReason:
     hook: str
     message: str
     policy: str = ""
-    """The policy of the lifecycle extension; empty for another extension."""
+    """The policy of the lifecycle extension. Empty for another extension."""
     version: str = ""
     """The version that the upgrade goes to."""
     since: datetime | None = None
     failed: bool = False
     blocks: bool = True
-    """Whether Cluster API waits for it; a failed policy may be ignored."""
+    """Whether Cluster API waits for it. A failed policy may be ignored."""
 
     @property
     def text(self) -> str:

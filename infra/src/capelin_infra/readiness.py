@@ -94,7 +94,7 @@ async def deletion_progress(client: Client, deleted: Cluster) -> str | None:
 
 
 def deletion_reason(cluster: Cluster, results: Iterable[LifecycleResult]) -> str:
-    """What the deletion of a Cluster waits for: the hook and its policies, or Cluster API."""
+    """The cause for which a deletion waits: the hook and its policies, or Cluster API's message."""
     reasons = hook_reasons(cluster, results)
     if any(reason.hook == DELETION_HOOK and reason.blocks for reason in reasons):
         return hooks_text([DELETION_HOOK], reasons)

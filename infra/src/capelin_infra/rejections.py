@@ -19,7 +19,7 @@ _VALUE: Final = re.compile(r'^(?:Invalid|Unsupported) value: (?:"(?:[^"\\]|\\.)*
 def rejected_cluster(
     error: ApiError, name: str, cluster_class: ClusterClass | None = None
 ) -> Exception:
-    """The error for people if a Cluster is invalid; any other error stays as it is.
+    """The error for people if a Cluster is invalid. Any other error stays as it is.
 
     The ClusterClass has the schemas of the variables, which the hint describes.
     """
@@ -51,7 +51,7 @@ def rejected_cluster(
 
 
 def describe_schema(schema: Mapping[str, Any]) -> str:
-    """The values that a schema accepts; nothing if it has no limits."""
+    """The values that a schema accepts. Empty if it accepts all."""
     if choices := schema.get("enum"):
         return f"one of {', '.join(map(str, choices))}"
     kind = schema.get("type")

@@ -159,7 +159,7 @@ async def _observe(environment: Environment, *, whole: bool) -> EnvironmentOverv
 
 
 def _unsupervised_processes(environment: Environment) -> list[ProcessStatus]:
-    """The processes of an environment whose supervisor ended; empty if none of them runs."""
+    """The processes of an environment whose supervisor ended. Empty if none of them runs."""
     last = read_status(environment.status_file)
     processes = [
         _unsupervised(process, Process.adopt(environment.processes, process.name))

@@ -18,7 +18,7 @@ class UpgradePlan:
 
     version: str
     action: Literal["Send", "Wait", "Nothing"]
-    """`Wait` if Cluster API already works on it; `Nothing` if the cluster runs the version."""
+    """`Wait` if Cluster API already works on it, `Nothing` if the cluster runs the version."""
 
 
 def plan_upgrade(

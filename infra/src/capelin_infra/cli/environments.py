@@ -304,7 +304,7 @@ def logs(
 
 
 def stop(*, environment: Environment = "") -> None:
-    """Stop an environment and its clusters; capelin start continues with them."""
+    """Stop an environment and its clusters. capelin start continues with them."""
     from capelin_infra.lifetime import stop as stop_environment
 
     run(stop_environment(environment), interrupted=f"Continue with capelin stop -e {environment}.")

@@ -35,7 +35,7 @@ def show_traces(enabled: bool) -> None:
 def run(
     work: Coroutine[Any, Any, ResultT], *, interrupted: str | Callable[[], str] = ""
 ) -> ResultT:
-    """Do asynchronous work; on Ctrl-C print how things stand now."""
+    """Do asynchronous work. On Ctrl-C, print the state of that work."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
