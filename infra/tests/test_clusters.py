@@ -151,6 +151,17 @@ async def test_a_version_that_runs_already_is_no_error(
     assert sent(lab) == []
 
 
+async def test_a_cluster_that_runs_the_version_may_not_be_ready(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.put(desired=AFTER, running=AFTER)
+    status = {"status": {"readyReplicas": 0}}
+    await lab.patch(MachinePool, "workers", "default", status, subresource="status")
+    await clusters.upgrade_cluster(DEMO, AFTER, RunOptions(within=30))
+    problem = "It is not ready: MachinePool workers has 0 of 1 machines ready."
+    assert capsys.readouterr().out == f"Cluster demo runs {AFTER} already. {problem}\n"
+
+
 async def test_a_dry_run_during_an_upgrade_sends_nothing(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,6 +151,27 @@ def test_settings_that_cannot_be_read_are_no_reason_to_forget_an_api_server(
     assert not environment.folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("capelin_infra.lifetime.start", ["start", "-e", "lab"]),
+        ("capelin_infra.lifetime.stop", ["stop", "-e", "lab"]),
+        ("capelin_infra.down.take_down", ["down", "-e", "lab"]),
+        ("capelin_infra.down.take_down", ["down", "--all"]),
+    ],
+)
+def test_an_interruption_names_the_command_that_continues(
+    function: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(function, interrupted)
+    ended = capelin(*arguments, home=tmp_path)
+    assert ended.returncode == 130
+    assert f"Interrupted. Continue with capelin {' '.join(arguments)}." in ended.stderr
+
+
 def test_a_process_ends_with_the_code_and_says_why(tmp_path: Path) -> None:
     ended = process("kubeconfig", home=tmp_path)
     assert ended.returncode == 4

@@ -44,7 +44,8 @@ def test_environments_versions_and_components_are_completed(
 def test_a_word_that_is_missing_before_others_is_no_failure(
     environments: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert complete("capelin upgrade ", environments, monkeypatch) == ["cluster"]
+    for verb in ("upgrade", "wait"):
+        assert complete(f"capelin {verb} ", environments, monkeypatch) == ["cluster"]
     assert "Error" not in "".join(complete("capelin upgrade demo ", environments, monkeypatch))
 
 

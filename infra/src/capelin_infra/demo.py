@@ -9,11 +9,12 @@ from typing import Any, Final, cast
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
-from capelin.client import Client
+from capelin.client import ApiError, Client
 from capelin.embedded.management import render_template
 from capelin.errors import MissingError
 
 from capelin_infra.progress import Checklist
+from capelin_infra.rejections import rejected_cluster
 from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_infra.waiting import Deadline, wait_until_ready
 
@@ -120,7 +121,11 @@ async def bring_up_cluster(
             client, options.cluster_class, namespace, named="as class: in the file"
         )
         version = options.version or environment_version
-        await client.create(new_cluster(name, namespace, version, options.cluster, cluster_class))
+        manifest = new_cluster(name, namespace, version, options.cluster, cluster_class)
+        try:
+            await client.create(manifest)
+        except ApiError as error:
+            raise rejected_cluster(error, name, cluster_class) from None
     else:
         for difference in differences(cluster, options):
             checklist.say(difference)
