@@ -163,14 +163,15 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
             if run.within is not None and not run.dry_run:
                 await _fetch_programs(plan.version, known)
             await _patch(client, which, cluster, upgrade_patch(plan.version), run)
+        if run.dry_run:
+            return
         run.interruption.text = _continues(which)
-        if not run.dry_run:
-            work = _Work(
-                f"cluster {which.name} upgraded to {plan.version}",
-                f"Cluster API upgrades cluster {which.name} to {plan.version}.",
-                _download_note(plan.version, known),
-            )
-            await _follow_readiness(client, which, run, work)
+        work = _Work(
+            f"cluster {which.name} upgraded to {plan.version}",
+            f"Cluster API upgrades cluster {which.name} to {plan.version}.",
+            _download_note(plan.version, known),
+        )
+        await _follow_readiness(client, which, run, work)
 
 
 async def scale_cluster(which: ClusterName, options: ScaleOptions, run: RunOptions) -> None:
