@@ -51,13 +51,16 @@ class BarePods:
         objects = desired_objects(desired, names, service)
         endpoint = Endpoint(names.api_server_host, host, desired.port)
         data, _ = pki_data(desired, authorities, names, endpoint, {})
+        secret = pki_secret(desired, names, data, owner={"metadata": {"uid": ""}})
+        # The owner only serves deletion, and nothing would wait for its UID here.
+        del secret["metadata"]["ownerReferences"]
         claims: list[Any] = objects.etcd.manifest["spec"]["volumeClaimTemplates"]
         claim = f"data-{names.member(0)}"
         self._namespace, self._host = namespace, host
         self._service = names.of_component("kube-apiserver")
         self._manifests: list[Unstructured] = [
             *objects.supporting,
-            pki_secret(desired, names, data),
+            secret,
             etcd_state(desired, names, "new"),
             *({**template, "metadata": {**metadata, "name": claim}} for template in claims),
             _pod(

@@ -4,17 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import pytest
-from capelin.runtime.catalog import (
-    Catalog,
-    CatalogError,
-    Deprecation,
-    Hook,
-    HookId,
-    Version,
-    load_catalog,
-)
+from capelin.runtime.catalog import Catalog, Hook, HookId, load_catalog
 from capelin.runtime.messages import Message, Request, Response, RetryResponse, read
 from capelin.runtime.v1alpha1 import CLUSTER_API, BeforeClusterCreate, Discovery, UpdateMachine
+from capelin.runtime.versions import CatalogError, Deprecation, Version
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo

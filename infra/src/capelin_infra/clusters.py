@@ -19,6 +19,7 @@ from capelin_infra.connection import client_of, find_environment
 from capelin_infra.demo import apply_cluster_class, demo_class, find_class
 from capelin_infra.invocation import as_invoked
 from capelin_infra.kubeconfigs import find_cluster
+from capelin_infra.plain_text import printable
 from capelin_infra.progress import Checklist
 from capelin_infra.readiness import deletion_progress, not_ready_reason, observe_cluster
 from capelin_infra.rejections import rejected_cluster
@@ -157,7 +158,7 @@ async def upgrade_cluster(which: ClusterName, version: str | None, run: RunOptio
         observed = await observe_cluster(client, which.name, which.namespace)
         plan = plan_upgrade(version, topology_version(cluster), observed, known)
         if plan.action == "Nothing" or (run.dry_run and plan.action == "Wait"):
-            _print(_nothing_to_upgrade(which, plan, not_ready_reason(observed)))
+            _print(printable(_nothing_to_upgrade(which, plan, not_ready_reason(observed))))
             return
         if plan.action == "Send":
             if run.within is not None and not run.dry_run:
