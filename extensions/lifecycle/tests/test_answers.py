@@ -25,6 +25,12 @@ HOOK = "BeforeClusterUpgrade"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@pytest.fixture(autouse=True)
+def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a hook wait for the processes of the sandbox, which the first test starts."""
+    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 20.0)
+
+
 def rules(expression: str) -> dict[str, Any]:
     return {"validate": {"rules": [{"expression": expression, "message": "a team"}]}}
 

@@ -1,7 +1,7 @@
 """Every manifest of the guide is accepted by a real API server, and does what its page promises.
 
 Each policy is evaluated as it comes back from the API server, for Clusters of Capelin's own
-ClusterClass, which has MachinePools, and of a class with MachineDeployments.
+ClusterClass with MachinePools, with MachineDeployments, with both, and with neither.
 """
 
 import re
@@ -101,10 +101,10 @@ def workers(prefix: str, *replicas: int | None) -> list[Unstructured]:
 
 SHAPES: dict[str, tuple[Unstructured, int]] = {
     "pools": (topology("capelin", machinePools=workers("mp", 3)), 3),
-    "deployments": (topology("deployments", machineDeployments=workers("md", 2, None)), 3),
+    "deployments": (topology("capelin", machineDeployments=workers("md", 2, None)), 3),
     "both": (
         topology(
-            "deployments",
+            "capelin",
             machineDeployments=workers("md", 2),
             machinePools=workers("mp", 4),
         ),
@@ -167,7 +167,7 @@ async def guide_of(client: Client, namespace: str, page: Path) -> AsyncIterator[
     created: list[Unstructured] = []
     policies: dict[str, KnownPolicy] = {}
     own_class = (ROOT / "clusterctl" / "clusterclass-capelin.yaml").read_text()
-    for manifest in [*read_all_yaml(own_class), *with_deployments(), *manifests(page)]:
+    for manifest in [*read_all_yaml(own_class), *manifests(page)]:
         metadata: dict[str, Any] = {**manifest["metadata"], "namespace": namespace}
         if manifest["kind"] == "ClusterLifecyclePolicy":
             del metadata["namespace"]
@@ -183,29 +183,6 @@ async def guide_of(client: Client, namespace: str, page: Path) -> AsyncIterator[
         for manifest in created:
             if manifest["kind"] == "ClusterLifecyclePolicy":
                 await client.delete(ClusterLifecyclePolicy, manifest["metadata"]["name"])
-
-
-def with_deployments() -> list[Unstructured]:
-    """Capelin's class with MachineDeployments as well, as a user would write it."""
-    (shape, *_) = read_all_yaml((ROOT / "clusterctl" / "clusterclass-capelin.yaml").read_text())
-    (pool,) = shape["spec"]["workers"]["machinePools"]
-    machines: Unstructured = {
-        "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
-        "kind": "CapelinMachineTemplate",
-        "name": "capelin",
-    }
-    deployment = {**pool, "infrastructure": {"templateRef": machines}}
-    spec = {
-        **shape["spec"],
-        "workers": {"machinePools": [pool], "machineDeployments": [deployment]},
-    }
-    template = {
-        "apiVersion": machines["apiVersion"],
-        "kind": machines["kind"],
-        "metadata": {"name": "capelin"},
-        "spec": {"template": {"spec": {}}},
-    }
-    return [{**shape, "metadata": {"name": "deployments"}, "spec": spec}, template]
 
 
 # What the pages promise
@@ -416,7 +393,7 @@ async def patches(guide: Guide) -> None:
     for cluster_class, kinds, expected in (
         ("behind-a-proxy", {"machinePools": workers("mp", 1)}, ["MachinePool"]),
         (
-            "deployments",
+            "capelin",
             {"machineDeployments": workers("md", 1), "machinePools": workers("mp", 1)},
             ["MachineDeployment", "MachinePool"],
         ),
