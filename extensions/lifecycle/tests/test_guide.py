@@ -5,7 +5,7 @@ ClusterClass with MachinePools, with MachineDeployments, with both, and with nei
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,6 @@ from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
     LifecyclePolicy,
-    PatchVersion,
     Quota,
 )
 from capelin_lifecycle.occurrence import cluster_occurrence
@@ -125,8 +124,12 @@ class Guide:
 
     async def cluster(self, shape: str, **labels: str) -> Unstructured:
         """A Cluster as the API server has it."""
-        metadata = {"name": f"{shape}-{len(labels)}", "namespace": self.namespace, "labels": labels}
-        made = await self.client.apply(
+        metadata: dict[str, Any] = {
+            "name": f"{shape}-{len(labels)}",
+            "namespace": self.namespace,
+            "labels": labels,
+        }
+        made: Unstructured = await self.client.apply(
             {
                 "apiVersion": Cluster.resource.api_version,
                 "kind": "Cluster",
@@ -162,7 +165,7 @@ def guide_crds(install_crds: Callable[..., None]) -> None:
 
 
 @asynccontextmanager
-async def guide_of(client: Client, namespace: str, page: Path) -> AsyncIterator[Guide]:
+async def guide_of(client: Client, namespace: str, page: Path) -> AsyncGenerator[Guide]:
     """The world of a page, with all of its manifests applied."""
     created: list[Unstructured] = []
     policies: dict[str, KnownPolicy] = {}
@@ -171,10 +174,10 @@ async def guide_of(client: Client, namespace: str, page: Path) -> AsyncIterator[
         metadata: dict[str, Any] = {**manifest["metadata"], "namespace": namespace}
         if manifest["kind"] == "ClusterLifecyclePolicy":
             del metadata["namespace"]
-        applied = await client.apply({**manifest, "metadata": metadata})
+        applied: Unstructured = await client.apply({**manifest, "metadata": metadata})
         created.append(applied)
         if str(applied["apiVersion"]).startswith(GROUP):
-            policy = _KINDS[applied["kind"]].read(applied)
+            policy = _KINDS[str(applied["kind"])].read(applied)
             assert policy_problem(policy) is None
             policies[policy.name] = KnownPolicy.of(policy)
     try:
@@ -227,7 +230,7 @@ async def add_ons(guide: Guide) -> None:
             for source in (await guide.client.list(kind, guide.namespace)).items:
                 if source.name.startswith("cpi-"):
                     source.metadata.namespace = "team"
-                    source.metadata.resource_version = None
+                    source.metadata.resource_version = ""
                     world.client.add(source)
         run = guide.run("cpi", world)
         run.result.spec.from_version, run.result.spec.to_version = from_version, to_version
@@ -379,7 +382,7 @@ async def patches(guide: Guide) -> None:
     async def changed(name: str) -> dict[str, Any]:
         scene = await guide.scene(name)
         request = read(GeneratePatches.request_type(), request_for(GeneratePatches, scene, None))
-        response = await generated_patches(policy, cast("PatchVersion", version), request)
+        response = await generated_patches(policy, version, request)
         items = {item.uid: item for item in request.items}
         return {
             f"{items[item.uid].object['kind']} of {items[item.uid].holder_reference.kind}": (
