@@ -3,7 +3,13 @@
 {{ include "capelin.serviceAccount" . }}
 {{- with .Files.Get "files/rules.yaml" | trim }}
 ---
-{{ include "capelin.role" (dict "root" $ "suffix" "manager" "namespace" "" "rules" .) }}
+{{ include "capelin.role" (dict "root" $ "suffix" "manager" "namespace" "" "rules" (tpl . $)) }}
+{{- end }}
+{{- range $name, $bound := .Values.permissions }}
+{{- with $.Files.Get (printf "files/%s-rules.yaml" $name) | trim }}
+---
+{{ include "capelin.role" (dict "root" $ "suffix" $name "namespace" "" "rules" . "unbound" (not $bound)) }}
+{{- end }}
 {{- end }}
 {{- with .Files.Get "files/lease-rules.yaml" | trim }}
 ---
@@ -26,11 +32,11 @@ spec:
 {{ include "capelin.metrics" (dict "root" . "port" "health" "scheme" "scheme: http" "panels" (include "capelin.extensionPanels" . | fromYamlArray)) }}
 {{- end }}
 ---
-{{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) }}
+{{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "env" (include "capelin.extensionEnv" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) }}
 ---
 {{ include "capelin.disruptionBudget" . }}
 ---
-{{ include "capelin.networkPolicy" (dict "root" . "ports" (list "hooks" "health")) }}
+{{ include "capelin.networkPolicy" (dict "root" . "ports" (list "hooks") "metrics" "health") }}
 {{- if .Values.certManager.enabled }}
 ---
 apiVersion: cert-manager.io/v1
@@ -69,10 +75,16 @@ that last. A hook of the same name has it removed before anything else.
 - --port=9443
 - --probes-port=9440
 - --cert-dir=/certificates
+- --client-ca=/client-ca/ca.crt
 - --log-level={{ .Values.log.level }}
 {{- with .Values.args }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{- define "capelin.extensionEnv" -}}
+- name: CAPELIN_EXTENSION_CONFIG
+  value: {{ include "capelin.extensionConfigName" . }}
 {{- end }}
 
 {{- define "capelin.extensionPorts" -}}
@@ -97,12 +109,22 @@ that last. A hook of the same name has it removed before anything else.
 - name: certificate
   mountPath: /certificates
   readOnly: true
+- name: client-ca
+  mountPath: /client-ca
+  readOnly: true
 {{- end }}
 
 {{- define "capelin.certificateVolume" -}}
 - name: certificate
   secret:
     secretName: {{ include "capelin.certificateSecret" . }}
+- name: client-ca
+  configMap:
+    name: {{ .Values.clientCA.configMap }}
+{{- end }}
+
+{{- define "capelin.extensionConfigName" -}}
+{{- .Values.extensionConfig.name | default (include "capelin.name" .) -}}
 {{- end }}
 
 {{- define "capelin.extensionConfig" -}}
@@ -111,7 +133,7 @@ that last. A hook of the same name has it removed before anything else.
 apiVersion: runtime.cluster.x-k8s.io/v1beta2
 kind: ExtensionConfig
 metadata:
-  name: {{ .Values.extensionConfig.name | default (include "capelin.name" .) }}
+  name: {{ include "capelin.extensionConfigName" . }}
   labels:
     {{- include "capelin.labels" . | nindent 4 }}
   annotations:
