@@ -70,7 +70,7 @@ def quota_labels_policy(name: str) -> list[Unstructured]:
         },
         "variables": variables,
     }
-    reference = {"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}}
+    reference: Unstructured = {"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}}
     return admission_policy(name, [_WRITES], [validation], parameters, reference)
 
 
