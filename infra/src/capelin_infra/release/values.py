@@ -128,7 +128,6 @@ class PodValues(DescribedModel):
     """More environment variables, as in a container."""
     metrics: Metrics = Metrics()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
-    network_policy: NetworkPolicy = NetworkPolicy()
 
 
 class Watch(DescribedModel):
@@ -153,6 +152,7 @@ class ManagerLog(DescribedModel):
 class ManagerValues(PodValues):
     """The values of a chart whose pods run controllers. One of them works at a time."""
 
+    network_policy: NetworkPolicy = NetworkPolicy()
     watch: Watch = Watch()
     concurrency: Annotated[int, Ge(1), Le(1_000_000)] = 10
     """How many objects of a kind are reconciled at the same time."""
@@ -211,7 +211,7 @@ class Permissions(DescribedModel):
 class ExtensionValues(PodValues):
     """The values of a chart whose pods serve a Runtime Extension."""
 
-    network_policy: NetworkPolicy = HooksNetworkPolicy()
+    network_policy: HooksNetworkPolicy = HooksNetworkPolicy()
     client_ca: Annotated[ClientCA, Field(alias="clientCA")] = ClientCA()
     permissions: Permissions = Permissions()
     cert_manager: CertManager = CertManager()
