@@ -12,7 +12,7 @@ Method = Literal["clusterctl", "Helm"]
 METHODS: Final[tuple[Method, ...]] = ("Helm", "clusterctl")
 """Helm first: it does not take over the kinds that clusterctl leaves behind."""
 _PART: Final = re.compile(
-    r"^#{2,3} (?P<title>.+)$|^```bash\n(?P<commands>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^#{2,3} (?P<title>[^\n]+)$|^```bash\n(?P<commands>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 
