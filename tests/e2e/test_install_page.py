@@ -199,7 +199,8 @@ async def hooks_require_a_certificate(reader: Reader, cluster: KindCluster) -> N
         if service["spec"]["ports"][0]["name"] == "hooks"
     ]
     url = f"https://{address}/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery"
-    with pytest.raises(RuntimeError, match=r"certificate required|SSL|alert|56"):
+    # Which error it is depends on when curl notices that the server ended the handshake.
+    with pytest.raises(RuntimeError, match=r"curl: \((52|56)\)"):
         cluster.on_node("curl", "--silent", "--show-error", "--insecure", "--data", "{}", url)
 
 
