@@ -222,6 +222,21 @@ async def test_an_extension_is_closed_by_default_to_all_but_cluster_api() -> Non
     assert metrics["from"] == monitoring
 
 
+async def test_metrics_of_an_extension_need_a_token() -> None:
+    values = {"metrics": {"tokenSecret": "scrapers", "serviceMonitor": {"enabled": True}}}
+    objects = await rendered(CHARTS[EXTENSION], values)
+    pod = objects["Deployment", EXTENSION]["spec"]["template"]["spec"]
+    assert "--metrics-token-file=/metrics-token/token" in pod["containers"][0]["args"]
+    volume = {"name": "metrics-token", "secret": {"secretName": "scrapers"}}
+    assert volume in pod["volumes"]
+    (endpoint,) = objects["ServiceMonitor", EXTENSION]["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "scrapers", "key": "token"}
+    by_default = (await rendered(CHARTS[EXTENSION]))["Deployment", EXTENSION]
+    assert not any(
+        "metrics" in arg for arg in by_default["spec"]["template"]["spec"]["containers"][0]["args"]
+    )
+
+
 def rules_of(objects: Mapping[tuple[str, str], Unstructured]) -> list[Unstructured]:
     return [
         rule

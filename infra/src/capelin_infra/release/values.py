@@ -59,6 +59,13 @@ class Metrics(DescribedModel):
     dashboard: Dashboard = Dashboard()
 
 
+class ExtensionMetrics(Metrics):
+    """Metrics."""
+
+    token_secret: str = ""
+    """Secret with `token`, which scrapers have to show; empty for no scrapers from other pods."""
+
+
 class PodDisruptionBudget(DescribedModel):
     """PodDisruptionBudget."""
 
@@ -126,7 +133,6 @@ class PodValues(DescribedModel):
     """More flags. The last one of a name wins."""
     extra_env: Objects = []
     """More environment variables, as in a container."""
-    metrics: Metrics = Metrics()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
 
 
@@ -152,6 +158,7 @@ class ManagerLog(DescribedModel):
 class ManagerValues(PodValues):
     """The values of a chart whose pods run controllers. One of them works at a time."""
 
+    metrics: Metrics = Metrics()
     network_policy: NetworkPolicy = NetworkPolicy()
     watch: Watch = Watch()
     concurrency: Annotated[int, Ge(1), Le(1_000_000)] = 10
@@ -211,6 +218,7 @@ class Permissions(DescribedModel):
 class ExtensionValues(PodValues):
     """The values of a chart whose pods serve a Runtime Extension."""
 
+    metrics: ExtensionMetrics = ExtensionMetrics()
     network_policy: HooksNetworkPolicy = HooksNetworkPolicy()
     client_ca: Annotated[ClientCA, Field(alias="clientCA")] = ClientCA()
     permissions: Permissions = Permissions()

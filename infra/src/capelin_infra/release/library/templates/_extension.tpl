@@ -29,7 +29,7 @@ spec:
       targetPort: hooks
 {{- if .Values.metrics.enabled }}
 ---
-{{ include "capelin.metrics" (dict "root" . "port" "health" "scheme" "scheme: http" "panels" (include "capelin.extensionPanels" . | fromYamlArray)) }}
+{{ include "capelin.metrics" (dict "root" . "port" "health" "scheme" (include "capelin.extensionScheme" .) "panels" (include "capelin.extensionPanels" . | fromYamlArray)) }}
 {{- end }}
 ---
 {{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "env" (include "capelin.extensionEnv" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) }}
@@ -76,6 +76,9 @@ that last. A hook of the same name has it removed before anything else.
 - --probes-port=9440
 - --cert-dir=/certificates
 - --client-ca=/client-ca/ca.crt
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecret }}
+- --metrics-token-file=/metrics-token/token
+{{- end }}
 - --log-level={{ .Values.log.level }}
 {{- with .Values.args }}
 {{ toYaml . }}
@@ -92,6 +95,16 @@ that last. A hook of the same name has it removed before anything else.
   containerPort: 9443
 - name: health
   containerPort: 9440
+{{- end }}
+
+{{- define "capelin.extensionScheme" -}}
+scheme: http
+{{- with .Values.metrics.tokenSecret }}
+authorization:
+  credentials:
+    name: {{ . }}
+    key: token
+{{- end }}
 {{- end }}
 
 {{- define "capelin.extensionPanels" -}}
@@ -112,6 +125,11 @@ that last. A hook of the same name has it removed before anything else.
 - name: client-ca
   mountPath: /client-ca
   readOnly: true
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecret }}
+- name: metrics-token
+  mountPath: /metrics-token
+  readOnly: true
+{{- end }}
 {{- end }}
 
 {{- define "capelin.certificateVolume" -}}
@@ -121,6 +139,11 @@ that last. A hook of the same name has it removed before anything else.
 - name: client-ca
   configMap:
     name: {{ .Values.clientCA.configMap }}
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecret }}
+- name: metrics-token
+  secret:
+    secretName: {{ .Values.metrics.tokenSecret }}
+{{- end }}
 {{- end }}
 
 {{- define "capelin.extensionConfigName" -}}
