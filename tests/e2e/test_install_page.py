@@ -223,6 +223,10 @@ async def users_cannot_go_around_hooks(reader: Reader) -> None:
 async def test_another_namespace(reader: Reader) -> None:
     """The extension corrects its ExtensionConfig, which clusterctl leaves as it is."""
     await reader.follow("Settings")
+    await another_namespace(reader)
+
+
+async def another_namespace(reader: Reader) -> None:
     namespace = "hooks"
     await reader.shell.run(
         f"kubectl create namespace {namespace}\n"
@@ -253,13 +257,17 @@ spec: {{}}
 """
 
 
-async def test_an_instance_with_a_watch_filter(reader: Reader, home: Path) -> None:
+async def test_an_instance_with_a_watch_filter(reader: Reader) -> None:
     await reader.follow("Settings")
     await reader.follow("Several instances")
+    await only_filtered_objects_are_reconciled(reader)
+
+
+async def only_filtered_objects_are_reconciled(reader: Reader) -> None:
     pools = {"filtered": "cluster.x-k8s.io/watch-filter: blue", "others": ""}
     for name, labels in pools.items():
-        (home / f"{name}.yaml").write_text(POOL.format(name=name, labels=labels))
-    await reader.kubectl("apply --filename=others.yaml --filename=filtered.yaml")
+        pool = POOL.format(name=name, labels=labels)
+        await reader.shell.run(f"kubectl apply --filename=- <<EOF\n{pool}EOF")
 
     async def conditions(name: str) -> str:
         path = "'{.status.conditions}'"
@@ -268,6 +276,6 @@ async def test_an_instance_with_a_watch_filter(reader: Reader, home: Path) -> No
     await until(lambda: conditions("filtered"), within=120)
     assert not await conditions("others")
     await reader.shell.run(
-        "kubectl delete --filename=others.yaml --filename=filtered.yaml\n"
+        "kubectl delete capelinmachinepools filtered others --namespace=default\n"
         "helm uninstall blue --namespace=capelin-blue --wait"
     )
