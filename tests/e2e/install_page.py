@@ -56,7 +56,7 @@ def with_values(commands: str, values: Mapping[str, str]) -> str:
 
 
 class Shell:
-    """Runs sections one after the other: variables and files of one are there in the next."""
+    """Runs sections one after the other: a section keeps the variables and files of earlier ones."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder

@@ -44,7 +44,7 @@ def released_version() -> str:
 
 
 class Reader:
-    """Somebody who follows the page."""
+    """A user who follows the page."""
 
     def __init__(
         self, shell: Shell, values: dict[str, str], record: Callable[[str, object], None]

@@ -1,4 +1,4 @@
-"""Users do not go around the hooks of a Cluster by what they write into it."""
+"""Users cannot go around the hooks of a Cluster through its fields and labels."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -78,7 +78,7 @@ async def is_forbidden(client: Client, manifest: dict[str, Any], message: str) -
 
 
 @pytest.mark.parametrize("field", ["infrastructureRef", "controlPlaneRef"])
-async def test_a_user_cannot_refer_to_objects_beside_a_topology(
+async def test_a_user_cannot_set_references_of_a_cluster_with_a_topology(
     client: Client, namespace: str, users: dict[str, Client], field: str
 ) -> None:
     for manifest in references_policy("capelin-test-references"):

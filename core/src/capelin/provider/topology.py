@@ -12,8 +12,8 @@ _GROUP: Final = "admissionregistration.k8s.io/v1"
 def may_patch_status(group: str, resource: str) -> str:
     """The CEL expression that is true for controllers of a resource, and for administrators.
 
-    Users of Cluster API write the spec of objects. Who may write the status is a controller: this
-    needs no list of users, which would depend on namespaces and on how managers are installed.
+    Users of Cluster API write the spec of objects, and controllers write the status. This needs no
+    list of users, which would depend on namespaces and on how managers are installed.
     """
     return (
         f"authorizer.group({group}).resource({resource}).subresource('status')"
@@ -51,7 +51,7 @@ def topology_owned(name: str, kinds: Iterable[type[BaseObject]]) -> list[Unstruc
     )
     expression = (
         f"request.operation == 'UPDATE' && {unchanged}"
-        # The namespace controller deletes what is left in a namespace.
+        # The namespace controller deletes the objects of a namespace.
         " || namespaceObject != null && has(namespaceObject.metadata.deletionTimestamp)"
         f" || {may_patch_status('request.resource.group', 'request.resource.resource')}"
     )

@@ -177,7 +177,7 @@ def separate_rules(
     for rule in rules:
         remaining: list[str] = rule["resources"]
         for name, resources in optional.items():
-            # A rule for named objects is no broad right.
+            # A rule for named objects stays: it is narrow.
             moved = [
                 resource
                 for resource in remaining

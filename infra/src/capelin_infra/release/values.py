@@ -97,7 +97,7 @@ class HooksNetworkPolicy(NetworkPolicy):
     ]
     """Peers that may call hooks: the namespace of Cluster API's core; empty for everybody."""
     metrics_from: Objects = []
-    """Peers that may scrape metrics, as peers of a NetworkPolicy; empty for nobody."""
+    """Peers that may scrape metrics, as peers of a NetworkPolicy; empty for none."""
 
 
 class PodValues(DescribedModel):
