@@ -56,7 +56,7 @@ def with_values(commands: str, values: Mapping[str, str]) -> str:
 
 
 class Shell:
-    """Runs sections one after the other: a section keeps the variables and files of earlier ones."""
+    """Runs sections one after the other, which keep the variables of earlier ones."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
