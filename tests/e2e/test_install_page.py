@@ -264,7 +264,7 @@ async def test_an_instance_with_a_watch_filter(reader: Reader) -> None:
 
 
 async def only_filtered_objects_are_reconciled(reader: Reader) -> None:
-    pools = {"filtered": "cluster.x-k8s.io/watch-filter: blue", "others": ""}
+    pools = {"others": "", "filtered": "cluster.x-k8s.io/watch-filter: blue"}
     for name, labels in pools.items():
         pool = POOL.format(name=name, labels=labels)
         await reader.shell.run(f"kubectl apply --filename=- <<EOF\n{pool}EOF")
