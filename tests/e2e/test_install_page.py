@@ -163,13 +163,15 @@ async def test_the_page(reader: Reader, cluster: KindCluster, method: Method) ->
     for title in steps:
         if title == "Several instances":
             continue
-        await reader.follow(title)
+        output = await reader.follow(title)
         match title:
             case "Verify":
                 await hooks_require_a_certificate(reader, cluster)
             case "The first cluster":
                 assert await versions(reader) == {OLDER}
                 await users_cannot_go_around_hooks(reader)
+            case "Providers with clusterctl":
+                assert "NEXT VERSION" in output
             case "Control planes and workers":
                 assert await versions(reader) == {released_version()}
             case _:
