@@ -1,7 +1,10 @@
 """What the tests on a cluster rely on, without one."""
 
 import asyncio
+import os
 import ssl
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -13,7 +16,10 @@ from capelin.client import Config, Server
 from capelin.pki import issue, new_ca
 from capelin_control_plane.desired import PROGRAMS
 
+from tests.required import REQUIRED
+
 from .hosted import Clients, Http1Load, met_the_end_of_a_leader
+from .install_page import METHODS, PAGE, CommandFailedError, Shell, sections, with_values
 from .kills import Change, planned_kills
 
 NOW = datetime.now(UTC)
@@ -95,3 +101,47 @@ def test_only_what_etcds_leader_cost_is_taken_for_that(
         f'outside: POST /api/v1/configmaps: {status} {{"message":"{message}","code":{status}}}'
     )
     assert met_the_end_of_a_leader(failure) is expected
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_skip_is_a_failure_where_everything_is_required(
+    required: bool,
+) -> None:
+    environment = {**os.environ, "CAPELIN_E2E_KIND": "/absent/kind"}
+    environment.pop(REQUIRED, None)
+    if required:
+        environment[REQUIRED] = "1"
+    file = Path(__file__).with_name("test_kind_target.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == (1 if required else 0), done.stdout
+    assert ("is set, and the test was skipped" in done.stdout) is required
+
+
+def test_the_commands_of_a_method_leave_the_other_one_out() -> None:
+    found = list(sections(PAGE.read_text()))
+    titles = [section.title for section in found]
+    assert len(titles) == len(set(titles))
+    for method, other in zip(METHODS, reversed(METHODS), strict=True):
+        own = [section.title for section in found if section.is_for(method)]
+        assert f"Install with {method}" in own
+        assert not any(f"with {other}" in title for title in own)
+
+
+def test_values_take_the_place_of_the_page_s() -> None:
+    commands = "export A=1\nexport B=$A\necho A=1\n"
+    assert with_values(commands, {"A": "2"}) == "export A=2\nexport B=$A\necho A=1\n"
+
+
+async def test_a_shell_keeps_variables_and_stops_at_a_failure(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, {"PATH": os.environ["PATH"]})
+    await shell.run("A='two words'")
+    assert await shell.run('echo "$A"') == "two words\n"
+    with pytest.raises(CommandFailedError, match="shown"):
+        await shell.run("echo shown; false | cat; echo hidden")

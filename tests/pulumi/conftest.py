@@ -9,8 +9,11 @@ from capelin.embedded.binaries import NotObtainableError
 from capelin.embedded.management import all_environments, remove_environment
 
 from tests.e2e import kind_cluster
+from tests.required import pytest_runtest_makereport
 
 from .bed import Bed
+
+__all__ = ["pytest_runtest_makereport"]
 
 
 @pytest.fixture

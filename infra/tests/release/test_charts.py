@@ -130,7 +130,7 @@ async def test_by_default_a_chart_brings_nothing_that_needs_another_product(name
     kinds = {kind for kind, _ in await rendered(CHARTS[name])}
     assert kinds == {
         *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
-        *("Service", "Deployment"),
+        *("Service", "Deployment", "PodDisruptionBudget"),
     }
 
 
@@ -199,7 +199,105 @@ async def test_pods_satisfy_the_restricted_standard(name: str) -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
-    assert all(volume.keys() & {"emptyDir", "secret"} for volume in pod["volumes"])
+    assert all(volume.keys() & {"configMap", "emptyDir", "secret"} for volume in pod["volumes"])
+
+
+async def test_an_extension_is_closed_by_default_to_all_but_cluster_api() -> None:
+    objects = await rendered(CHARTS[EXTENSION])
+    pod = objects["Deployment", EXTENSION]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--client-ca=/client-ca/ca.crt" in container["args"]
+    authority = {"name": "client-ca", "configMap": {"name": "runtime-extension-client-ca"}}
+    assert authority in pod["volumes"]
+    (rule,) = objects["NetworkPolicy", EXTENSION]["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == ["hooks"]
+    (peer,) = rule["from"]
+    labels = peer["namespaceSelector"]["matchLabels"]
+    assert labels == {"kubernetes.io/metadata.name": "capi-system"}
+    assert objects["PodDisruptionBudget", EXTENSION]["spec"]["maxUnavailable"] == 1
+    monitoring = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    opened = await rendered(CHARTS[EXTENSION], {"networkPolicy": {"metricsFrom": monitoring}})
+    _, metrics = opened["NetworkPolicy", EXTENSION]["spec"]["ingress"]
+    assert [port["port"] for port in metrics["ports"]] == ["health"]
+    assert metrics["from"] == monitoring
+
+
+async def test_metrics_of_an_extension_need_a_token() -> None:
+    values = {"metrics": {"tokenSecret": "scrapers", "serviceMonitor": {"enabled": True}}}
+    objects = await rendered(CHARTS[EXTENSION], values)
+    pod = objects["Deployment", EXTENSION]["spec"]["template"]["spec"]
+    assert "--metrics-token-file=/metrics-token/token" in pod["containers"][0]["args"]
+    volume = {"name": "metrics-token", "secret": {"secretName": "scrapers"}}
+    assert volume in pod["volumes"]
+    (endpoint,) = objects["ServiceMonitor", EXTENSION]["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "scrapers", "key": "token"}
+    by_default = (await rendered(CHARTS[EXTENSION]))["Deployment", EXTENSION]
+    assert not any(
+        "metrics" in arg for arg in by_default["spec"]["template"]["spec"]["containers"][0]["args"]
+    )
+
+
+def rules_of(objects: Mapping[tuple[str, str], Unstructured]) -> list[Unstructured]:
+    return [
+        rule
+        for (kind, _), obj in objects.items()
+        if kind in {"ClusterRole", "Role"}
+        for rule in obj["rules"]
+    ]
+
+
+@pytest.mark.parametrize("name", WITH_PODS)
+async def test_no_rule_has_a_wildcard(name: str) -> None:
+    rules = rules_of(await rendered(CHARTS[name]))
+    assert rules
+    fields = ("apiGroups", "resources", "verbs")
+    assert not any("*" in rule.get(field, []) for rule in rules for field in fields)
+
+
+async def test_an_extension_runs_jobs_and_reads_secrets_only_where_it_is_permitted() -> None:
+    def bound(objects: Mapping[tuple[str, str], Unstructured]) -> set[str]:
+        names = {obj["roleRef"]["name"] for (kind, _), obj in objects.items() if "Binding" in kind}
+        return {
+            resource
+            for (_, name), obj in objects.items()
+            if name in names and "rules" in obj
+            for rule in obj["rules"]
+            for resource in rule["resources"]
+        }
+
+    optional = {"jobs", "pods", "pods/log", "secrets"}
+    by_default = await rendered(CHARTS[EXTENSION])
+    assert not bound(by_default) & optional
+    for name, resources in (("jobs", optional - {"secrets"}), ("secrets", {"secrets"})):
+        role = by_default["ClusterRole", f"capelin-system-{EXTENSION}-{name}"]
+        granted = {resource for rule in role["rules"] for resource in rule["resources"]}
+        assert granted == resources
+        permitted = await rendered(CHARTS[EXTENSION], {"permissions": {name: True}})
+        assert bound(permitted) & optional == resources
+
+
+@pytest.mark.parametrize("config", ["lifecycle", "other"])
+async def test_an_extension_writes_its_own_extension_config_only(config: str) -> None:
+    objects = await rendered(CHARTS[EXTENSION], {"extensionConfig": {"name": config}})
+    assert ("ExtensionConfig", config) in objects
+    (rule,) = [
+        rule for rule in rules_of(objects) if "extensionconfigs" in rule.get("resources", [])
+    ]
+    assert rule["resourceNames"] == [config]
+    (container,) = objects["Deployment", EXTENSION]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "CAPELIN_EXTENSION_CONFIG", "value": config} in container["env"]
+
+
+@pytest.mark.parametrize("value", ["topologyOwned", "references", "quotaLabels"])
+async def test_admission_policies_are_there_unless_a_value_leaves_them_out(value: str) -> None:
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    everything = await rendered(CHARTS["capelin-crds"])
+    fewer = await rendered(CHARTS["capelin-crds"], {"admissionPolicies": {value: False}})
+    suffix = {"topologyOwned": "topology-owned", "quotaLabels": "quota-labels"}.get(value, value)
+    gone = everything.keys() - fewer.keys()
+    assert gone
+    assert {kind for kind, _ in gone} == set(kinds)
+    assert all(name.endswith(f"-{suffix}") for _, name in gone)
 
 
 async def test_cert_manager_makes_an_extension_s_certificate_unless_the_user_does() -> None:

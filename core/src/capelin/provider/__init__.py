@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from capelin.provider.installation import ENTRY_POINTS, Provider
+from capelin.provider.topology import admission_policy, may_patch_status
 
 if TYPE_CHECKING:
     from capelin.provider.blocked import Blocked
@@ -107,6 +108,8 @@ __all__ = [
     "ProviderID",
     "ProviderReconciler",
     "VersionCount",
+    "admission_policy",
     "definition",
+    "may_patch_status",
     "template_of",
 ]

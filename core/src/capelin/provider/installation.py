@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 from capelin.api import BaseObject, Unstructured, crd, immutable_templates
 from capelin.contract import ProviderType, provider_label
 from capelin.provider.roles import aggregated_roles, is_aggregated
+from capelin.provider.topology import topology_owned
 
 if TYPE_CHECKING:
     from capelin.controller import Reconciler
@@ -68,7 +69,8 @@ class Provider:
         """A provider that consists of these reconcilers.
 
         Its CRDs and its permissions follow from them: the kinds that they are for, a template of
-        each one that a contract knows, and the policy that templates of machines do not change.
+        each one that a contract knows, and the policies that templates of machines do not change
+        and that only controllers change objects of a topology.
 
         Args:
             name: What clusterctl calls it, without what it is: `fish`.
@@ -85,7 +87,11 @@ class Provider:
         """
         # Whoever only installs providers does not need what their managers are made of.
         from capelin.controller import rbac  # noqa: PLC0415
-        from capelin.provider.reconciler import kinds_of, machine_templates  # noqa: PLC0415
+        from capelin.provider.reconciler import (  # noqa: PLC0415
+            contract_kinds,
+            kinds_of,
+            machine_templates,
+        )
 
         label = provider_label(type_, name)
         all_kinds = kinds_of(reconcilers, kinds)
@@ -95,6 +101,8 @@ class Provider:
 
         frozen = machine_templates(reconcilers, all_kinds)
         policies = immutable_templates(f"{label}-templates", *frozen) if frozen else []
+        if owned := contract_kinds(reconcilers, all_kinds):
+            policies += topology_owned(f"{label}-topology-owned", owned)
         return cls(
             name=name,
             type=type_,

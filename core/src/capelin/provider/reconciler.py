@@ -381,6 +381,19 @@ def kinds_of(
     return list(kinds.values())
 
 
+def contract_kinds(
+    reconcilers: Sequence[type[Reconciler[Any]]], kinds: Sequence[type[BaseObject]]
+) -> list[type[BaseObject]]:
+    """The kinds that a topology can own: those of a contract, and their templates."""
+    names = {
+        f"{_kind_of(reconciler).resource.kind}{suffix}"
+        for reconciler in reconcilers
+        if issubclass(reconciler, ProviderReconciler)
+        for suffix in ("", "Template")
+    }
+    return [kind for kind in kinds if kind.resource.kind in names]
+
+
 def machine_templates(
     reconcilers: Sequence[type[Reconciler[Any]]], kinds: Sequence[type[BaseObject]]
 ) -> list[type[Template[Any]]]:

@@ -16,6 +16,7 @@ from capelin_lifecycle.api import (
     LifecycleResult,
 )
 from capelin_lifecycle.extension import NAME
+from capelin_lifecycle.guards import quota_labels_policy, references_policy
 from capelin_lifecycle.memory import CONFIG_MAP
 from capelin_lifecycle.policies import (
     ClusterLifecyclePolicyReconciler,
@@ -30,6 +31,11 @@ RECONCILERS: Final[list[type[Reconciler[Any]]]] = [
 ]
 LABEL: Final = f"runtime-extension-{NAME}"
 NAMESPACE: Final = f"{LABEL}-system"
+OPTIONAL_RESOURCES: Final = {
+    "jobs": frozenset({("batch", "jobs"), ("", "pods"), ("", "pods/log")}),
+    "secrets": frozenset({("", "secrets")}),
+}
+"""API groups and resources that only some actions need, by the names of the roles."""
 _RBAC: Final = "rbac.authorization.k8s.io"
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
@@ -50,6 +56,8 @@ def provider() -> Provider:
             memory(),
             *approval_policy(),
             *patches_policy(),
+            *references_policy(f"{LABEL}-references"),
+            *quota_labels_policy(f"{LABEL}-quota-labels"),
             extension_config(),
         ],
         on_request=True,

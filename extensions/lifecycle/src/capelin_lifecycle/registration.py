@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import ConfigMap
 from capelin.client import ClientError
@@ -13,11 +14,14 @@ from capelin_lifecycle.memory import CONFIG_MAP, KEY, stored_text, to_text
 from capelin_lifecycle.occurrence import PolicyKey
 from capelin_lifecycle.store import Store, Subject
 
+NAME: Final = "lifecycle"
+"""The usual name of the extension's ExtensionConfig."""
 ANNOTATION: Final = "runtime.capelin.cluster.x-k8s.io/discovery-requested"
 PERMISSIONS: Final = (
-    Permission("runtime.cluster.x-k8s.io", ("extensionconfigs",), ("get", "patch")),
+    Permission("runtime.cluster.x-k8s.io", ("extensionconfigs",), ("get", "patch"), (NAME,)),
     Permission("", ("configmaps",), ("get", "patch"), (CONFIG_MAP,)),
 )
+_CA_SOURCE: Final = "runtime.cluster.x-k8s.io/inject-ca-from-secret"
 _SOON: Final = 3.0
 _LATER: Final = 60.0
 
@@ -69,6 +73,10 @@ class Registration:
         config = await ctx.client.find(ExtensionConfig, self._name)
         if config is None or config.metadata.deletion_timestamp is not None:
             return True
+        if patch := namespace_patch(config, self._namespace):
+            ctx.log.info("The ExtensionConfig gets the namespace %s", self._namespace)
+            await ctx.client.patch(ExtensionConfig, self._name, None, patch)
+            return True
         known = frozenset(handler.name.partition(".")[0] for handler in config.status.handlers)
         if known == needed_handlers(self._store.policies()):
             return False
@@ -84,3 +92,21 @@ class Registration:
         text = to_text(self._store.policies())
         if found is not None and stored_text(found) != text:
             await ctx.client.patch(ConfigMap, CONFIG_MAP, self._namespace, {"data": {KEY: text}})
+
+
+def namespace_patch(config: ExtensionConfig, namespace: str) -> Unstructured | None:
+    """Correct the namespace in an ExtensionConfig, if it names another one.
+
+    `clusterctl init --target-namespace` moves the Service and leaves the ExtensionConfig as it is.
+    """
+    service = config.spec.client_config.service
+    if service is None:
+        return None
+    patch: Unstructured = {}
+    if service.namespace != namespace:
+        patch["spec"] = {"clientConfig": {"service": {"namespace": namespace}}}
+    secret = config.metadata.annotations.get(_CA_SOURCE, "")
+    of, _, name = secret.partition("/")
+    if name and of != namespace:
+        patch["metadata"] = {"annotations": {_CA_SOURCE: f"{namespace}/{name}"}}
+    return patch or None

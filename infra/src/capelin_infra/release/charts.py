@@ -27,6 +27,17 @@ _NOTES: Final = (
 _LABELS_HERE: Final = "capelin.labels"
 _KEEP_HERE: Final = "capelin.keep"
 _NAMESPACE_HERE: Final = "capelin-namespace-of-the-release"
+_EXTENSION_CONFIG_HERE: Final = '{{ include "capelin.extensionConfigName" . }}'
+_GUARDS: Final = {
+    "topology-owned": "topologyOwned",
+    "references": "references",
+    "quota-labels": "quotaLabels",
+}
+"""Values that admission policies depend on, by the last part of the policies' names."""
+
+
+OptionalResources = frozenset[tuple[str, str]]
+"""API groups and resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,7 @@ def provider_chart(
     version: str,
     description: str,
     with_kinds: bool,
+    optional: Mapping[str, OptionalResources] | None = None,
 ) -> Chart:
     """The chart of a provider's pods and permissions.
 
@@ -102,7 +114,9 @@ def provider_chart(
         version: As in `0.1.0`.
         description: A sentence.
         with_kinds: Whether its kinds come with it, instead of in a chart of their own.
+        optional: Resources that it may use only if a value `permissions.NAME` allows it, by name.
     """
+    needed, separate = separate_rules(provider.rules, optional or {})
     template = "extension" if provider.type == "RuntimeExtensionProvider" else "manager"
     made = {
         **_about(
@@ -114,7 +128,8 @@ def provider_chart(
             annotations={PROVIDER_LABEL: provider.label},
         ),
         "templates/provider.yaml": f'{{{{- include "capelin.{template}" . -}}}}\n',
-        "files/rules.yaml": _rules(provider.rules),
+        "files/rules.yaml": _rules([_of_release(rule) for rule in needed]),
+        **{f"files/{role}-rules.yaml": _rules(rules) for role, rules in separate.items()},
         "files/lease-rules.yaml": _rules(lease_rules(provider.manager) if provider.manager else ()),
         "files/metrics-rules.yaml": _rules(diagnostics_rules()),
     }
@@ -153,6 +168,37 @@ def umbrella_chart(
     return Chart(name, about, list(charts.values()))
 
 
+def separate_rules(
+    rules: Sequence[Unstructured], optional: Mapping[str, OptionalResources]
+) -> tuple[list[Unstructured], dict[str, list[Unstructured]]]:
+    """The rules that are always needed, and those of each optional role."""
+    needed: list[Unstructured] = []
+    separate: dict[str, list[Unstructured]] = {name: [] for name in optional}
+    for rule in rules:
+        remaining: list[str] = rule["resources"]
+        for name, resources in optional.items():
+            # A rule for named objects stays: it is narrow.
+            moved = [
+                resource
+                for resource in remaining
+                if "resourceNames" not in rule
+                and any((group, resource) in resources for group in rule["apiGroups"])
+            ]
+            if moved:
+                separate[name].append({**rule, "resources": moved})
+            remaining = [resource for resource in remaining if resource not in moved]
+        if remaining:
+            needed.append({**rule, "resources": remaining})
+    return needed, separate
+
+
+def _of_release(rule: Unstructured) -> Unstructured:
+    """The rule, with the name that a release gives the ExtensionConfig."""
+    if "extensionconfigs" in rule["resources"] and "resourceNames" in rule:
+        return {**rule, "resourceNames": [_EXTENSION_CONFIG_HERE]}
+    return rule
+
+
 def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
     """The templates of a provider's kinds, their roles and its policies."""
     label = {PROVIDER_LABEL: provider.label} if labelled else {}
@@ -163,12 +209,23 @@ def _kinds(provider: Provider, *, labelled: bool) -> dict[str, str]:
     ]
     others = [*provider.aggregated_roles, *outside]
     kinds = [_template(crd, label, keep=True) for crd in provider.crds]
-    rest = [_template(manifest, label, keep=False) for manifest in others]
+    rest = [_guarded(obj, _template(obj, label, keep=False)) for obj in others]
     made = {
         f"templates/{provider.label}-kinds.yaml": "---\n".join(kinds),
         f"templates/{provider.label}.yaml": "---\n".join(rest),
     }
     return {path: text for path, text in made.items() if text}
+
+
+def _guarded(obj: Unstructured, text: str) -> str:
+    """The template of an object, which a value of the chart may leave out."""
+    for suffix, value in _GUARDS.items():
+        if obj["kind"].startswith("ValidatingAdmissionPolicy") and obj["metadata"]["name"].endswith(
+            f"-{suffix}"
+        ):
+            chosen = f'dig "{value}" true (.Values.admissionPolicies | default dict)'
+            return f"{{{{- if {chosen} }}}}\n{text}{{{{- end }}}}\n"
+    return text
 
 
 def _inside(provider: Provider) -> list[Unstructured]:

@@ -16,6 +16,7 @@ from capelin.provider import Provider
 from capelin.runtime import openapi_document
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from capelin_control_plane.provider import provider as control_plane
+from capelin_lifecycle.provider import OPTIONAL_RESOURCES
 from capelin_lifecycle.provider import provider as lifecycle
 from capelin_machine_pool.provider import provider as machine_pool
 from pydantic import Field
@@ -113,6 +114,7 @@ def our_charts(version: str, registry: str = REGISTRY) -> dict[str, Chart]:
         version=version,
         description="Lifecycle policies for Cluster API, as a Runtime Extension.",
         with_kinds=False,
+        optional=OPTIONAL_RESOURCES,
     )
     parts = {
         "crds": crds,

@@ -59,11 +59,18 @@ class Metrics(DescribedModel):
     dashboard: Dashboard = Dashboard()
 
 
+class ExtensionMetrics(Metrics):
+    """Metrics."""
+
+    token_secret: str = ""
+    """Secret with `token`, which scrapers have to show; empty for no scrapers from other pods."""
+
+
 class PodDisruptionBudget(DescribedModel):
     """PodDisruptionBudget."""
 
-    enabled: bool = False
-    """Whether to create it."""
+    enabled: bool = True
+    """Whether to create it. It never blocks the eviction of a single replica."""
     max_unavailable: Annotated[int, Ge(0)] = 1
     """How many pods may be away at a time."""
 
@@ -78,6 +85,19 @@ class NetworkPolicy(DescribedModel):
     egress: Objects = []
     """Whom the pods may call, as egress rules; empty for everybody. They need the API servers of
     the management cluster and of workload clusters."""
+
+
+class HooksNetworkPolicy(NetworkPolicy):
+    """NetworkPolicy. It lets calls in to the ports that are served, and to no others."""
+
+    enabled: bool = True
+    """Whether to create it."""
+    from_: Annotated[Objects, Field(alias="from")] = [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "capi-system"}}}
+    ]
+    """Peers that may call hooks: the namespace of Cluster API's core; empty for everybody."""
+    metrics_from: Objects = []
+    """Peers that may scrape metrics, as peers of a NetworkPolicy; empty for none."""
 
 
 class PodValues(DescribedModel):
@@ -113,9 +133,7 @@ class PodValues(DescribedModel):
     """More flags. The last one of a name wins."""
     extra_env: Objects = []
     """More environment variables, as in a container."""
-    metrics: Metrics = Metrics()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
-    network_policy: NetworkPolicy = NetworkPolicy()
 
 
 class Watch(DescribedModel):
@@ -140,6 +158,8 @@ class ManagerLog(DescribedModel):
 class ManagerValues(PodValues):
     """The values of a chart whose pods run controllers. One of them works at a time."""
 
+    metrics: Metrics = Metrics()
+    network_policy: NetworkPolicy = NetworkPolicy()
     watch: Watch = Watch()
     concurrency: Annotated[int, Ge(1), Le(1_000_000)] = 10
     """How many objects of a kind are reconciled at the same time."""
@@ -175,9 +195,33 @@ class ExtensionConfigValues(DescribedModel):
     """Settings that Cluster API passes to every call."""
 
 
+class ClientCA(DescribedModel):
+    """Certificate authority of the client certificate that Cluster API's core presents."""
+
+    config_map: Annotated[str, Len(1, 253)] = "runtime-extension-client-ca"
+    """ConfigMap with `ca.crt` in the namespace of the release. Pods start as soon as it exists."""
+
+
+class Permissions(DescribedModel):
+    """Optional permissions of the extension, as ClusterRoles that always exist.
+
+    Instead of binding one in the whole cluster, you can bind it in a namespace with a RoleBinding.
+    """
+
+    jobs: bool = False
+    """Whether it may run Jobs in all namespaces of the management cluster, for the action `job`."""
+    secrets: bool = False
+    """Whether it may read Secrets of all namespaces: kubeconfigs of workload clusters, for the
+    actions `apply`, `backup` and `job`, and credentials of the action `http`."""
+
+
 class ExtensionValues(PodValues):
     """The values of a chart whose pods serve a Runtime Extension."""
 
+    metrics: ExtensionMetrics = ExtensionMetrics()
+    network_policy: HooksNetworkPolicy = HooksNetworkPolicy()
+    client_ca: Annotated[ClientCA, Field(alias="clientCA")] = ClientCA()
+    permissions: Permissions = Permissions()
     cert_manager: CertManager = CertManager()
     certificate_secret: str = ""
     """Secret with `tls.crt`, `tls.key` and `ca.crt`; empty for one named after the release. Its
@@ -186,11 +230,25 @@ class ExtensionValues(PodValues):
     log: ExtensionLog = ExtensionLog()
 
 
+class AdmissionPolicies(DescribedModel):
+    """ValidatingAdmissionPolicies that keep users from going around the lifecycle hooks."""
+
+    topology_owned: bool = True
+    """Whether only controllers may change and delete objects of a Cluster's topology."""
+    references: bool = True
+    """Whether only controllers and administrators may set `infrastructureRef` and
+    `controlPlaneRef` of a Cluster with a topology, as `clusterctl move` does."""
+    quota_labels: bool = True
+    """Whether only administrators may set the label that a ClusterLifecyclePolicy groups a quota
+    by, unless the namespace has the same label."""
+
+
 class KindsValues(DescribedModel):
     """The values of a chart of kinds."""
 
     keep: bool = True
     """Whether kinds, and with them all their objects, survive `helm uninstall`."""
+    admission_policies: AdmissionPolicies = AdmissionPolicies()
 
 
 def values_schema(values: type[Model]) -> str:

@@ -3,7 +3,13 @@
 {{ include "capelin.serviceAccount" . }}
 {{- with .Files.Get "files/rules.yaml" | trim }}
 ---
-{{ include "capelin.role" (dict "root" $ "suffix" "manager" "namespace" "" "rules" .) }}
+{{ include "capelin.role" (dict "root" $ "suffix" "manager" "namespace" "" "rules" (tpl . $)) }}
+{{- end }}
+{{- range $name, $bound := .Values.permissions }}
+{{- with $.Files.Get (printf "files/%s-rules.yaml" $name) | trim }}
+---
+{{ include "capelin.role" (dict "root" $ "suffix" $name "namespace" "" "rules" . "unbound" (not $bound)) }}
+{{- end }}
 {{- end }}
 {{- with .Files.Get "files/lease-rules.yaml" | trim }}
 ---
@@ -23,14 +29,14 @@ spec:
       targetPort: hooks
 {{- if .Values.metrics.enabled }}
 ---
-{{ include "capelin.metrics" (dict "root" . "port" "health" "scheme" "scheme: http" "panels" (include "capelin.extensionPanels" . | fromYamlArray)) }}
+{{ include "capelin.metrics" (dict "root" . "port" "health" "scheme" (include "capelin.extensionScheme" .) "panels" (include "capelin.extensionPanels" . | fromYamlArray)) }}
 {{- end }}
 ---
-{{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) }}
+{{ include "capelin.deployment" (dict "root" . "grace" 45 "strategy" "rollingUpdate:\n  maxSurge: 1\n  maxUnavailable: 0" "args" (include "capelin.extensionArgs" .) "env" (include "capelin.extensionEnv" .) "ports" (include "capelin.extensionPorts" .) "mounts" (include "capelin.certificateMount" .) "volumes" (include "capelin.certificateVolume" .)) }}
 ---
 {{ include "capelin.disruptionBudget" . }}
 ---
-{{ include "capelin.networkPolicy" (dict "root" . "ports" (list "hooks" "health")) }}
+{{ include "capelin.networkPolicy" (dict "root" . "ports" (list "hooks") "metrics" "health") }}
 {{- if .Values.certManager.enabled }}
 ---
 apiVersion: cert-manager.io/v1
@@ -69,10 +75,19 @@ that last. A hook of the same name has it removed before anything else.
 - --port=9443
 - --probes-port=9440
 - --cert-dir=/certificates
+- --client-ca=/client-ca/ca.crt
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecret }}
+- --metrics-token-file=/metrics-token/token
+{{- end }}
 - --log-level={{ .Values.log.level }}
 {{- with .Values.args }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{- define "capelin.extensionEnv" -}}
+- name: CAPELIN_EXTENSION_CONFIG
+  value: {{ include "capelin.extensionConfigName" . }}
 {{- end }}
 
 {{- define "capelin.extensionPorts" -}}
@@ -80,6 +95,16 @@ that last. A hook of the same name has it removed before anything else.
   containerPort: 9443
 - name: health
   containerPort: 9440
+{{- end }}
+
+{{- define "capelin.extensionScheme" -}}
+scheme: http
+{{- with .Values.metrics.tokenSecret }}
+authorization:
+  credentials:
+    name: {{ . }}
+    key: token
+{{- end }}
 {{- end }}
 
 {{- define "capelin.extensionPanels" -}}
@@ -97,12 +122,32 @@ that last. A hook of the same name has it removed before anything else.
 - name: certificate
   mountPath: /certificates
   readOnly: true
+- name: client-ca
+  mountPath: /client-ca
+  readOnly: true
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecret }}
+- name: metrics-token
+  mountPath: /metrics-token
+  readOnly: true
+{{- end }}
 {{- end }}
 
 {{- define "capelin.certificateVolume" -}}
 - name: certificate
   secret:
     secretName: {{ include "capelin.certificateSecret" . }}
+- name: client-ca
+  configMap:
+    name: {{ .Values.clientCA.configMap }}
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecret }}
+- name: metrics-token
+  secret:
+    secretName: {{ .Values.metrics.tokenSecret }}
+{{- end }}
+{{- end }}
+
+{{- define "capelin.extensionConfigName" -}}
+{{- .Values.extensionConfig.name | default (include "capelin.name" .) -}}
 {{- end }}
 
 {{- define "capelin.extensionConfig" -}}
@@ -111,7 +156,7 @@ that last. A hook of the same name has it removed before anything else.
 apiVersion: runtime.cluster.x-k8s.io/v1beta2
 kind: ExtensionConfig
 metadata:
-  name: {{ .Values.extensionConfig.name | default (include "capelin.name" .) }}
+  name: {{ include "capelin.extensionConfigName" . }}
   labels:
     {{- include "capelin.labels" . | nindent 4 }}
   annotations:

@@ -137,7 +137,10 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* Takes a dict: root, and ports, the names of those that others may call. */}}
+{{/*
+Takes a dict: root; ports, the names of those that others may call; and metrics, the name of a port
+that only the peers in networkPolicy.metricsFrom may call.
+*/}}
 {{- define "capelin.networkPolicy" -}}
 {{- $ := .root -}}
 {{- if $.Values.networkPolicy.enabled -}}
@@ -164,6 +167,13 @@ spec:
       from:
         {{- toYaml . | nindent 8 }}
       {{- end }}
+    {{- if and .metrics $.Values.metrics.enabled $.Values.networkPolicy.metricsFrom }}
+    - ports:
+        - port: {{ .metrics }}
+          protocol: TCP
+      from:
+        {{- toYaml $.Values.networkPolicy.metricsFrom | nindent 8 }}
+    {{- end }}
   {{- with $.Values.networkPolicy.egress }}
   egress:
     {{- toYaml . | nindent 4 }}

@@ -13,7 +13,7 @@ metadata:
 
 {{/*
 A role and its binding. Takes a dict: root; suffix, for the name; namespace, empty for the whole
-cluster; rules, as YAML.
+cluster; rules, as YAML; unbound, true for a role without a binding.
 */}}
 {{- define "capelin.role" -}}
 {{- $ := .root -}}
@@ -31,6 +31,7 @@ metadata:
     {{- include "capelin.labels" $ | nindent 4 }}
 rules:
   {{- .rules | nindent 2 }}
+{{- if not .unbound }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $scope }}RoleBinding
@@ -47,4 +48,5 @@ roleRef:
   name: {{ $name }}
 subjects:
   {{- include "capelin.subject" $ | nindent 2 }}
+{{- end }}
 {{- end }}

@@ -1,0 +1,105 @@
+"""The admission policy for the objects that Cluster API's topology controller owns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from capelin.api import BaseObject, Unstructured
+
+OWNED: Final = "topology.cluster.x-k8s.io/owned"
+_GROUP: Final = "admissionregistration.k8s.io/v1"
+
+
+def may_patch_status(group: str, resource: str) -> str:
+    """The CEL expression that is true for controllers of a resource, and for administrators.
+
+    Users of Cluster API write the spec of objects, and controllers write the status. This needs no
+    list of users, which would depend on namespaces and on how managers are installed.
+    """
+    return (
+        f"authorizer.group({group}).resource({resource}).subresource('status')"
+        ".namespace(request.namespace).check('patch').allowed()"
+    )
+
+
+def topology_owned(name: str, kinds: Iterable[type[BaseObject]]) -> list[Unstructured]:
+    """The policy, and its binding, that lets only controllers change and delete owned objects.
+
+    Otherwise a user would start an upgrade or a deletion that a lifecycle hook of the Cluster
+    still blocks. Labels and annotations remain the user's, except for the owner's label.
+    """
+    resources: dict[str, list[str]] = {}
+    for kind in kinds:
+        resources.setdefault(kind.resource.group, []).append(kind.resource.plural)
+    rules = [
+        {
+            "apiGroups": [group],
+            "apiVersions": ["*"],
+            "operations": ["UPDATE", "DELETE"],
+            "resources": sorted(plurals),
+        }
+        for group, plurals in sorted(resources.items())
+    ]
+    unchanged = " && ".join(
+        [
+            "object.?spec == oldObject.?spec",
+            *(
+                f"object.metadata.?{field} == oldObject.metadata.?{field}"
+                for field in ("ownerReferences", "finalizers")
+            ),
+            f"'{OWNED}' in object.metadata.?labels.orValue({{}})",
+        ]
+    )
+    expression = (
+        f"request.operation == 'UPDATE' && {unchanged}"
+        # The namespace controller deletes the objects of a namespace.
+        " || namespaceObject != null && has(namespaceObject.metadata.deletionTimestamp)"
+        f" || {may_patch_status('request.resource.group', 'request.resource.resource')}"
+    )
+    message = (
+        "Cluster API's topology controller owns this object: change spec.topology of its Cluster,"
+        " or delete the Cluster"
+    )
+    condition = f"'{OWNED}' in oldObject.metadata.?labels.orValue({{}})"
+    return admission_policy(
+        name,
+        rules,
+        [{"expression": expression, "message": message, "reason": "Forbidden"}],
+        {"matchConditions": [{"name": "owned-by-a-topology", "expression": condition}]},
+    )
+
+
+def admission_policy(
+    name: str,
+    rules: Sequence[Unstructured],
+    validations: Sequence[Unstructured],
+    more: Mapping[str, object] | None = None,
+    binding: Mapping[str, object] | None = None,
+) -> list[Unstructured]:
+    """A ValidatingAdmissionPolicy that fails closed, and its binding.
+
+    Args:
+        name: The name of both.
+        rules: The requests that it is for, as resource rules.
+        validations: Its expressions, with messages.
+        more: Other fields of the policy's spec.
+        binding: Other fields of the binding's spec.
+    """
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": list(rules)},
+        "validations": list(validations),
+        **(more or {}),
+    }
+    bound = {"policyName": name, "validationActions": ["Deny"], **(binding or {})}
+    return [
+        {
+            "apiVersion": _GROUP,
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": content,
+        }
+        for kind, content in (
+            ("ValidatingAdmissionPolicy", spec),
+            ("ValidatingAdmissionPolicyBinding", bound),
+        )
+    ]

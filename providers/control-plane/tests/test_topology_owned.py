@@ -1,0 +1,128 @@
+"""Users do not go around the hooks of a Cluster through the objects that its topology owns."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capelin.api.core import Namespace
+from capelin.client import Client, Config, Forbidden
+from capelin.testing.users import client_of
+from capelin.testing.waiting import until
+from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.provider import provider
+
+pytestmark = pytest.mark.usefixtures("provider_crds")
+
+OWNED = {"topology.cluster.x-k8s.io/owned": ""}
+GROUP = CapelinControlPlane.resource.group
+WRITES = {
+    "apiGroups": [GROUP],
+    "resources": ["capelincontrolplanes"],
+    "verbs": ["get", "create", "patch", "update", "delete"],
+}
+STATUS = {"apiGroups": [GROUP], "resources": ["capelincontrolplanes/status"], "verbs": ["patch"]}
+
+
+@dataclass
+class Bed:
+    """A namespace with a control plane that a topology owns, and one that a user made."""
+
+    namespace: str
+    administrator: Client
+    tenant: Client
+    controller: Client
+
+    async def patch(self, client: Client, name: str, patch: dict[str, Any]) -> None:
+        await client.patch(CapelinControlPlane, name, self.namespace, patch, dry_run=True)
+
+
+@pytest.fixture
+async def bed(client: Client, namespace: str, kubeconfig: Path) -> AsyncGenerator[Bed]:
+    for name, labels in (("owned", OWNED), ("own", {})):
+        await client.create(
+            {
+                "apiVersion": CapelinControlPlane.resource.api_version,
+                "kind": "CapelinControlPlane",
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "labels": labels,
+                    "finalizers": ["example.com/test"],
+                },
+                "spec": {"version": "v1.33.13"},
+            }
+        )
+    for obj in provider().objects:
+        if obj["metadata"]["name"].endswith("-topology-owned"):
+            await client.apply(obj)
+    config = Config.from_kubeconfig(kubeconfig)
+    async with AsyncExitStack() as stack:
+        users = [
+            await stack.enter_async_context(
+                await client_of(client, config, f"{user}-{namespace}", {namespace: rules})
+            )
+            for user, rules in (("tenant", [WRITES]), ("controller", [WRITES, STATUS]))
+        ]
+        made = Bed(namespace, client, *users)
+        # An admission policy becomes effective soon after it is stored.
+        await until(lambda: is_forbidden(made, "owned", {"spec": {"version": "v1.34.4"}}))
+        yield made
+    for name in ("owned", "own"):
+        if await client.find(CapelinControlPlane, name, namespace) is not None:
+            await client.patch(
+                CapelinControlPlane, name, namespace, {"metadata": {"finalizers": None}}
+            )
+
+
+async def is_forbidden(bed: Bed, name: str, patch: dict[str, Any]) -> bool:
+    try:
+        await bed.patch(bed.tenant, name, patch)
+    except Forbidden as error:
+        return "topology controller owns" in str(error)
+    return False
+
+
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "1"}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"spec": {"version": "v1.34.4"}},
+        {"metadata": {"labels": {"topology.cluster.x-k8s.io/owned": None}}},
+        {"metadata": {"finalizers": None}},
+        {"metadata": {"ownerReferences": [OWNER]}},
+    ],
+)
+async def test_a_user_cannot_change_an_owned_object(bed: Bed, patch: dict[str, Any]) -> None:
+    assert await is_forbidden(bed, "owned", patch)
+    await bed.patch(bed.tenant, "own", patch)
+    for client in (bed.controller, bed.administrator):
+        await bed.patch(client, "owned", patch)
+
+
+async def test_a_user_may_annotate_an_owned_object(bed: Bed) -> None:
+    metadata = {"annotations": {"note": "mine"}, "labels": {"note": "mine"}}
+    await bed.patch(bed.tenant, "owned", {"metadata": metadata})
+
+
+async def test_a_user_cannot_delete_an_owned_object(bed: Bed) -> None:
+    with pytest.raises(Forbidden, match="delete the Cluster"):
+        await bed.tenant.delete(CapelinControlPlane, "owned", bed.namespace)
+    await bed.tenant.delete(CapelinControlPlane, "own", bed.namespace)
+    await bed.controller.delete(CapelinControlPlane, "owned", bed.namespace)
+
+
+async def test_a_namespace_that_is_being_deleted_takes_owned_objects_with_it(bed: Bed) -> None:
+    await bed.administrator.delete(Namespace, bed.namespace)
+    # Whoever may delete in such a namespace is as the namespace controller, which has no status.
+    await until(lambda: _is_terminating(bed))
+    await bed.tenant.delete(CapelinControlPlane, "owned", bed.namespace)
+
+
+async def _is_terminating(bed: Bed) -> bool:
+    found = await bed.administrator.get(Namespace, bed.namespace)
+    return found.metadata.deletion_timestamp is not None
