@@ -53,11 +53,10 @@ class Side:
                 for name, result in results.items()
             }
 
-        await until(
-            states,
-            lambda found: {name: phase for name, (phase, _) in found.items()} == phases,
-            within=_WITHIN,
-        )
+        def are_reached(found: dict[str, tuple[str, str]]) -> bool:
+            return {name: phase for name, (phase, _) in found.items()} == phases
+
+        await until(states, are_reached, within=_WITHIN)
 
     async def is_available(self) -> bool:
         cluster = await self.stories.cluster("demo")
