@@ -32,7 +32,7 @@ class SameCluster:
         self.same = client
 
     @asynccontextmanager
-    async def client(self, *_: str) -> AsyncGenerator[Client]:
+    async def client(self, *_: str, **__: object) -> AsyncGenerator[Client]:
         yield self.same
 
 

@@ -81,6 +81,12 @@ def test_what_has_no_value_says_why(text: str, message: str) -> None:
         value(text)
 
 
+def test_every_macro_of_cel_compiles() -> None:
+    for macro in ("exists", "exists_one", "all", "map", "filter"):
+        expression = f"[1, 2].{macro}(x, x > 1) != null"
+        compile_expression(expression, ("object",), boolean=True)
+
+
 def test_text_in_quotes_does_not_count_as_growth() -> None:
     assert value("'" + "+" * 100 + "'") == "+" * 100
 

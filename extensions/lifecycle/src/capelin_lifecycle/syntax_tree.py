@@ -73,11 +73,15 @@ def _count(expression: bytes, variables: tuple[bytes, ...], found: Growth) -> No
 
 
 def _count_addition(parts: list[bytes], variables: tuple[bytes, ...], found: Growth) -> None:
-    """Tell what people write from what the macros `map` and `filter` write."""
+    """Tell what people write from what the macros `map`, `filter` and `exists_one` write."""
     if _name(parts[0]) != _ACCUMULATOR:
         found.additions += 1
         return
-    added = _message(_message(parts[1])[_LIST][0])[_ELEMENTS][0]
+    lists = _message(parts[1]).get(_LIST)
+    if lists is None:
+        # `exists_one` counts: it adds a number to a number.
+        return
+    added = _message(lists[0])[_ELEMENTS][0]
     # `filter` adds the variable itself, and makes nothing that was not there.
     if not variables or _name(added) != variables[-1]:
         found.maps += 1
