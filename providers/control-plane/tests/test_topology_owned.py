@@ -53,7 +53,9 @@ async def bed(client: Client, namespace: str, kubeconfig: Path) -> AsyncGenerato
                     "finalizers": ["example.com/test"],
                 },
                 "spec": {"version": "v1.33.13"},
-            }
+            },
+            # Discovery can lag behind a kind that is served.
+            resource=CapelinControlPlane.resource,
         )
     for obj in provider().objects:
         if obj["metadata"]["name"].endswith("-topology-owned"):
