@@ -47,7 +47,7 @@ class Served:
 
         def ports() -> re.Match[str] | None:
             assert process.poll() is None, "".join(log)
-            return re.search(r"https port (\d+), probes on http port (\d+)", "".join(log))
+            return re.search(r"https port (\d+)[^,]*, probes on http port (\d+)", "".join(log))
 
         found = wait_until(ports)
         self.port, self.probes = int(found[1]), int(found[2])
