@@ -1,8 +1,10 @@
 """A Cluster is moved there and back while a Job of a policy runs and an approval is pending."""
 
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster
@@ -12,6 +14,7 @@ from capelin.contract import is_condition_true
 from capelin.embedded.management import Environment, workload_programs
 from capelin.embedded.processes import kill_all
 from capelin.testing.waiting import until
+from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.topology import upgrade_patch
 from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
@@ -43,20 +46,42 @@ class Side:
         found = (await self.client.list(LifecycleResult, NAME)).items
         return {result.spec.policy.name: result for result in found}
 
+    async def states(self) -> dict[str, tuple[str, str]]:
+        """The phases and messages of the results, by their policies."""
+        results = await self.results()
+        return {
+            name: (result.status.phase, result.status.message) if result.status else ("", "")
+            for name, result in results.items()
+        }
+
     async def have_phases(self, **phases: str) -> None:
         """Wait until the results of these policies have these phases."""
 
-        async def states() -> dict[str, tuple[str, str]]:
-            results = await self.results()
-            return {
-                name: (result.status.phase, result.status.message) if result.status else ("", "")
-                for name, result in results.items()
-            }
+        def are_reached(states: Any) -> bool:
+            return {name: phase for name, (phase, _) in states.items()} == phases
 
-        def are_reached(found: dict[str, tuple[str, str]]) -> bool:
-            return {name: phase for name, (phase, _) in found.items()} == phases
+        await until(self.states, are_reached, within=_WITHIN)
 
-        await until(states, are_reached, within=_WITHIN)
+    @asynccontextmanager
+    async def workload(self) -> AsyncGenerator[Client]:
+        """A client of the workload cluster, by its kubeconfig in this management cluster."""
+        workloads = WorkloadClients(self.client)
+        try:
+            async with workloads.client("demo", NAME) as client:
+                yield client
+        finally:
+            await workloads.close()
+
+    async def jobs(self) -> list[str]:
+        """The uids of the Jobs in the workload cluster."""
+        async with self.workload() as workload:
+            found = (await workload.list(JOBS, "default")).items
+        return [job["metadata"]["uid"] for job in found]
+
+    async def version(self) -> str | None:
+        """The version of the control plane."""
+        (control_plane,) = (await self.client.list(CapelinControlPlane, NAME)).items
+        return control_plane.spec.version
 
     async def is_available(self) -> bool:
         cluster = await self.stories.cluster("demo")
@@ -99,14 +124,7 @@ async def test_nothing_is_lost_or_done_twice_by_a_move_there_and_back(
     await here.have_phases(tests="Running", freeze="Waiting")
     ids = {name: result.id for name, result in (await here.results()).items()}
 
-    workloads = WorkloadClients(here.client)
-
-    async def jobs() -> list[str]:
-        async with workloads.client("demo", NAME) as workload:
-            found = (await workload.list(JOBS, "default")).items
-        return [job["metadata"]["uid"] for job in found]
-
-    created = await jobs()
+    created = await here.jobs()
     assert len(created) == 1
     for one, other in ((here, there), (there, here)):
         await move(run_program, one.environment, other.environment)
@@ -115,14 +133,14 @@ async def test_nothing_is_lost_or_done_twice_by_a_move_there_and_back(
         assert await one.results() == {}
         assert (await one.client.list(LifecyclePolicy, NAME)).items == []
         assert await other.stories.approval_code("freeze", "demo") == code
-        workloads = WorkloadClients(other.client)
-        assert await jobs() == created
+        assert await other.jobs() == created
+        assert await other.version() == BEFORE
 
-    async with workloads.client("demo", NAME) as workload:
+    async with here.workload() as workload:
         (job,) = (await workload.list(JOBS, "default")).items
         await workload.patch(JOBS, job["metadata"]["name"], "default", {"spec": {"suspend": False}})
     approval = {"metadata": {"annotations": {KEY: f"{code}:{user}"}}}
     await here.client.patch(Cluster, "demo", NAME, approval)
     await here.have_phases(tests="Done", freeze="Done")
-    assert await jobs() == created
+    assert await here.jobs() == created
     await stories.delete("demo")
