@@ -156,6 +156,8 @@ async def apply_policies(client: Client) -> Stories:
     await client.apply({**add_on, "data": {"add-on.yaml": ADD_ON}})
     limits = {"limits": [{"resource": "clusters", "limit": 5}]}
     await stories.apply("quota", "BeforeClusterCreate", {"quota": limits})
+    await stories.are_called("BeforeClusterCreate")
+    # Has the extension ask Cluster API to discover its handlers again.
     await stories.apply("check", AFTER_INITIALIZATION, JOB)
     await stories.apply("add-on", AFTER_INITIALIZATION, SOURCES)
     await client.apply(
@@ -166,7 +168,7 @@ async def apply_policies(client: Client) -> Stories:
             "spec": {"hook": AFTER_INITIALIZATION, "action": JOB},
         }
     )
-    await stories.are_called("BeforeClusterCreate")
+    await stories.are_called(AFTER_INITIALIZATION)
     return stories
 
 
@@ -220,6 +222,9 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
         ended = await home.capelin("up", "--workers", "2")
         assert ended.code == 0, ended.err
         await end_policies(stories)
+        # A quota admits it with an update of the reservations.
+        await stories.create("second")
+        await stories.is_admitted("second")
     variables = {
         "CLUSTER_NAME": "machines",
         "NAMESPACE": "machines",
@@ -238,8 +243,8 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
         await client.patch(
             MachineDeployment, "machines-workers", "machines", {"spec": {"replicas": 0}}
         )
-        for name, namespace in (("demo", "default"), ("machines", "machines")):
-            await client.delete(Cluster, name, namespace)
+        for cluster in (await client.list(Cluster)).items:
+            await client.delete(Cluster, cluster.name, cluster.namespace)
 
         async def gone() -> bool:
             return not (await client.list(Cluster)).items
