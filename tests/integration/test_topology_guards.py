@@ -4,6 +4,7 @@ Cluster API's core, the garbage collector and the namespace controller are the r
 `test_move_policies` moves a Cluster of a class with clusterctl.
 """
 
+import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -21,7 +22,6 @@ from .lifecycle_stories import BEFORE, PATIENCE, Stories, stories_in
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.needs_programs(*workload_programs(BEFORE))]
 
-NAME = "guarded"
 EDITOR = "editor-of-guarded"
 RBAC = "rbac.authorization.k8s.io"
 REFUSED = "topology controller owns"
@@ -31,16 +31,18 @@ OWNED = (CapelinControlPlane, CapelinMachinePool)
 @pytest.fixture
 async def stories(management_cluster: ManagementCluster) -> AsyncGenerator[Stories]:
     """A Cluster of a class, in a namespace with a user who has the ClusterRole `edit`."""
+    # A namespace of an earlier test may still be terminating.
+    name = f"guarded-{uuid.uuid4().hex[:6]}"
     await management_cluster.require("lifecycle")
     async with (
         Client(Config.from_kubeconfig(management_cluster.kubeconfig)) as client,
-        stories_in(client, NAME) as stories,
+        stories_in(client, name) as stories,
     ):
         await client.apply(
             {
                 "apiVersion": f"{RBAC}/v1",
                 "kind": "RoleBinding",
-                "metadata": {"name": EDITOR, "namespace": NAME},
+                "metadata": {"name": EDITOR, "namespace": name},
                 "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "edit"},
                 "subjects": [{"apiGroup": RBAC, "kind": "User", "name": EDITOR}],
             }
@@ -49,7 +51,7 @@ async def stories(management_cluster: ManagementCluster) -> AsyncGenerator[Stori
         await stories.create("demo")
         await stories.is_admitted("demo")
         for kind in OWNED:
-            await until(lambda kind=kind: client.list(kind, NAME), lambda found: bool(found.items))
+            await until(lambda kind=kind: client.list(kind, name), lambda found: bool(found.items))
         yield stories
 
 
@@ -61,48 +63,48 @@ async def editor(management_cluster: ManagementCluster) -> AsyncGenerator[Client
         yield client
 
 
-async def control_plane(client: Client) -> CapelinControlPlane:
-    (found,) = (await client.list(CapelinControlPlane, NAME)).items
+async def control_plane(stories: Stories) -> CapelinControlPlane:
+    (found,) = (await stories.client.list(CapelinControlPlane, stories.namespace)).items
     return found
 
 
 async def test_core_changes_and_deletes_what_an_editor_cannot(
     stories: Stories, editor: Client
 ) -> None:
-    client = stories.client
+    client, namespace = stories.client, stories.namespace
     for kind in OWNED:
-        (owned,) = (await client.list(kind, NAME)).items
+        (owned,) = (await client.list(kind, namespace)).items
         # The role lets the editor write objects of this kind.
         annotations = {"metadata": {"annotations": {"note": "mine"}}}
-        await editor.patch(kind, owned.name, NAME, annotations)
+        await editor.patch(kind, owned.name, namespace, annotations)
         with pytest.raises(Forbidden, match=REFUSED):
-            await editor.delete(kind, owned.name, NAME)
+            await editor.delete(kind, owned.name, namespace)
         with pytest.raises(Forbidden, match=REFUSED):
-            await editor.request("DELETE", kind.resource.path(NAME))
-    name = (await control_plane(client)).name
+            await editor.request("DELETE", kind.resource.path(namespace))
+    name = (await control_plane(stories)).name
     for patch in (
         {"spec": {"version": "v1.99.0"}},
         {"metadata": {"finalizers": None}},
         {"metadata": {"labels": {"topology.cluster.x-k8s.io/owned": None}}},
     ):
         with pytest.raises(Forbidden, match=REFUSED):
-            await editor.patch(CapelinControlPlane, name, NAME, patch)
+            await editor.patch(CapelinControlPlane, name, namespace, patch)
 
     replicas = {"spec": {"topology": {"controlPlane": {"replicas": 3}}}}
-    await client.patch(Cluster, "demo", NAME, replicas)
+    await client.patch(Cluster, "demo", namespace, replicas)
     await until(
-        lambda: control_plane(client), lambda found: found.spec.replicas == 3, within=PATIENCE
+        lambda: control_plane(stories), lambda found: found.spec.replicas == 3, within=PATIENCE
     )
     await stories.delete("demo")
     for kind in OWNED:
-        assert (await client.list(kind, NAME)).items == []
+        assert (await client.list(kind, namespace)).items == []
 
 
 async def test_a_namespace_is_deleted_with_its_clusters(stories: Stories) -> None:
-    client = stories.client
-    await client.delete(Namespace, NAME)
+    client, namespace = stories.client, stories.namespace
+    await client.delete(Namespace, namespace)
 
     async def is_gone() -> bool:
-        return await client.find(Namespace, NAME) is None
+        return await client.find(Namespace, namespace) is None
 
     await until(is_gone, within=PATIENCE)
