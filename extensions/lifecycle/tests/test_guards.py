@@ -99,6 +99,43 @@ async def test_a_user_cannot_set_references_of_a_cluster_with_a_topology(
     await tenant.create({**without, "metadata": {"name": "two", "namespace": namespace}})
 
 
+FINALIZER = "cluster.cluster.x-k8s.io"
+DONE = "runtime.cluster.x-k8s.io/ok-to-delete"
+PENDING = "runtime.cluster.x-k8s.io/pending-hooks"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"annotations": {DONE: ""}}},
+        {"metadata": {"annotations": {PENDING: "AfterClusterUpgrade,AfterWorkersUpgrade"}}},
+        {"metadata": {"annotations": {PENDING: None}}},
+        {"metadata": {"finalizers": ["example.com/other"]}},
+        {"metadata": {"finalizers": None}},
+    ],
+)
+async def test_a_user_cannot_have_cluster_api_skip_hooks(
+    client: Client, namespace: str, users: dict[str, Client], change: dict[str, Any]
+) -> None:
+    for manifest in references_policy("capelin-test-references"):
+        await client.apply(manifest)
+    tenant, message = users["tenant"], "whether it calls hooks"
+    forged = cluster(namespace)
+    forged["metadata"]["annotations"] = {DONE: ""}
+    # An admission policy becomes effective soon after it is stored.
+    await until(lambda: is_forbidden(tenant, forged, message))
+    await tenant.create(cluster(namespace))
+    started = {"annotations": {PENDING: "AfterClusterUpgrade"}, "finalizers": [FINALIZER]}
+    await users["controller"].patch(CLUSTERS, "one", namespace, {"metadata": started})
+    with pytest.raises(Forbidden, match=message):
+        await tenant.patch(CLUSTERS, "one", namespace, change)
+    own = {"annotations": {"note": "mine"}, "finalizers": [FINALIZER, "example.com/mine"]}
+    await tenant.patch(CLUSTERS, "one", namespace, {"metadata": own})
+    for user in (users["controller"], client):
+        await user.patch(CLUSTERS, "one", namespace, change, dry_run=True)
+    await client.patch(CLUSTERS, "one", namespace, {"metadata": {"finalizers": None}})
+
+
 @pytest.mark.parametrize("who", ["controller", "administrator"])
 async def test_clusterctl_move_creates_clusters_with_references(
     client: Client, namespace: str, users: dict[str, Client], who: str

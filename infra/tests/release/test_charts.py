@@ -2,14 +2,16 @@
 
 import io
 import json
+import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from capelin.api import Unstructured
 from capelin.contract import PROVIDER_LABEL
+from capelin.controller import diagnostics_rules, lease_rules
 from capelin.embedded.binaries import Binaries
 from capelin.errors import UserError
 from capelin.provider import Provider
@@ -17,7 +19,7 @@ from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
 from capelin_infra.release.charts import Chart, provider_chart
 from capelin_infra.release.components import helm, render_chart
-from capelin_infra.release.our_charts import our_charts, write_tree
+from capelin_infra.release.our_charts import our_charts, our_providers, write_tree
 from capelin_infra.release.values import Image, ManagerValues
 from capelin_machine_pool.provider import provider as machine_pool
 
@@ -252,6 +254,50 @@ async def test_no_rule_has_a_wildcard(name: str) -> None:
     assert rules
     fields = ("apiGroups", "resources", "verbs")
     assert not any("*" in rule.get(field, []) for rule in rules for field in fields)
+
+
+Use = tuple[str, str, str]
+"""An API group, a resource and a verb."""
+
+
+def uses_of(rules: Iterable[Unstructured]) -> set[Use]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def documented_uses(label: str) -> set[Use]:
+    """The permissions of a provider, with its optional roles, in the table of the page."""
+    _, _, rest = (ROOT / "docs" / "security.md").read_text().partition("<!-- permissions -->\n")
+    table, _, _ = rest.partition("<!-- end of permissions -->")
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    return {
+        ("" if group == "core" else group.strip("`"), resource, verb)
+        for name, group, resources, verbs in rows
+        if name.startswith(f"`{label}`")
+        for resource in re.findall("`(.+?)`", resources.partition(" named ")[0])
+        for verb in re.findall("`(.+?)`", verbs)
+    }
+
+
+@pytest.mark.parametrize("name", WITH_PODS)
+async def test_by_default_a_chart_grants_exactly_what_the_page_lists(name: str) -> None:
+    objects = await rendered(CHARTS[name])
+    listed = documented_uses(our_providers()[name].label)
+    granted = uses_of(rules_of(objects))
+    outside = uses_of([*lease_rules("any"), *diagnostics_rules()])
+    assert listed
+    assert granted - outside == listed
+    assert not any("*" in use for use in granted)
+    assert objects["PodDisruptionBudget", name]["spec"]["maxUnavailable"] == 1
+    serves_hooks = name == EXTENSION
+    (container,) = objects["Deployment", name]["spec"]["template"]["spec"]["containers"]
+    assert any(flag.startswith("--client-ca=") for flag in container["args"]) == serves_hooks
+    assert (("NetworkPolicy", name) in objects) == serves_hooks
 
 
 async def test_an_extension_runs_jobs_and_reads_secrets_only_where_it_is_permitted() -> None:

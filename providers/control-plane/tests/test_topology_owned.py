@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capelin.api.core import Namespace
+from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, Config, Forbidden
 from capelin.testing.users import client_of
 from capelin.testing.waiting import until
@@ -123,6 +123,31 @@ async def test_a_namespace_that_is_being_deleted_takes_owned_objects_with_it(bed
     # Whoever may delete in such a namespace is as the namespace controller, which has no status.
     await until(lambda: _is_terminating(bed))
     await bed.tenant.delete(CapelinControlPlane, "owned", bed.namespace)
+
+
+async def test_the_namespace_controller_deletes_owned_objects(bed: Bed) -> None:
+    await bed.administrator.delete(Namespace, bed.namespace)
+
+    async def are_deleted() -> bool:
+        found = (await bed.administrator.list(CapelinControlPlane, bed.namespace)).items
+        return all(control_plane.metadata.deletion_timestamp for control_plane in found)
+
+    await until(are_deleted)
+
+
+async def test_the_garbage_collector_deletes_owned_objects(bed: Bed) -> None:
+    owner = await bed.administrator.create(ConfigMap.of("owner", bed.namespace))
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid}
+    metadata = {"metadata": {"ownerReferences": [reference]}}
+    name, namespace = "owned", bed.namespace
+    await bed.administrator.patch(CapelinControlPlane, name, namespace, metadata)
+    await bed.administrator.delete(ConfigMap, "owner", namespace)
+
+    async def is_deleted() -> bool:
+        found = await bed.administrator.find(CapelinControlPlane, name, namespace)
+        return found is None or found.metadata.deletion_timestamp is not None
+
+    await until(is_deleted)
 
 
 async def _is_terminating(bed: Bed) -> bool:

@@ -15,11 +15,21 @@ _WRITES: Final[Unstructured] = {
 }
 
 
+_PROGRESS: Final = (
+    "runtime.cluster.x-k8s.io/ok-to-delete",
+    "runtime.cluster.x-k8s.io/pending-hooks",
+)
+"""Annotations in which Cluster API stores which hooks it has called."""
+_FINALIZER: Final = "cluster.cluster.x-k8s.io"
+
+
 def references_policy(name: str) -> list[Unstructured]:
-    """Only controllers and administrators set the references of a Cluster with a topology.
+    """Only controllers and administrators write what Cluster API decides its hook calls by.
 
     Cluster API does not call BeforeClusterCreate for a Cluster that has references already.
-    `clusterctl move` creates such Clusters, as an administrator.
+    `clusterctl move` creates such Clusters, as an administrator. It does not call
+    BeforeClusterDelete and BeforeClusterUpgrade if its own annotations show that it has done so,
+    and does not call BeforeClusterDelete for a Cluster without its finalizer.
     """
     unchanged = " && ".join(
         f"(!has(object.spec.{field}) || oldObject != null"
@@ -27,15 +37,40 @@ def references_policy(name: str) -> list[Unstructured]:
         for field in ("infrastructureRef", "controlPlaneRef")
     )
     controls = may_patch_status("'cluster.x-k8s.io'", "'clusters'")
-    validation = {
+    references = {
         "expression": f"{unchanged} || {controls}",
         "message": "Cluster API sets infrastructureRef and controlPlaneRef of a Cluster with a"
         " topology: remove them. Only users who may patch the status of Clusters can set them, as"
         " for `clusterctl move`",
         "reason": "Forbidden",
     }
+    kept = [
+        *(
+            f"{_annotation('object', key)}"
+            f" == (oldObject == null ? '-' : {_annotation('oldObject', key)})"
+            for key in _PROGRESS
+        ),
+        f"(oldObject == null || !{_has_finalizer('oldObject')} || {_has_finalizer('object')})",
+    ]
+    progress = {
+        "expression": f"{' && '.join(kept)} || {controls}",
+        "message": "Cluster API decides by its finalizer and by the annotations"
+        f" {' and '.join(_PROGRESS)} whether it calls hooks: leave them as they are. Only users who"
+        " may patch the status of Clusters can change them",
+        "reason": "Forbidden",
+    }
     condition = {"name": "has-a-topology", "expression": "has(object.spec.topology)"}
-    return admission_policy(name, [_WRITES], [validation], {"matchConditions": [condition]})
+    return admission_policy(
+        name, [_WRITES], [references, progress], {"matchConditions": [condition]}
+    )
+
+
+def _annotation(of: str, key: str) -> str:
+    return f"{of}.metadata.?annotations[?'{key}'].orValue('-')"
+
+
+def _has_finalizer(of: str) -> str:
+    return f"('{_FINALIZER}' in {of}.metadata.?finalizers.orValue([]))"
 
 
 def quota_labels_policy(name: str) -> list[Unstructured]:

@@ -88,7 +88,11 @@ def memory() -> Unstructured:
 
 
 def roles() -> list[Unstructured]:
-    """What users' roles view, edit and admin have, and the extension's own in its namespace."""
+    """The roles of users, and the extension's own in its namespace.
+
+    A policy acts on workload clusters as their administrator, and may run Jobs. Therefore the
+    role `edit` cannot write policies, and `admin` can.
+    """
     namespaced = [
         kind.resource.plural for kind in (LifecyclePolicy, LifecycleReservation, LifecycleResult)
     ]
@@ -96,12 +100,14 @@ def roles() -> list[Unstructured]:
     return [
         _aggregated("view", [_rule(namespaced, _READ)], "view"),
         _aggregated(
-            "edit",
-            [_rule(written, _WRITE), _rule([LifecycleResult.resource.plural], ("delete",))],
-            "edit",
+            "policy-writer",
+            [
+                _rule(written, (*_READ, *_WRITE)),
+                _rule([LifecycleResult.resource.plural], (*_READ, "delete")),
+            ],
             "admin",
         ),
-        # Bound by name: what holds for all namespaces is not for those who edit one.
+        # Bound by name: a cluster-wide policy is for all namespaces, and `admin` is for one.
         _aggregated(
             "admin",
             [_rule([ClusterLifecyclePolicy.resource.plural], (*_READ, *_WRITE))],

@@ -92,7 +92,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         Permission(GROUP, ("lifecyclereservations",), ("create", "get", "update")),
         Permission(GROUP, ("lifecyclepolicies", "clusterlifecyclepolicies"), ("get",)),
         Permission("cluster.x-k8s.io", ("clusters",), ("get", "list", "watch")),
-        Permission("", ("namespaces",), ("get", "list", "watch")),
+        Permission("", ("namespaces",), ("list", "watch")),
         Permission("", ("secrets", "configmaps"), ("get",)),
         # Jobs whose target is the management cluster.
         Permission("batch", ("jobs",), ("create", "delete", "get")),

@@ -237,7 +237,8 @@ class AdmissionPolicies(DescribedModel):
     """Whether only controllers may change and delete objects of a Cluster's topology."""
     references: bool = True
     """Whether only controllers and administrators may set `infrastructureRef` and
-    `controlPlaneRef` of a Cluster with a topology, as `clusterctl move` does."""
+    `controlPlaneRef` of a Cluster with a topology, as `clusterctl move` does, and the annotations
+    and the finalizer by which Cluster API decides whether it calls hooks."""
     quota_labels: bool = True
     """Whether only administrators may set the label that a ClusterLifecyclePolicy groups a quota
     by, unless the namespace has the same label."""

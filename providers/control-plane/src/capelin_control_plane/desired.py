@@ -1,5 +1,6 @@
 """The desired state of a control plane, from its spec and its Cluster's. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 
 from capelin.api import amount, with_v
 from capelin.api.capi import Cluster
+from capelin.client import Destinations
 from capelin.embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 from capelin.pki import Algorithm
 
@@ -25,7 +27,6 @@ from capelin_control_plane.pod_settings import Pods
 from capelin_control_plane.policy import (
     DEFAULT_POLICY,
     Policy,
-    address_of,
     problem_of_host,
     problem_of_port,
 )
@@ -33,6 +34,8 @@ from capelin_control_plane.policy import (
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
 DEFAULT_SERVICE_DOMAIN = "cluster.local"
+_LOCAL_NAME: Final = re.compile(r"(^|\.)(localhost|0x[0-9a-f]*)$", re.IGNORECASE)
+"""Names of the own machine. Resolvers take numbers with a prefix for IPv4 addresses."""
 RENEW_ANNOTATION = "controlplane.cluster.x-k8s.io/renew-certificates-before"
 """Its value is a moment. Certificates that were issued before it are renewed."""
 
@@ -250,8 +253,8 @@ def _oidc(oidc: OpenIDConnect) -> dict[str, str]:
             " https://accounts.example.com"
         )
     _host(host, field_)
-    address = address_of(host)
-    if host == "localhost" or (address and (address.is_loopback or address.is_link_local)):
+    # The API server resolves other names by itself, at any time.
+    if not Destinations().allows_host(host) or _LOCAL_NAME.search(host):
         raise InvalidSpecError(
             f"{field_}: {host!r} is the provider's own machine, or known to it alone; write the"
             " name of a host that everybody reaches"

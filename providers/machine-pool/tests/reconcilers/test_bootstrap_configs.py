@@ -183,3 +183,14 @@ async def test_a_bootstrap_config_that_may_not_be_read_is_named_with_what_to_do(
     assert (up_to_date.status, up_to_date.reason) == ("Unknown", "BootstrapConfigForbidden")
     assert "KubeadmConfig boot" in up_to_date.message
     assert GROUP in up_to_date.message
+
+
+async def test_machines_that_core_has_no_machine_of_are_deleted_with_their_pool() -> None:
+    client = await management_cluster(CONFIG)
+    await reconcile(client)
+    await client.delete(CapelinMachinePool, "workers", "team")
+    stored = await client.get(CapelinMachinePool, "workers", "team")
+    client.requests.clear()
+    await MachinePoolReconciler().reconcile(context_for(client), stored)
+    assert (await client.list(CapelinMachine, "team")).items == []
+    assert "DELETE capelinmachines" in changed_kinds(client)
