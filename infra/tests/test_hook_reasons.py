@@ -146,6 +146,13 @@ def test_a_deletion_names_the_hook_the_policy_and_the_approver() -> None:
 
 
 def test_a_deletion_without_hooks_has_the_reason_of_cluster_api() -> None:
-    assert deletion_reason(cluster(), []) == "it is being deleted"
+    deleting = cluster()
+    deleting.metadata.deletion_timestamp = SINCE
+    assert deletion_reason(deleting, []) == "it is being deleted"
     deleting = cluster(deleting="* Machines:\n  * demo-1")
+    deleting.metadata.deletion_timestamp = SINCE
     assert deletion_reason(deleting, []) == "Machines: demo-1"
+
+
+def test_a_cluster_without_a_deletion_is_not_reported_as_being_deleted() -> None:
+    assert deletion_reason(cluster(), []) == "it is not being deleted"
