@@ -108,6 +108,7 @@ async def bring_up_cluster(
     environment_version: str,
     request: ClusterRequest,
     deadline: Deadline,
+    *,
     environment: str = "default",
 ) -> None:
     """Create a cluster, or leave it as it is where there is one; wait until it is ready."""

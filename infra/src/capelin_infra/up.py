@@ -100,7 +100,12 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
             await asyncio.gather(
                 *(
                     bring_up_cluster(
-                        checklist, client, version, cluster, deadline, environment.name
+                        checklist,
+                        client,
+                        version,
+                        cluster,
+                        deadline,
+                        environment=environment.name,
                     )
                     for cluster in clusters
                 )
