@@ -1,5 +1,6 @@
 """Why hooks block a Cluster: the same reasons for status, upgrade, wait and delete."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -147,10 +148,10 @@ def test_a_deletion_names_the_hook_the_policy_and_the_approver() -> None:
 
 def test_a_deletion_without_hooks_has_the_reason_of_cluster_api() -> None:
     deleting = cluster()
-    deleting.metadata.deletion_timestamp = SINCE
+    deleting.metadata.deletion_timestamp = datetime.fromisoformat(SINCE)
     assert deletion_reason(deleting, []) == "it is being deleted"
     deleting = cluster(deleting="* Machines:\n  * demo-1")
-    deleting.metadata.deletion_timestamp = SINCE
+    deleting.metadata.deletion_timestamp = datetime.fromisoformat(SINCE)
     assert deletion_reason(deleting, []) == "Machines: demo-1"
 
 
