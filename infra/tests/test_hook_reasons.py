@@ -1,5 +1,6 @@
 """Why hooks block a Cluster: the same reasons for status, upgrade, wait and delete."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -146,6 +147,13 @@ def test_a_deletion_names_the_hook_the_policy_and_the_approver() -> None:
 
 
 def test_a_deletion_without_hooks_has_the_reason_of_cluster_api() -> None:
-    assert deletion_reason(cluster(), []) == "it is being deleted"
+    deleting = cluster()
+    deleting.metadata.deletion_timestamp = datetime.fromisoformat(SINCE)
+    assert deletion_reason(deleting, []) == "it is being deleted"
     deleting = cluster(deleting="* Machines:\n  * demo-1")
+    deleting.metadata.deletion_timestamp = datetime.fromisoformat(SINCE)
     assert deletion_reason(deleting, []) == "Machines: demo-1"
+
+
+def test_a_cluster_without_a_deletion_is_not_reported_as_being_deleted() -> None:
+    assert deletion_reason(cluster(), []) == "it is not being deleted"

@@ -61,6 +61,22 @@ def test_it_is_found_where_capelin_is_a_checkout(folder: Path) -> None:
     assert (Path(source["path"]) / "src/capelin/__init__.py").exists()
 
 
+@pytest.mark.parametrize("template", ["extension", "provider"])
+def test_every_package_of_capelin_that_it_needs_is_found_in_the_checkout(
+    tmp_path: Path, template: writing.Template
+) -> None:
+    write_project(template, "my-project", tmp_path / "my-project")
+    project = tomllib.loads((tmp_path / "my-project/pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"].values()
+    needed = [*project["project"]["dependencies"], *(line for extra in extras for line in extra)]
+    names = {re.split(r"[\[>=]", line)[0] for line in needed if line.startswith("capelin")}
+    sources = project["tool"]["uv"]["sources"]
+    assert names == {*sources} == {"capelin", "capelin-core"}
+    for name, source in sources.items():
+        package = tomllib.loads((Path(source["path"]) / "pyproject.toml").read_text())
+        assert package["project"]["name"] == name
+
+
 def test_a_release_is_found_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     released = Mock(return_value=Mock(read_text=Mock(return_value=None)))
     monkeypatch.setattr(writing, "distribution", released)

@@ -69,6 +69,18 @@ def test_a_terminal_keeps_the_whole_list_in_view() -> None:
     assert "doing it" in second
 
 
+def test_a_terminal_does_not_cut_a_long_command() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=True, color_system=None)
+    checklist = Checklist(console)
+    annotation = "approval.runtime.example.com/production-upgrades=54ae4228:USER"
+    line = checklist.begin("upgraded")
+    checklist.update(line, f"kubectl annotate {annotation}")
+    console.print(checklist.render())
+    assert "…" not in out.getvalue()
+    assert annotation in "".join(out.getvalue().split())
+
+
 def test_without_a_terminal_a_long_step_says_now_and_then_what_it_waits_for() -> None:
     out = io.StringIO()
     checklist = Checklist(Console(file=out), every=0)

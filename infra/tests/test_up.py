@@ -88,6 +88,16 @@ def test_options_that_an_existing_demo_cluster_does_not_have_are_said() -> None:
     ]
 
 
+def test_hints_about_other_options_name_the_environment_and_the_namespace() -> None:
+    in_team = CLUSTER.model_copy(deep=True)
+    in_team.metadata.namespace = "team-a"
+    notes = differences(in_team, DemoOptions(workers=1, version="v1.35.4"), "lab")
+    assert [note.partition("with ")[2] for note in notes] == [
+        "capelin scale demo --workers 1 -n team-a -e lab.",
+        "capelin upgrade cluster demo v1.35.4 -n team-a -e lab.",
+    ]
+
+
 @pytest.mark.parametrize("options", [DemoOptions(), DemoOptions(4, 1)])
 def test_nothing_is_said_of_options_that_it_has_or_that_were_not_given(
     options: DemoOptions,

@@ -13,6 +13,7 @@ from capelin.client import ApiError, Client
 from capelin.embedded.management import render_template
 from capelin.errors import MissingError
 
+from capelin_infra.invocation import environment_option
 from capelin_infra.progress import Checklist
 from capelin_infra.rejections import rejected_cluster
 from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
@@ -107,6 +108,8 @@ async def bring_up_cluster(
     environment_version: str,
     request: ClusterRequest,
     deadline: Deadline,
+    *,
+    environment: str = "default",
 ) -> None:
     """Create a cluster, or leave it as it is where there is one; wait until it is ready."""
     name, namespace, options = request.name, request.namespace, request.options
@@ -127,7 +130,7 @@ async def bring_up_cluster(
         except ApiError as error:
             raise rejected_cluster(error, name, cluster_class) from None
     else:
-        for difference in differences(cluster, options):
+        for difference in differences(cluster, options, environment):
             checklist.say(difference)
         version = (cluster.spec.topology and cluster.spec.topology.version) or ""
     with checklist.step(f"cluster {name}") as line:
@@ -162,29 +165,33 @@ async def find_class(
     )
 
 
-def differences(cluster: Cluster, options: DemoOptions) -> list[str]:
-    """Which options are not what a demo cluster that is there has, and how to change it."""
+def differences(cluster: Cluster, options: DemoOptions, environment: str = "default") -> list[str]:
+    """Which options differ from those of an existing demo cluster, and how to change them."""
     topology = cluster.spec.topology
     if topology is None:
         return []
+    name = cluster.name
+    namespace = cluster.namespace or "default"
+    in_namespace = "" if namespace == "default" else f" -n {namespace}"
+    where = f"{in_namespace}{environment_option(environment)}"
     replicas = topology.control_plane.replicas
     workers = [*topology.workers.machine_pools, *topology.workers.machine_deployments]
     count = sum(topology.replicas or 0 for topology in workers)
     notes: list[str] = []
     if options.workers is not None and options.workers != count:
         notes.append(
-            f"Cluster {cluster.name} keeps its {count} workers; "
-            f"change them with capelin scale {cluster.name} --workers {options.workers}."
+            f"Cluster {name} keeps its {count} workers; "
+            f"change them with capelin scale {name} --workers {options.workers}{where}."
         )
     if options.version not in {None, topology.version}:
         notes.append(
-            f"Cluster {cluster.name} keeps version {topology.version}; change it with capelin "
-            f"upgrade cluster {cluster.name} {options.version}."
+            f"Cluster {name} keeps version {topology.version}; "
+            f"change it with capelin upgrade cluster {name} {options.version}{where}."
         )
     if options.control_plane_replicas not in {None, replicas}:
         wanted = options.control_plane_replicas
         notes.append(
-            f"Cluster {cluster.name} keeps its {replicas} control plane replicas; change them "
-            f"with capelin scale {cluster.name} --control-plane-replicas {wanted}."
+            f"Cluster {name} keeps its {replicas} control plane replicas; "
+            f"change them with capelin scale {name} --control-plane-replicas {wanted}{where}."
         )
     return notes

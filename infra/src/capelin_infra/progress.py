@@ -108,7 +108,9 @@ class Checklist:
         """The list as it is now."""
         table = Table.grid(padding=(0, 1))
         for line in self.lines:
-            table.add_row(self._mark(line), line.title, _took(line), Text(line.detail, "dim"))
+            # Long words fold instead of being cut: they may be part of a command to copy.
+            detail = Text(line.detail, "dim", overflow="fold")
+            table.add_row(self._mark(line), line.title, _took(line), detail)
         return Group(table)
 
     def _mark(self, line: Line) -> RenderableType:

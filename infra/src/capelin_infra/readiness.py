@@ -98,6 +98,8 @@ def deletion_reason(cluster: Cluster, results: Iterable[LifecycleResult]) -> str
     reasons = hook_reasons(cluster, results)
     if any(reason.hook == DELETION_HOOK and reason.blocks for reason in reasons):
         return hooks_text([DELETION_HOOK], reasons)
+    if cluster.metadata.deletion_timestamp is None:
+        return "it is not being deleted"
     condition = find_condition(cluster.status.conditions, "Deleting")
     return one_line(condition.message if condition else "") or "it is being deleted"
 

@@ -99,7 +99,14 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
         async with client_of(environment) as client:
             await asyncio.gather(
                 *(
-                    bring_up_cluster(checklist, client, version, cluster, deadline)
+                    bring_up_cluster(
+                        checklist,
+                        client,
+                        version,
+                        cluster,
+                        deadline,
+                        environment=environment.name,
+                    )
                     for cluster in clusters
                 )
             )

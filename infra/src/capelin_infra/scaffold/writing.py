@@ -67,18 +67,29 @@ def write_project(template: Template, name: str, folder: Path) -> list[Path]:
 
 
 def checkout_sources() -> str:
-    """Where a checkout of Capelin has the library, in a form for `pyproject.toml`.
+    """Folders of Capelin's packages in a checkout, in a form for `pyproject.toml`.
 
     A release is found by its version, so nothing is written then.
     """
-    text = distribution("capelin-core").read_text("direct_url.json")
-    origin: dict[str, Any] = json.loads(text) if text else {}
-    if not origin.get("dir_info", {}).get("editable"):
+    # uv resolves the dependencies of all extras, and `capelin` is one of them.
+    folders = {name: _checkout_folder(name) for name in ("capelin-core", "capelin")}
+    lines = [
+        f'{name} = {{ path = "{folder}", editable = true }}\n'
+        for name, folder in folders.items()
+        if folder
+    ]
+    if not lines:
         return ""
-    folder = unquote(urlsplit(str(origin["url"])).path)
-    line = f'capelin-core = {{ path = "{folder}", editable = true }}'
     comment = "# Capelin was run from a checkout; a release needs no such lines."
-    return f"\n{comment}\n[tool.uv.sources]\n{line}\n"
+    return f"\n{comment}\n[tool.uv.sources]\n{''.join(lines)}"
+
+
+def _checkout_folder(package: str) -> str:
+    """The folder that a package is installed from, if it is editable."""
+    text = distribution(package).read_text("direct_url.json")
+    origin: dict[str, Any] = json.loads(text) if text else {}
+    editable = origin.get("dir_info", {}).get("editable")
+    return unquote(urlsplit(str(origin["url"])).path) if editable else ""
 
 
 def _filled(text: str, names: dict[str, str]) -> str:
