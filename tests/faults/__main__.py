@@ -127,7 +127,7 @@ def tenants(console: Console, minutes: float, seed: int, file: Path | None) -> i
     for problem in report.problems:
         console.print(problem, style="red", markup=False)
     if file is not None:
-        file.write_text(json.dumps(asdict(report), indent=2) + "\n")
+        file.write_text(json.dumps(vars(report), indent=2) + "\n")
     return 1 if report.problems else 0
 
 

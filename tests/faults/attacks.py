@@ -116,14 +116,16 @@ async def odd_policy(attacker: Attacker) -> None:
 async def expression(attacker: Attacker) -> None:
     """A rule that takes much memory or time; its hook is called for a Cluster that waits."""
     random = attacker.random
-    maps = "".join(".map(x, x + x)" for _ in range(random.randrange(2, 25)))
+    maps = "".join(".map(x, x + x)" for _ in range(random.choice([2, 3, 12, 24])))
+    numbers = "[" + ",".join("7" * random.choice([9, 90, 300])) + "]"
     text = random.choice(
         [
             f"""size('''a'b''') > 0 ? size(["{"a" * 200}"]{maps}) > 0 : false // '""",
             f"quantity('1e{random.choice([300_000, 10**6, 99_999_999])}').asInteger() > 0",
             "['" + "a" * random.randrange(100, 255) + "'].join('" + "b" * 255 + "') != ''",
             "object.metadata.name.matches('(a*)*b') && [1,2,3].all(x, x > 0)",
-            "[1,2,3,4,5,6,7,8,9].map(a, [1,2,3,4,5,6,7,8,9].map(b, [1,2,3].map(c, a*b*c))) != []",
+            f"{numbers}.map(a, {numbers}.map(b, {numbers}.map(c, a*b*c))) != []",
+            f"{numbers}.all(a, {numbers}.exists(b, a == b + 1))",
         ]
     )
     hook = random.choice(["BeforeClusterCreate", "BeforeClusterUpgrade"])

@@ -15,6 +15,12 @@ FORBIDDEN: Final = "127.0.0.2"
 TOKEN: Final = "token-of-the-attacker"
 CLIENT: Final = "capelin"
 """What the user agent of Capelin's managers begins with."""
+_ENDS: Final = (
+    OSError,
+    asyncio.CancelledError,
+    asyncio.IncompleteReadError,
+    asyncio.LimitOverrunError,
+)
 _HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _BOMB: Final = gzip.compress(b"a" * (64 << 20))
 _DEEP: Final = b"[" * 100_000 + b"]" * 100_000
@@ -142,7 +148,7 @@ def _server(
     servers: HostileServers, name: str, address: str, respond: Responder
 ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        with suppress(*_ENDS):
             request = read_request(await reader.readuntil(b"\r\n\r\n"))
             if request is not None:
                 servers.receive(name, address, request)

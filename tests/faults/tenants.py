@@ -63,6 +63,10 @@ MANAGERS: Final = (
 P99_SECONDS: Final = 5.0
 MEMORY_LIMIT_MIB: Final = 512
 """The memory limit of the charts."""
+_LANES: Final = 2
+"""How many attacks the attacker carries out at the same time."""
+_CALM: Final = 0.2
+"""The time before the attacks, as a part of theirs."""
 _PATIENCE: Final = 60.0
 _LOG_LINES: Final = {
     f"No requests to cluster {ATTACKER}/": "circuits opened",
@@ -76,8 +80,11 @@ class TenantReport:
 
     seed: int
     minutes: float = 0.0
+    is_attacked: bool = False
+    calm: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Seconds from a change to its reconcile, by kind, before the attacks."""
     seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Seconds from a change to its reconcile, by kind."""
+    """The same during the attacks."""
     attacks: Counter[str] = field(default_factory=Counter[str])
     accepted: Counter[str] = field(default_factory=Counter[str])
     refused: Counter[str] = field(default_factory=Counter[str])
@@ -91,14 +98,18 @@ class TenantReport:
     logged: Counter[str] = field(default_factory=Counter[str])
     memory: dict[str, float] = field(default_factory=dict[str, float])
     """The most MiB that each manager used with its own helper processes."""
+    lateness: list[float] = field(default_factory=list[float])
+    """Seconds by which the campaign itself was late: its machine is busy, and the attacker's too."""
     problems: list[str] = field(default_factory=list[str])
 
     def table(self) -> Table:
         """The latencies of the honest tenants."""
-        table = Table("change of", "times", "p50 s", "p99 s", "longest s")
-        for name, seconds in sorted(self.seconds.items()):
-            figures = (percentile(seconds, 0.5), percentile(seconds, 0.99), max(seconds))
-            table.add_row(name, f"{len(seconds)}", *(f"{figure:.2f}" for figure in figures))
+        table = Table("change of", "", "times", "p50 s", "p99 s", "longest s")
+        for title, times in (("calm", self.calm), ("attacked", self.seconds)):
+            for name, seconds in sorted(times.items()):
+                figures = (percentile(seconds, 0.5), percentile(seconds, 0.99), max(seconds))
+                cells = (f"{figure:.2f}" for figure in figures)
+                table.add_row(name, title, f"{len(seconds)}", *cells)
         return table
 
     def lines(self) -> list[str]:
@@ -118,7 +129,9 @@ class TenantReport:
             for name, number in sorted(counter.items())
         ]
         memory = [f"{name}: {mib:.0f} MiB at most" for name, mib in sorted(self.memory.items())]
-        return [*lines, *memory]
+        late = percentile(self.lateness, 0.99), max(self.lateness)
+        own = f"the campaign itself: p99 {late[0]:.2f} s late, {late[1]:.2f} s at most"
+        return [*lines, *memory, own]
 
 
 async def tenants_campaign(
@@ -142,10 +155,12 @@ async def tenants_campaign(
             await _prepare(client)
             console.print("three honest tenants have clusters")
             token = (await client.create_token(ATTACKER, ATTACKER, seconds=7200)).value
-            random = Random(seed)  # noqa: S311
-            attacker = Attacker(environment, client, token, servers, random)
-            await _run(environment, client, attacker, minutes * 60, report)
-            _add_attacks(report, attacker, servers)
+            attackers = [
+                Attacker(environment, client, token, servers, Random(f"{seed}/{lane}"))  # noqa: S311
+                for lane in range(_LANES)
+            ]
+            await _run(environment, client, attackers, minutes * 60, report)
+            _add_attacks(report, attackers, servers)
             report.logged = _logged(environment)
     finally:
         with suppress(FileNotFoundError):
@@ -156,7 +171,7 @@ async def tenants_campaign(
 async def _run(
     environment: Environment,
     client: Client,
-    attacker: Attacker,
+    attackers: list[Attacker],
     seconds: float,
     report: TenantReport,
 ) -> None:
@@ -168,13 +183,15 @@ async def _run(
         for work in (
             *(_work(client, namespace, report) for namespace in HONEST),
             *(_draft(client, namespace, report) for namespace in HONEST),
-            attacker.attack(ATTACKS),
+            *(_attack(attacker, report, seconds) for attacker in attackers),
+            _watch_lateness(report),
             _watch_memory(environment, report),
             _watch_gates(client, report),
-            _watch_neighbours(attacker, report),
+            _watch_neighbours(attackers[0], report),
         )
     ]
-    done, pending = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    timeout = (1 + _CALM) * seconds
+    done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
@@ -183,6 +200,12 @@ async def _run(
         f"{name} restarted" for name, pid in pids.items() if _pid(environment, name) != pid
     ]
     report.problems += broken_limits(report)
+
+
+async def _attack(attacker: Attacker, report: TenantReport, seconds: float) -> None:
+    await asyncio.sleep(_CALM * seconds)
+    report.is_attacked = True
+    await attacker.attack(ATTACKS)
 
 
 def broken_limits(report: TenantReport) -> list[str]:
@@ -201,11 +224,15 @@ def broken_limits(report: TenantReport) -> list[str]:
     ]
 
 
-def _add_attacks(report: TenantReport, attacker: Attacker, servers: HostileServers) -> None:
-    report.attacks, report.calls = attacker.attacks, attacker.calls
-    report.accepted, report.refused = attacker.accepted, attacker.refused
+def _add_attacks(report: TenantReport, attackers: list[Attacker], servers: HostileServers) -> None:
+    for attacker in attackers:
+        report.attacks += attacker.attacks
+        report.accepted += attacker.accepted
+        report.refused += attacker.refused
+        report.calls += attacker.calls
+        report.problems += dict.fromkeys(attacker.problems)
     report.requests = servers.requests
-    report.problems += list(dict.fromkeys([*attacker.problems, *servers.problems]))
+    report.problems += dict.fromkeys(servers.problems)
     if not servers.reached_by(CLIENT):
         report.problems.append("no request of a Capelin manager reached a hostile server")
     if not report.results:
@@ -335,10 +362,18 @@ async def _measure(
         await until(is_done, within=_PATIENCE)
     except AssertionError:
         report.problems.append(f"{namespace}: {name} not reconciled in {_PATIENCE:g} s")
-    report.seconds.setdefault(name, []).append(time.monotonic() - began)
+    seconds = report.seconds if report.is_attacked else report.calm
+    seconds.setdefault(name, []).append(time.monotonic() - began)
 
 
 # What must not happen
+
+
+async def _watch_lateness(report: TenantReport) -> None:
+    while True:
+        due = time.monotonic() + 0.1
+        await asyncio.sleep(0.1)
+        report.lateness.append(time.monotonic() - due)
 
 
 async def _watch_memory(environment: Environment, report: TenantReport) -> None:
