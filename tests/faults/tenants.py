@@ -99,7 +99,7 @@ class TenantReport:
     memory: dict[str, float] = field(default_factory=dict[str, float])
     """The most MiB that each manager used with its own helper processes."""
     lateness: list[float] = field(default_factory=list[float])
-    """Seconds by which the campaign itself was late: its machine is busy, and the attacker's too."""
+    """Seconds by which the campaign itself was late, since its machine is busy."""
     problems: list[str] = field(default_factory=list[str])
 
     def table(self) -> Table:
