@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from capelin.api import Unstructured
-from capelin.client import Client, Config
+from capelin.client import Client, ClientError, Config
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.management import Environment
 from capelin_lifecycle.api import LifecyclePolicy
@@ -63,6 +63,8 @@ _RULES: Final[list[Unstructured]] = [
     },
 ]
 """The rights of the ClusterRole `edit`: no status, and nothing in other namespaces."""
+FAILURES: Final = (ClientError, HTTPException, OSError, TimeoutError)
+"""A busy API server may not answer, and that ends no campaign."""
 _KEPT_OBJECTS: Final = 60
 _SPACES: Final = "\u00a0\u1680\u2003\u2028\u202f\u3000\ufeff\u200b\u0085\v\f"
 _ODD: Final = _SPACES + "\u0660\u0967\uff11\u212a\u0130\u00df\u202e\u0301\U0001f41f"
@@ -97,10 +99,10 @@ class Attacker:
             attack = self.random.choice(attacks)
             self._attack = attack.__name__
             self.attacks[self._attack] += 1
-            with suppress(OSError, TimeoutError, HTTPException):
+            with suppress(*FAILURES):
                 await attack(self)
             while len(self._written) > _KEPT_OBJECTS:
-                with suppress(OSError, TimeoutError, HTTPException):
+                with suppress(*FAILURES):
                     await self.send("DELETE", self._written.pop(0), b"")
             await asyncio.sleep(self.random.uniform(0, 1))
 
