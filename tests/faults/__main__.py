@@ -79,7 +79,7 @@ def main() -> int:
     if options.planned is not None:
         return planned(console, options.planned, options.seed)
     if options.tenants is not None:
-        return tenants(console, options.tenants, options.seed)
+        return tenants(console, options.tenants, options.seed, options.json)
     root = os.geteuid() == 0
     report = Report(options.seed)
     written = nullcontext() if options.journal is None else options.journal.open("a")
@@ -117,17 +117,17 @@ def planned(console: Console, count: int, seed: int) -> int:
     return 1 if report.problems or report.changes < count else 0
 
 
-def tenants(console: Console, minutes: float, seed: int) -> int:
+def tenants(console: Console, minutes: float, seed: int, file: Path | None) -> int:
     """Let one tenant attack, print the figures of the others, and fail if one of them suffered."""
     with tempfile.TemporaryDirectory(prefix="capelin-tenants-") as folder:
         report = asyncio.run(tenants_campaign(Path(folder), minutes, seed, console))
     console.print(report.table())
-    attacks = ", ".join(f"{count} {name}" for name, count in sorted(report.attacks.items()))
-    console.print(f"attacks: {attacks}", markup=False)
-    for name, mib in sorted(report.memory.items()):
-        console.print(f"{name}: {mib:.0f} MiB at most")
+    for line in report.lines():
+        console.print(line, markup=False)
     for problem in report.problems:
         console.print(problem, style="red", markup=False)
+    if file is not None:
+        file.write_text(json.dumps(vars(report), indent=2) + "\n")
     return 1 if report.problems else 0
 
 

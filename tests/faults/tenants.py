@@ -5,25 +5,22 @@ that expand, API servers that never end or never answer, and forged calls of hoo
 """
 
 import asyncio
-import base64
-import gzip
-import json
-import ssl
+import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPSConnection
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from capelin.api import Unstructured
-from capelin.api.capi import Cluster, ClusterClass, ExtensionConfig
+from capelin.api.capi import Cluster, ClusterClass
 from capelin.api.core import Namespace
 from capelin.client import Client, ClientOptions, Config
-from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.embedded.addresses import NETWORK
 from capelin.embedded.management import (
     CORE,
     Environment,
@@ -32,8 +29,6 @@ from capelin.embedded.management import (
     remove_environment,
 )
 from capelin.embedded.processes import Process
-from capelin.runtime.v1alpha1 import BeforeClusterCreate, GeneratePatches
-from capelin.testing.extensions import fake_request
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.demo import demo_manifests
@@ -44,38 +39,41 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.rows import percentile
+from tests.faults.attacker import (
+    ATTACKER,
+    CAPI,
+    CORE_API,
+    FAILURES,
+    NEXT_VERSION,
+    POLICIES,
+    VERSION,
+    Attacker,
+    grant,
+    policy,
+    validate,
+)
+from tests.faults.attacks import ATTACKS, GATED, SECRET, SHOP
+from tests.faults.hostile import ALLOWED, CLIENT, HostileServers, hostile_servers
 
 HONEST: Final = ("honest-0", "honest-1", "honest-2")
-ATTACKER: Final = "mallory"
-GATED: Final = "gated"
 MANAGERS: Final = (
     "control-plane-capelin",
     "infrastructure-capelin",
     "runtime-extension-lifecycle",
 )
-VERSION: Final = TESTED_KUBERNETES[-1]
-SECRET: Final = "known-to-honest-0-only"
 P99_SECONDS: Final = 5.0
 MEMORY_LIMIT_MIB: Final = 512
 """The memory limit of the charts."""
+_LANES: Final = 2
+"""How many attacks the attacker carries out at the same time."""
+_CALM: Final = 0.2
+"""The time before the attacks, as a part of theirs."""
 _PATIENCE: Final = 60.0
-_SPACES: Final = "\u00a0\u1680\u2003\u2028\u202f\u3000\ufeff\u200b\u0085\v\f"
-_ODD: Final = _SPACES + "\u0660\u0967\uff11\u212a\u0130\u00df\u202e\u0301\U0001f41f"
-_ATTACKER_RULES: Final = [
-    {
-        "apiGroups": [
-            "cluster.x-k8s.io",
-            "controlplane.cluster.x-k8s.io",
-            "infrastructure.cluster.x-k8s.io",
-            "runtime.capelin.cluster.x-k8s.io",
-        ],
-        "resources": ["*"],
-        "verbs": ["*"],
-    },
-    {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["*"]},
-]
-
-Attack = Callable[["Attacker"], Awaitable[object]]
+_OPENED: Final = "a gate opened"
+_LOG_LINES: Final = {
+    f"No requests to cluster {ATTACKER}/": "circuits opened",
+    "cannot be read": "unreadable objects logged",
+}
 
 
 @dataclass
@@ -83,39 +81,92 @@ class TenantReport:
     """The figures of a campaign."""
 
     seed: int
+    minutes: float = 0.0
+    is_attacked: bool = False
+    calm: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Seconds from a change to its reconcile, by kind, before the attacks."""
     seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Seconds from a change to its reconcile, by kind."""
-    attacks: dict[str, int] = field(default_factory=dict[str, int])
+    """The same during the attacks."""
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """Requests of honest tenants that failed."""
+    attacks: Counter[str] = field(default_factory=Counter[str])
+    accepted: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+    """Writes that the API server refused, with its reason."""
+    calls: Counter[str] = field(default_factory=Counter[str])
+    """Forged calls of hooks, by outcome."""
+    requests: Counter[str] = field(default_factory=Counter[str])
+    """Requests that arrived at hostile servers, by server and client."""
+    results: Counter[str] = field(default_factory=Counter[str])
+    """Results of the attacker's policies, by action and outcome."""
+    logged: Counter[str] = field(default_factory=Counter[str])
     memory: dict[str, float] = field(default_factory=dict[str, float])
-    """The most MiB that each manager used with its children."""
+    """The most MiB that each manager used with its own helper processes."""
+    lateness: list[float] = field(default_factory=list[float])
+    """Seconds by which the campaign itself was late, since its machine is busy."""
     problems: list[str] = field(default_factory=list[str])
 
     def table(self) -> Table:
         """The latencies of the honest tenants."""
-        table = Table("change of", "times", "p50 s", "p99 s", "longest s")
-        for name, seconds in sorted(self.seconds.items()):
-            figures = (percentile(seconds, 0.5), percentile(seconds, 0.99), max(seconds))
-            table.add_row(name, f"{len(seconds)}", *(f"{figure:.2f}" for figure in figures))
+        table = Table("change of", "", "times", "p50 s", "p99 s", "longest s")
+        for title, times in (("calm", self.calm), ("attacked", self.seconds)):
+            for name, seconds in sorted(times.items()):
+                figures = (percentile(seconds, 0.5), percentile(seconds, 0.99), max(seconds))
+                cells = (f"{figure:.2f}" for figure in figures)
+                table.add_row(name, title, f"{len(seconds)}", *cells)
         return table
+
+    def lines(self) -> list[str]:
+        """The other figures, a line each."""
+        counters = {
+            "failed requests of honest tenants": self.failures,
+            "attacks": self.attacks,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "forged calls": self.calls,
+            "requests to hostile servers": self.requests,
+            "results of the attacker's policies": self.results,
+            "logged": self.logged,
+        }
+        lines = [
+            f"{title}: {name}: {number}"
+            for title, counter in counters.items()
+            for name, number in sorted(counter.items())
+        ]
+        memory = [f"{name}: {mib:.0f} MiB at most" for name, mib in sorted(self.memory.items())]
+        late = percentile(self.lateness, 0.99), max(self.lateness)
+        own = f"the campaign itself: p99 {late[0]:.2f} s late, {late[1]:.2f} s at most"
+        return [*lines, *memory, own]
 
 
 async def tenants_campaign(
     folder: Path, minutes: float, seed: int, console: Console
 ) -> TenantReport:
     """Let honest tenants work under attack for so many minutes."""
-    report = TenantReport(seed)
+    report = TenantReport(seed, minutes)
     environment = Environment(folder / "capelin" / "tenants")
+    # Of the hostile servers, managers may reach those at one address, so that limits are tested
+    # that come after the check of addresses.
+    os.environ["CAPELIN_ALLOWED_NETWORKS"] = f"{NETWORK},{ALLOWED}/32"
     try:
         providers = ("kubeadm-bootstrap", "lifecycle")
         await bring_up(environment, UpRequest(kubernetes_version=VERSION, providers=providers))
         config = Config.from_kubeconfig(environment.kubeconfig)
-        async with Client(config, options=ClientOptions(qps=0)) as client:
+        async with (
+            Client(config, options=ClientOptions(qps=0)) as client,
+            hostile_servers() as servers,
+        ):
+            console.print("the environment is up")
             await _prepare(client)
             console.print("three honest tenants have clusters")
             token = (await client.create_token(ATTACKER, ATTACKER, seconds=7200)).value
-            async with _servers() as ports:
-                attacker = Attacker(environment, client, token, ports, Random(seed))  # noqa: S311
-                await _run(environment, client, attacker, minutes * 60, report)
+            attackers = [
+                Attacker(environment, client, token, servers, Random(f"{seed}/{lane}"))  # noqa: S311
+                for lane in range(_LANES)
+            ]
+            await _run(environment, client, attackers, minutes * 60, report)
+            _add_attacks(report, attackers, servers)
+            report.logged = _logged(environment)
     finally:
         with suppress(FileNotFoundError):
             await remove_environment(environment)
@@ -125,36 +176,85 @@ async def tenants_campaign(
 async def _run(
     environment: Environment,
     client: Client,
-    attacker: "Attacker",
+    attackers: list[Attacker],
     seconds: float,
     report: TenantReport,
 ) -> None:
-    pids = {name: _pid(environment, name) for name in MANAGERS}
+    names = (CORE.label, *MANAGERS)
+    pids = {name: _pid(environment, name) for name in names}
+    report.problems += [f"{name} does not run" for name, pid in pids.items() if pid is None]
     tasks = [
         asyncio.create_task(work)
         for work in (
-            *(_work(client, namespace, report) for namespace in HONEST),
-            attacker.attack(report),
+            *(_repeat(_change, 0.5, client, namespace, report) for namespace in HONEST),
+            *(_repeat(_draft, 5, client, namespace, report) for namespace in HONEST),
+            *(_attack(attacker, report, seconds) for attacker in attackers),
+            _watch_lateness(report),
             _watch_memory(environment, report),
-            _watch_gate(client, report),
+            _watch_gates(client, report),
+            _watch_neighbours(attackers[0], report),
         )
     ]
-    done, pending = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    timeout = (1 + _CALM) * seconds
+    done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
     report.problems += [f"the campaign ended early: {task.exception()!r}" for task in done]
-    for name, pid in pids.items():
-        if _pid(environment, name) != pid:
-            report.problems.append(f"{name} restarted")
-    for name, mib in report.memory.items():
-        if mib > MEMORY_LIMIT_MIB:
-            report.problems.append(f"{name} used {mib:.0f} MiB, more than {MEMORY_LIMIT_MIB}")
-    for name, times in report.seconds.items():
-        if percentile(times, 0.99) > P99_SECONDS:
-            report.problems.append(f"changes of {name}: p99 above {P99_SECONDS:g} s")
-    for problem in attacker.problems:
-        report.problems.append(problem)
+    report.problems += [
+        f"{name} restarted" for name, pid in pids.items() if _pid(environment, name) != pid
+    ]
+    report.problems += broken_limits(report)
+
+
+async def _attack(attacker: Attacker, report: TenantReport, seconds: float) -> None:
+    await asyncio.sleep(_CALM * seconds)
+    report.is_attacked = True
+    await attacker.attack(ATTACKS)
+
+
+def broken_limits(report: TenantReport) -> list[str]:
+    """Figures that are above their limits."""
+    return [
+        *(
+            f"{name} used {mib:.0f} MiB, more than {MEMORY_LIMIT_MIB}"
+            for name, mib in report.memory.items()
+            if mib > MEMORY_LIMIT_MIB
+        ),
+        *(
+            f"changes of {name}: p99 above {P99_SECONDS:g} s"
+            for name, times in report.seconds.items()
+            if percentile(times, 0.99) > P99_SECONDS
+        ),
+    ]
+
+
+def _add_attacks(report: TenantReport, attackers: list[Attacker], servers: HostileServers) -> None:
+    for attacker in attackers:
+        report.attacks += attacker.attacks
+        report.accepted += attacker.accepted
+        report.refused += attacker.refused
+        report.calls += attacker.calls
+        report.problems += dict.fromkeys(attacker.problems)
+    report.requests = servers.requests
+    report.problems += dict.fromkeys(servers.problems)
+    if not servers.reached_by(CLIENT):
+        report.problems.append("no request of a Capelin manager reached a hostile server")
+    if not report.results:
+        report.problems.append("no policy of the attacker was carried out")
+
+
+def _logged(environment: Environment) -> Counter[str]:
+    """How often managers logged that a limit was reached."""
+    counted: Counter[str] = Counter()
+    for name in MANAGERS:
+        process = Process.adopt(environment.processes, name)
+        text = "" if process is None else process.log.read_text(errors="replace")
+        for line in text.splitlines():
+            for part, title in _LOG_LINES.items():
+                if part in line:
+                    counted[f"{name}: {title}"] += 1
+    return counted
 
 
 def _pid(environment: Environment, name: str) -> int | None:
@@ -166,21 +266,28 @@ def _pid(environment: Environment, name: str) -> int | None:
 
 
 async def _prepare(client: Client) -> None:
-    """Namespaces, clusters and policies of the honest tenants; the gate; the attacker's rights."""
+    """Namespaces, clusters and policies of the honest tenants; the gates; the attacker's rights."""
     for namespace in (*HONEST, ATTACKER):
         await client.apply(Namespace.of(namespace))
         for manifest in demo_manifests():
             manifest["metadata"]["namespace"] = namespace
             await client.apply(manifest)
+        await _create_cluster(client, SHOP, namespace)
+        await until(lambda namespace=namespace: _is_available(client, namespace), within=400)
     for namespace in HONEST:
-        await client.apply(_policy("notes", namespace, _validate("size(object.metadata.name) > 0")))
-        await _create_cluster(client, "shop", namespace)
+        notes = validate("size(object.metadata.name) > 0")
+        await client.apply(policy("notes", namespace, notes))
+        drafts = validate("has(object.metadata.labels) && 'approved' in object.metadata.labels")
+        await client.apply(policy("drafts", namespace, drafts, "BeforeClusterCreate"))
     await client.apply(_patch_policy())
-    await client.apply(_gate())
-    await _grant(client)
-    for namespace in HONEST:
-        await until(lambda namespace=namespace: _is_available(client, namespace), within=300)
+    for name, hook in (("gate", "BeforeClusterCreate"), ("upgrades", "BeforeClusterUpgrade")):
+        await client.apply(_gate(name, hook))
+    await grant(client)
+    await until(lambda: _are_valid(client))
     await _create_cluster(client, GATED, ATTACKER)
+    upgrade = {"spec": {"topology": {"version": NEXT_VERSION}}}
+    await client.patch(Cluster, SHOP, ATTACKER, upgrade)
+    await until(lambda: _wait_for_gates(client))
 
 
 async def _create_cluster(client: Client, name: str, namespace: str) -> None:
@@ -192,44 +299,98 @@ async def _create_cluster(client: Client, name: str, namespace: str) -> None:
 
 
 async def _is_available(client: Client, namespace: str) -> bool:
-    cluster = await client.get(Cluster, "shop", namespace)
+    cluster = await client.get(Cluster, SHOP, namespace)
     return any(c.type == "Available" and c.status == "True" for c in cluster.status.conditions)
 
 
-async def _work(client: Client, namespace: str, report: TenantReport) -> None:
+async def _are_valid(client: Client) -> bool:
+    policies = [policy async for policy in client.iterate(LifecyclePolicy)]
+    return all(
+        policy.status is not None
+        and any(c.type == "Valid" and c.status == "True" for c in policy.status.conditions)
+        for policy in policies
+    )
+
+
+async def _wait_for_gates(client: Client) -> bool:
+    results = (await client.list(LifecycleResult, ATTACKER)).items
+    waiting = {r.spec.policy.name for r in results if r.status and r.status.phase == "Waiting"}
+    return waiting == {"gate", "upgrades"}
+
+
+async def _repeat(
+    step: Callable[[Client, str, int, TenantReport], Awaitable[None]],
+    pause: float,
+    client: Client,
+    namespace: str,
+    report: TenantReport,
+) -> None:
+    """Do a tenant's work again and again; requests that fail are counted."""
+    for number in count(1):
+        try:
+            await step(client, namespace, number, report)
+        except FAILURES as error:
+            report.failures[f"{namespace}: {type(error).__name__}"] += 1
+        await asyncio.sleep(pause)
+
+
+async def _change(client: Client, namespace: str, number: int, report: TenantReport) -> None:
     """Change a control plane, a pool and a policy in turn; measure until each is reconciled."""
-    number = 0
+    timeout = {"spec": {"deletion": {"nodeDrainTimeoutSeconds": number}}}
+    order = ("Newest", "Oldest")[number % 2]
+    for kind, patch in (
+        (CapelinControlPlane, {"machineTemplate": timeout}),
+        (CapelinMachinePool, {"rollingUpdate": {"deletePolicy": order}}),
+        (LifecyclePolicy, {"order": number % 1000}),
+    ):
+        items = (await client.list(kind, namespace)).items
+        obj = next(item for item in items if item.name.startswith((SHOP, "notes")))
+        began = time.monotonic()
+        changed = await client.patch(kind, obj.name, namespace, {"spec": patch})
+        generation = changed.metadata.generation or 0
+
+        async def is_reconciled(
+            kind: Any = kind, name: str = obj.name, generation: int = generation
+        ) -> bool:
+            status = (await client.get(kind, name, namespace)).status
+            return status is not None and (status.observed_generation or 0) >= generation
+
+        await _measure(report, kind.__name__, namespace, began, is_reconciled)
+
+
+async def _draft(client: Client, namespace: str, number: int, report: TenantReport) -> None:
+    """Create a Cluster that a policy holds up; measure until its result shows so."""
+    name = f"draft-{number}"
+    began = time.monotonic()
+    await _create_cluster(client, name, namespace)
+
+    async def is_decided() -> bool:
+        results = (await client.list(LifecycleResult, namespace)).items
+        return any(r.spec.cluster.name == name and r.status is not None for r in results)
+
+    await _measure(report, "Cluster, by its hook", namespace, began, is_decided)
+    await client.delete(Cluster, name, namespace)
+
+
+async def _measure(
+    report: TenantReport, name: str, namespace: str, began: float, is_done: Callable[[], Any]
+) -> None:
+    try:
+        await until(is_done, within=_PATIENCE)
+    except AssertionError:
+        report.problems.append(f"{namespace}: {name} not reconciled in {_PATIENCE:g} s")
+    seconds = report.seconds if report.is_attacked else report.calm
+    seconds.setdefault(name, []).append(time.monotonic() - began)
+
+
+# What must not happen
+
+
+async def _watch_lateness(report: TenantReport) -> None:
     while True:
-        number += 1
-        timeout = {"spec": {"deletion": {"nodeDrainTimeoutSeconds": number}}}
-        order = ("Newest", "Oldest")[number % 2]
-        for kind, patch in (
-            (CapelinControlPlane, {"machineTemplate": timeout}),
-            (CapelinMachinePool, {"rollingUpdate": {"deletePolicy": order}}),
-            (LifecyclePolicy, {"order": number % 1000}),
-        ):
-            name = kind.__name__
-            (obj,) = (
-                (await client.list(kind, namespace)).items
-                if kind is not LifecyclePolicy
-                else [await client.get(LifecyclePolicy, "notes", namespace)]
-            )
-            began = time.monotonic()
-            changed = await client.patch(kind, obj.name, namespace, {"spec": patch})
-            generation = changed.metadata.generation or 0
-
-            async def is_reconciled(
-                kind: Any = kind, name: str = obj.name, generation: int = generation
-            ) -> bool:
-                status = (await client.get(kind, name, namespace)).status
-                return status is not None and (status.observed_generation or 0) >= generation
-
-            try:
-                await until(is_reconciled, within=_PATIENCE)
-            except AssertionError:
-                report.problems.append(f"{namespace}: {name} not reconciled in {_PATIENCE:g} s")
-            report.seconds.setdefault(name, []).append(time.monotonic() - began)
-        await asyncio.sleep(0.5)
+        due = time.monotonic() + 0.1
+        await asyncio.sleep(0.1)
+        report.lateness.append(time.monotonic() - due)
 
 
 async def _watch_memory(environment: Environment, report: TenantReport) -> None:
@@ -237,447 +398,111 @@ async def _watch_memory(environment: Environment, report: TenantReport) -> None:
         for name in MANAGERS:
             pid = _pid(environment, name)
             if pid is not None:
-                used = await asyncio.to_thread(_tree_memory, pid)
+                used = await asyncio.to_thread(_tree_memory, pid, _program(pid))
                 report.memory[name] = max(used, report.memory.get(name, 0))
         await asyncio.sleep(0.5)
 
 
-def _tree_memory(pid: int) -> float:
-    """The proportional memory of a process and its children, in MiB."""
+def _program(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""
+
+
+def _tree_memory(pid: int, program: str) -> float:
+    """The proportional memory of a manager and its helpers, in MiB.
+
+    Children that run another program are parts of workload clusters, with limits of their own.
+    """
+    if _program(pid) != program:
+        return 0
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [child for t in threads for child in (t / "children").read_text().split()]
     except OSError:
         return 0
     own = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return own / 1024 + sum(_tree_memory(int(child)) for child in children)
+    return own / 1024 + sum(_tree_memory(int(child), program) for child in children)
 
 
-async def _watch_gate(client: Client, report: TenantReport) -> None:
-    """The attacker's cluster waits for an approval that no administrator gives."""
-    while True:
-        cluster = await client.get(Cluster, GATED, ATTACKER)
-        results = (await client.list(LifecycleResult, ATTACKER)).items
-        done = [
-            r.name for r in results if r.status and r.status.phase == "Done" and GATED in r.name
-        ]
-        if cluster.spec.control_plane_ref is not None or done:
-            report.problems.append(f"the gate opened: {cluster.spec.control_plane_ref} {done}")
-            return
+async def _watch_gates(client: Client, report: TenantReport) -> None:
+    """The attacker's clusters wait for approvals that no administrator gives."""
+    outcomes: dict[str, str] = {}
+    while not any(problem.startswith(_OPENED) for problem in report.problems):
+        with suppress(*FAILURES):
+            results = (await client.list(LifecycleResult, ATTACKER)).items
+            opened = await _opened_gates(client, results)
+            report.problems += [f"{_OPENED}: {text}" for text in opened]
+            for result in results:
+                if result.status and result.spec.policy.kind == "LifecyclePolicy":
+                    text = f"{result.spec.action}: {result.status.phase}"
+                    outcomes[result.name] = f"{text}: {_summary(result.status.message)}"
+            report.results = Counter(outcomes.values())
         await asyncio.sleep(1)
+    await asyncio.Event().wait()
 
 
-def _policy(name: str, namespace: str, action: Unstructured, hook: str = "") -> Unstructured:
-    return {
-        "apiVersion": LifecyclePolicy.resource.api_version,
-        "kind": "LifecyclePolicy",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"hook": hook or "BeforeClusterUpgrade", "action": action},
-    }
+async def _opened_gates(client: Client, results: list[LifecycleResult]) -> list[str]:
+    gated = await client.get(Cluster, GATED, ATTACKER)
+    (control_plane,) = (await client.list(CapelinControlPlane, ATTACKER)).items
+    opened = [
+        f"{result.spec.policy.name} is done"
+        for result in results
+        if result.spec.policy.kind == "ClusterLifecyclePolicy"
+        and result.status
+        and result.status.phase == "Done"
+    ]
+    if gated.spec.control_plane_ref or gated.spec.infrastructure_ref:
+        opened.append(f"{GATED} was created")
+    if control_plane.spec.version != VERSION:
+        opened.append(f"{SHOP} was upgraded")
+    return opened
 
 
-def _validate(expression: str) -> Unstructured:
-    return {"validate": {"rules": [{"expression": expression, "message": "no"}]}}
+def _summary(message: str) -> str:
+    """The end of a message, which names the limit; without what a tenant wrote."""
+    printable = "".join(c for c in message if c.isascii() and c.isprintable() and not c.isdigit())
+    return printable[-60:]
+
+
+async def _watch_neighbours(attacker: Attacker, report: TenantReport) -> None:
+    """Nothing that the attacker can read holds a neighbour's secret."""
+    control_planes = "/apis/controlplane.cluster.x-k8s.io/v1alpha1"
+    kinds = (
+        (CAPI, "clusters"),
+        (control_planes, "capelincontrolplanes"),
+        (control_planes, "capelincontrolplanetemplates"),
+        (POLICIES, "lifecycleresults"),
+        (POLICIES, "lifecyclepolicies"),
+        (CORE_API, "configmaps"),
+    )
+    leaked: set[str] = set()
+    while True:
+        for group, plural in kinds:
+            with suppress(*FAILURES):
+                if SECRET.encode() in await attacker.read(group, plural) and plural not in leaked:
+                    leaked.add(plural)
+                    report.problems.append(f"the attacker's {plural} hold a neighbour's secret")
+        await asyncio.sleep(5)
 
 
 def _patch_policy() -> Unstructured:
-    patch = {"op": "add", "path": "/spec/template/metadata/annotations", "value": {"note": SECRET}}
-    action = {
-        "patches": {
-            "versions": [
-                {
-                    "name": "v1",
-                    "patches": [
-                        {
-                            "selector": {
-                                "apiVersion": "controlplane.cluster.x-k8s.io/v1alpha1",
-                                "kind": "CapelinControlPlaneTemplate",
-                                "matchResources": {"controlPlane": True},
-                            },
-                            "jsonPatches": [patch],
-                        }
-                    ],
-                }
-            ]
-        }
-    }
-    return _policy("proxy", HONEST[0], action, "GeneratePatches")
+    operation = {"path": "/spec/template/metadata/annotations/note", "value": SECRET}
+    templates = [{"kind": "CapelinControlPlaneTemplate", "operations": [operation]}]
+    action = {"patches": {"versions": [{"name": "v1", "templates": templates}]}}
+    return policy("proxy", HONEST[0], action, "GeneratePatches")
 
 
-def _gate() -> Unstructured:
+def _gate(name: str, hook: str) -> Unstructured:
     return {
         "apiVersion": LifecyclePolicy.resource.api_version,
         "kind": "ClusterLifecyclePolicy",
-        "metadata": {"name": "gate"},
-        "spec": {
-            "hook": "BeforeClusterCreate",
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ATTACKER}},
-            "action": {"approval": {}},
-        },
-    }
-
-
-async def _grant(client: Client) -> None:
-    """Give the attacker the rights of a tenant who may also write policies."""
-    rbac, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
-    metadata = {"name": ATTACKER, "namespace": ATTACKER}
-    await client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-    role = {"apiVersion": rbac, "kind": "Role", "metadata": metadata, "rules": _ATTACKER_RULES}
-    await client.apply(role)
-    await client.apply(
-        {
-            "apiVersion": rbac,
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": ATTACKER},
-            "subjects": [{"kind": "ServiceAccount", "name": ATTACKER, "namespace": ATTACKER}],
-        }
-    )
-
-
-# The attacker
-
-
-@dataclass
-class Attacker:
-    """A tenant with a token, who writes bytes that no client library would write."""
-
-    environment: Environment
-    administrator: Client
-    token: str
-    ports: dict[str, int]
-    random: Random
-    problems: list[str] = field(default_factory=list[str])
-    written: list[str] = field(default_factory=list[str])
-    """The paths of the attacker's objects, oldest first."""
-
-    async def attack(self, report: TenantReport) -> None:
-        """Attack until cancelled; a few objects of each attack stay."""
-        while True:
-            attack = self.random.choice(ATTACKS)
-            name = attack.__name__.removeprefix("_")
-            report.attacks[name] = report.attacks.get(name, 0) + 1
-            with suppress(OSError, TimeoutError):
-                await attack(self)
-            while len(self.written) > 60:
-                await self.send("DELETE", self.written.pop(0), b"")
-            await asyncio.sleep(self.random.uniform(0, 1))
-
-    async def create(self, plural: str, body: str | Unstructured, group: str) -> None:
-        """Create an object in the attacker's namespace; the API server may refuse it."""
-        text = body if isinstance(body, str) else json.dumps(body)
-        path = f"{group}/namespaces/{ATTACKER}/{plural}"
-        status, answer = await self.send("POST", path, text.encode("utf-8", "surrogatepass"))
-        if status == 201:
-            self.written.append(f"{path}/{json.loads(answer)['metadata']['name']}")
-
-    async def send(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send bytes to the management API server as the attacker."""
-        return await asyncio.to_thread(self._send, method, path, body)
-
-    def _send(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        server = Config.from_kubeconfig(self.environment.kubeconfig).server
-        trust = ssl.create_default_context(cadata=_pem(server.ca))
-        address = urlsplit(server.address)
-        connection = HTTPSConnection(
-            address.hostname or "", address.port, context=trust, timeout=30
-        )
-        try:
-            head = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-            connection.request(method, path, body, head)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
-
-    def name(self) -> str:
-        """A fresh name."""
-        return f"evil-{self.random.randrange(10**9)}"
-
-    def odd(self, length: int) -> str:
-        """Text of characters that parsers read differently."""
-        return "".join(self.random.choice(_ODD + "az09/:.-") for _ in range(length))
-
-
-def _pem(source: bytes | Path | None) -> str:
-    assert source is not None
-    return (source.read_bytes() if isinstance(source, Path) else source).decode()
-
-
-_CAPI: Final = "/apis/cluster.x-k8s.io/v1beta2"
-_POLICIES: Final = "/apis/runtime.capelin.cluster.x-k8s.io/v1alpha1"
-_CORE: Final = "/api/v1"
-
-
-def _cluster(name: str, variables: str) -> str:
-    """The JSON of a Cluster of a missing class; variables are raw JSON."""
-    return (
-        '{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "'
-        + name
-        + '"}, "spec": {"topology": {"classRef": {"name": "none"}, "version": "'
-        + VERSION
-        + '", "variables": '
-        + variables
-        + "}}}"
-    )
-
-
-async def _deep_cluster(attacker: Attacker) -> None:
-    levels = attacker.random.choice([150, 199, 201, 500, 989, 1100, 5000, 9000])
-    opening, closing = attacker.random.choice([("[", "]"), ('{"a":', "}")])
-    value = opening * levels + "1" + closing * levels
-    variables = f'[{{"name": "deep", "value": {value}}}]'
-    await attacker.create("clusters", _cluster(attacker.name(), variables), _CAPI)
-
-
-async def _wide_cluster(attacker: Attacker) -> None:
-    count = attacker.random.choice([1_000, 50_000, 200_000])
-    variables = f'[{{"name": "wide", "value": [{",".join("1" * count)}]}}]'
-    await attacker.create("clusters", _cluster(attacker.name(), variables), _CAPI)
-
-
-async def _long_cluster(attacker: Attacker) -> None:
-    text = json.dumps(attacker.odd(attacker.random.choice([10, 1_000, 60_000])))
-    variables = f'[{{"name": "long", "value": {text}}}]'
-    await attacker.create("clusters", _cluster(attacker.name(), variables), _CAPI)
-
-
-async def _deep_policy(attacker: Attacker) -> None:
-    levels = attacker.random.choice([150, 201, 1100, 5000])
-    template = '{"a":' * levels + "1" + "}" * levels
-    body = json.dumps(_policy(attacker.name(), ATTACKER, {"job": {"template": "TEMPLATE"}}))
-    await attacker.create("lifecyclepolicies", body.replace('"TEMPLATE"', template), _POLICIES)
-
-
-async def _odd_policy(attacker: Attacker) -> None:
-    url = f"https://a.example/{attacker.odd(8)}"
-    action: Unstructured = attacker.random.choice(
-        [
-            {"http": {"url": url}},
-            {"approval": {"window": {"schedule": attacker.odd(12), "duration": "1h"}}},
-            {"job": {"configMapRef": {"name": attacker.odd(6)}}},
-            _validate(attacker.odd(30)),
-        ]
-    )
-    await attacker.create(
-        "lifecyclepolicies", _policy(attacker.name(), ATTACKER, action), _POLICIES
-    )
-
-
-async def _expression(attacker: Attacker) -> None:
-    random = attacker.random
-    maps = "".join(".map(x, x + x)" for _ in range(random.randrange(2, 25)))
-    expression = random.choice(
-        [
-            f"""size('''a'b''') > 0 ? size(["{"a" * 200}"]{maps}) > 0 : false // '""",
-            f"quantity('1e{random.choice([300_000, 10**6, 99_999_999])}').asInteger() > 0",
-            "['" + "a" * random.randrange(100, 255) + "'].join('" + "b" * 255 + "') != ''",
-            "object.metadata.name.matches('(a*)*b') && [1,2,3].all(x, x > 0)",
-            "[1,2,3,4,5,6,7,8,9].map(a, [1,2,3,4,5,6,7,8,9].map(b, [1,2,3].map(c, a*b*c))) != []",
-        ]
-    )
-    body = _policy(attacker.name(), ATTACKER, _validate(expression), "BeforeClusterCreate")
-    await attacker.create("lifecyclepolicies", body, _POLICIES)
-
-
-async def _aliases(attacker: Attacker) -> None:
-    name, levels = attacker.name(), attacker.random.randrange(4, 12)
-    lines = ["a0: &a0 lol"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
-    body: Unstructured = {"metadata": {"name": name}, "data": {"manifests.yaml": "\n".join(lines)}}
-    await attacker.create("configmaps", body, _CORE)
-    action = {"apply": {"sources": [{"kind": "ConfigMap", "name": name}]}}
-    policy = _policy(name, ATTACKER, action, "AfterControlPlaneInitialized")
-    await attacker.create("lifecyclepolicies", policy, _POLICIES)
-
-
-async def _hostile_api_server(attacker: Attacker) -> None:
-    """A Cluster whose API server is one of the attacker's, with a machine that needs it."""
-    name = attacker.name()
-    port = attacker.ports[attacker.random.choice(sorted(attacker.ports))]
-    scheme = attacker.random.choice(["http", "http", "https"])
-    suffix = attacker.random.choice(["", "/internal?ignored=", "/#x"])
-    kubeconfig = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": f"{scheme}://127.0.0.1:{port}{suffix}"}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    value = base64.b64encode(json.dumps(kubeconfig).encode()).decode()
-    labels = {"cluster.x-k8s.io/cluster-name": name}
-    secret = {
-        "metadata": {"name": f"{name}-kubeconfig", "labels": labels},
-        "type": "cluster.x-k8s.io/secret",
-        "data": {"value": value},
-    }
-    await attacker.create("secrets", secret, _CORE)
-    data: Unstructured = {"metadata": {"name": f"{name}-data"}, "data": {"value": ""}}
-    await attacker.create("secrets", data, _CORE)
-    infrastructure = {"apiGroup": "infrastructure.cluster.x-k8s.io", "name": name}
-    cluster: Unstructured = {
-        "apiVersion": "cluster.x-k8s.io/v1beta2",
-        "kind": "Cluster",
         "metadata": {"name": name},
         "spec": {
-            "controlPlaneEndpoint": {"host": "127.0.0.1", "port": port},
-            "infrastructureRef": {**infrastructure, "kind": "CapelinCluster"},
+            "hook": hook,
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ATTACKER}},
+            "action": {"approval": {"approvers": ["admin@example.com"]}},
         },
     }
-    await attacker.create("clusters", cluster, _CAPI)
-    infra = "/apis/infrastructure.cluster.x-k8s.io/v1alpha1"
-    for plural, kind in (
-        ("capelinclusters", "CapelinCluster"),
-        ("capelinmachines", "CapelinMachine"),
-    ):
-        body: Unstructured = {
-            "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
-            "kind": kind,
-            "metadata": {"name": name, "labels": labels},
-            "spec": {},
-        }
-        await attacker.create(plural, body, infra)
-    machine: Unstructured = {
-        "apiVersion": "cluster.x-k8s.io/v1beta2",
-        "kind": "Machine",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "clusterName": name,
-            "version": VERSION,
-            "bootstrap": {"dataSecretName": f"{name}-data"},
-            "infrastructureRef": {**infrastructure, "kind": "CapelinMachine"},
-        },
-    }
-    await attacker.create("machines", machine, _CAPI)
-
-
-async def _forged_call(attacker: Attacker) -> None:
-    """Calls of hooks with Cluster API's own certificate, as the worst proxy could send them."""
-    gated = await attacker.administrator.get(Cluster, GATED, ATTACKER)
-    manifest = gated.model_dump(mode="json", by_alias=True, exclude_none=True)
-    manifest["metadata"].setdefault("annotations", {}).update(
-        {"runtime.capelin.cluster.x-k8s.io/approval.gate": "admin@example.com"}
-    )
-    forged = {**fake_request(BeforeClusterCreate), "cluster": manifest}
-    leak = fake_request(GeneratePatches, settings={"policy": f"{HONEST[0]}/proxy"})
-    hook, request = attacker.random.choice([(BeforeClusterCreate, forged), (GeneratePatches, leak)])
-    config = await attacker.administrator.get(ExtensionConfig, "lifecycle")
-    names = [
-        handler.name.partition(".")[0]
-        for handler in config.status.handlers
-        if handler.request_hook.hook == hook.id.name
-    ]
-    for handler in names:
-        for with_certificate in (False, True):
-            answer = await asyncio.to_thread(
-                _call,
-                attacker.environment,
-                config,
-                hook.id.path(handler),
-                request,
-                with_certificate,
-            )
-            if SECRET in answer:
-                attacker.problems.append(f"{hook.id.name}: a policy of {HONEST[0]} was read")
-            if answer and not with_certificate:
-                attacker.problems.append(f"{hook.id.name}: answered without a certificate")
-
-
-def _call(
-    environment: Environment,
-    config: ExtensionConfig,
-    path: str,
-    request: Unstructured,
-    with_certificate: bool,
-) -> str:
-    client = config.spec.client_config
-    address = urlsplit(client.url or "")
-    trust = ssl.create_default_context(cadata=(client.ca_bundle or b"").decode())
-    if with_certificate:
-        folder = environment.credentials / CORE.label
-        trust.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    connection = HTTPSConnection(address.hostname or "", address.port, context=trust, timeout=15)
-    try:
-        connection.request("POST", f"{address.path}{path}?timeout=10s", json.dumps(request))
-        return connection.getresponse().read().decode()
-    except OSError:
-        return ""
-    finally:
-        connection.close()
-
-
-ATTACKS: Final[tuple[Attack, ...]] = (
-    _deep_cluster,
-    _wide_cluster,
-    _long_cluster,
-    _deep_policy,
-    _odd_policy,
-    _expression,
-    _aliases,
-    _hostile_api_server,
-    _forged_call,
-)
-
-
-# Hostile API servers
-
-_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-
-
-async def _endless(writer: asyncio.StreamWriter) -> None:
-    writer.write(_HEAD + b"\r\n" + b'{"items": ["')
-    while True:
-        writer.write(b"a" * 65536)
-        await writer.drain()
-
-
-async def _bomb(writer: asyncio.StreamWriter) -> None:
-    packed = gzip.compress(b"a" * (64 << 20))
-    head = _HEAD + b"Content-Encoding: gzip\r\n"
-    writer.write(head + f"Content-Length: {len(packed)}\r\n\r\n".encode() + packed)
-    await writer.drain()
-
-
-async def _deep(writer: asyncio.StreamWriter) -> None:
-    body = b"[" * 100_000 + b"]" * 100_000
-    writer.write(_HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    await writer.drain()
-
-
-async def _silent(writer: asyncio.StreamWriter) -> None:
-    await writer.drain()
-    await asyncio.sleep(3600)
-
-
-async def _slow(writer: asyncio.StreamWriter) -> None:
-    writer.write(_HEAD + b"\r\n")
-    while True:
-        writer.write(b" ")
-        await writer.drain()
-        await asyncio.sleep(1)
-
-
-@asynccontextmanager
-async def _servers() -> AsyncGenerator[dict[str, int]]:
-    """One hostile server of each kind, on loopback."""
-    answers = {"endless": _endless, "bomb": _bomb, "deep": _deep, "silent": _silent, "slow": _slow}
-    servers: dict[str, asyncio.Server] = {}
-    for name, answer in answers.items():
-
-        async def serve(
-            reader: asyncio.StreamReader,
-            writer: asyncio.StreamWriter,
-            answer: Callable[[asyncio.StreamWriter], Awaitable[None]] = answer,
-        ) -> None:
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                await reader.readuntil(b"\r\n\r\n")
-                await answer(writer)
-            writer.close()
-
-        servers[name] = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield {name: server.sockets[0].getsockname()[1] for name, server in servers.items()}
-    finally:
-        for server in servers.values():
-            server.close()

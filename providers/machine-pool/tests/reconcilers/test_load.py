@@ -34,34 +34,41 @@ class Counting:
 
 
 def reconcile(limit: RateLimit, clock: Clock, key: ObjectKey, seconds: float) -> None:
-    with limit.measure(key):
+    with limit.measure(key, 1):
         clock.now += seconds
 
 
 def test_a_long_look_is_followed_by_a_longer_rest() -> None:
     limit = RateLimit(clock := Clock())
-    assert limit.delay(POOL) == 0
+    assert limit.delay(POOL, 1) == 0
     reconcile(limit, clock, POOL, 1.0)
-    assert limit.delay(POOL) == pytest.approx(4.0)
-    assert limit.delay(OTHER) == 0
+    assert limit.delay(POOL, 1) == pytest.approx(4.0)
+    assert limit.delay(OTHER, 1) == 0
     clock.now += 3
-    assert limit.delay(POOL) == pytest.approx(1.0)
+    assert limit.delay(POOL, 1) == pytest.approx(1.0)
     clock.now += 2
-    assert limit.delay(POOL) == 0
+    assert limit.delay(POOL, 1) == 0
 
 
 def test_no_rest_is_longer_than_anybody_would_wait() -> None:
     limit = RateLimit(clock := Clock())
     reconcile(limit, clock, POOL, 60.0)
-    assert limit.delay(POOL) == pytest.approx(10.0)
+    assert limit.delay(POOL, 1) == pytest.approx(10.0)
 
 
 def test_a_look_that_fails_has_no_rest_for_the_queue_waits_longer_each_time() -> None:
     limit = RateLimit(clock := Clock())
-    with suppress(RuntimeError), limit.measure(POOL):
+    with suppress(RuntimeError), limit.measure(POOL, 1):
         clock.now += 1
         raise RuntimeError
-    assert limit.delay(POOL) == 0
+    assert limit.delay(POOL, 1) == 0
+
+
+def test_a_change_of_the_pool_itself_does_not_wait() -> None:
+    limit = RateLimit(clock := Clock())
+    reconcile(limit, clock, POOL, 1.0)
+    assert limit.delay(POOL, 2) == 0
+    assert limit.delay(POOL, 1) == pytest.approx(4.0)
 
 
 async def test_machines_of_a_cluster_ask_for_it_once_a_second() -> None:

@@ -131,9 +131,10 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     async def reconcile(self, ctx: Context, obj: CapelinMachinePool) -> Result:
         """Reconcile a pool, or wait: every change of each of its machines asks for it."""
         key = ObjectKey(obj.namespace or "", obj.name)
-        if delay := self._rate_limit.delay(key):
+        generation = obj.metadata.generation or 0
+        if delay := self._rate_limit.delay(key, generation):
             return After(delay)
-        with self._rate_limit.measure(key):
+        with self._rate_limit.measure(key, generation):
             return await super().reconcile(ctx, obj)
 
     async def reconcile_normal(
@@ -189,6 +190,7 @@ class RateLimit:
     """Reconciles a large pool less often: each reconcile is followed by a pause.
 
     Every change of each of its machines asks for a reconcile, and each reconcile reads all of them.
+    A change of the pool itself does not wait: a busy API server makes reconciles, and pauses, long.
     """
 
     _FACTOR = 4.0
@@ -197,20 +199,22 @@ class RateLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._ends: dict[ObjectKey, float] = {}
+        self._pauses: dict[ObjectKey, tuple[int, float]] = {}
+        """The generation that was reconciled, and the end of the pause."""
 
-    def delay(self, key: ObjectKey) -> float:
-        """The remaining seconds of an object's pause."""
-        return max(0.0, self._ends.get(key, 0.0) - self._clock())
+    def delay(self, key: ObjectKey, generation: int) -> float:
+        """The remaining seconds of an object's pause; none for another generation."""
+        reconciled, end = self._pauses.get(key, (generation, 0.0))
+        return max(0.0, end - self._clock()) if reconciled == generation else 0.0
 
     @contextmanager
-    def measure(self, key: ObjectKey) -> Generator[None]:
+    def measure(self, key: ObjectKey, generation: int) -> Generator[None]:
         """Measure a reconcile. One that fails has no pause: the queue has a backoff for it."""
         start = self._clock()
         yield
         now = self._clock()
-        self._ends = {key: end for key, end in self._ends.items() if end > now}
-        self._ends[key] = now + min(self._FACTOR * (now - start), self._MAX_DELAY)
+        self._pauses = {key: pause for key, pause in self._pauses.items() if pause[1] > now}
+        self._pauses[key] = generation, now + min(self._FACTOR * (now - start), self._MAX_DELAY)
 
 
 async def _observe(client: Client, pool: CapelinMachinePool, desired: DesiredPool) -> ObservedPool:

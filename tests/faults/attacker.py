@@ -1,0 +1,224 @@
+"""A tenant with real rights, who sends bytes that no client library would send."""
+
+import asyncio
+import json
+import re
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from capelin.api import Unstructured
+from capelin.client import Client, ClientError, Config
+from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.embedded.management import Environment
+from capelin_lifecycle.api import LifecyclePolicy
+
+from tests.faults.hostile import HostileServers
+
+ATTACKER: Final = "mallory"
+"""The attacker's namespace and service account."""
+VERSION, NEXT_VERSION = TESTED_KUBERNETES[-2:]
+CAPI: Final = "/apis/cluster.x-k8s.io/v1beta2"
+POLICIES: Final = "/apis/runtime.capelin.cluster.x-k8s.io/v1alpha1"
+CORE_API: Final = "/api/v1"
+_GROUPS: Final = {
+    "cluster.x-k8s.io": (
+        "clusterclasses",
+        "clusters",
+        "machinedeployments",
+        "machinehealthchecks",
+        "machinepools",
+        "machines",
+        "machinesets",
+    ),
+    "bootstrap.cluster.x-k8s.io": ("kubeadmconfigs", "kubeadmconfigtemplates"),
+    "controlplane.cluster.x-k8s.io": ("capelincontrolplanes", "capelincontrolplanetemplates"),
+    "infrastructure.cluster.x-k8s.io": (
+        "capelinclusters",
+        "capelinclustertemplates",
+        "capelinmachinepools",
+        "capelinmachinepooltemplates",
+        "capelinmachines",
+        "capelinmachinetemplates",
+    ),
+    "runtime.capelin.cluster.x-k8s.io": ("lifecyclepolicies",),
+    "": ("configmaps", "secrets"),
+}
+_RULES: Final[list[Unstructured]] = [
+    *(
+        {"apiGroups": [group], "resources": list(resources), "verbs": ["*"]}
+        for group, resources in _GROUPS.items()
+    ),
+    {
+        "apiGroups": ["runtime.capelin.cluster.x-k8s.io"],
+        "resources": ["lifecycleresults"],
+        "verbs": ["get", "list", "watch", "delete"],
+    },
+]
+"""The rights of the ClusterRole `edit`: no status, and nothing in other namespaces."""
+FAILURES: Final = (ClientError, HTTPException, OSError, TimeoutError)
+"""A busy API server may not answer, and that ends no campaign."""
+_KEPT_OBJECTS: Final = 60
+_SPACES: Final = "\u00a0\u1680\u2003\u2028\u202f\u3000\ufeff\u200b\u0085\v\f"
+_ODD: Final = _SPACES + "\u0660\u0967\uff11\u212a\u0130\u00df\u202e\u0301\U0001f41f"
+_NAME: Final = re.compile(rb'"metadata":\{"name":"([^"]+)"')
+_ADMISSION_POLICY: Final = re.compile(r"ValidatingAdmissionPolicy '([^']+)'")
+
+Attack = Callable[["Attacker"], Awaitable[object]]
+
+
+@dataclass
+class Attacker:
+    """Attacks, and counts objects that were accepted and refused."""
+
+    environment: Environment
+    administrator: Client
+    token: str
+    servers: HostileServers
+    random: Random
+    attacks: Counter[str] = field(default_factory=Counter[str])
+    accepted: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+    calls: Counter[str] = field(default_factory=Counter[str])
+    """Forged calls of hooks, by hook and outcome."""
+    problems: list[str] = field(default_factory=list[str])
+    _written: list[str] = field(default_factory=list[str])
+    """The paths of the attacker's objects, oldest first."""
+    _attack: str = ""
+
+    async def attack(self, attacks: tuple[Attack, ...]) -> None:
+        """Attack until cancelled; the newest objects stay."""
+        while True:
+            attack = self.random.choice(attacks)
+            self._attack = attack.__name__
+            self.attacks[self._attack] += 1
+            with suppress(*FAILURES):
+                await attack(self)
+            while len(self._written) > _KEPT_OBJECTS:
+                with suppress(*FAILURES):
+                    await self.send("DELETE", self._written.pop(0), b"")
+            await asyncio.sleep(self.random.uniform(0, 1))
+
+    async def create(self, plural: str, body: str | Unstructured, group: str) -> bool:
+        """Create an object in the attacker's namespace; the API server may refuse it."""
+        text = body if isinstance(body, str) else json.dumps(body)
+        path = f"{group}/namespaces/{ATTACKER}/{plural}"
+        status, answer = await self.send("POST", path, text.encode("utf-8", "surrogatepass"))
+        self._count(plural, status, answer)
+        # The answer can be too deep to be parsed.
+        if status == 201 and (name := _NAME.search(answer)):
+            self._written.append(f"{path}/{name[1].decode()}")
+        return status == 201
+
+    async def change(self, path: str, patch: Unstructured) -> bool:
+        """Send a merge patch of an object in the attacker's namespace."""
+        group, plural, name = path.rsplit("/", 2)
+        full = f"{group}/namespaces/{ATTACKER}/{plural}/{name}"
+        status, answer = await self.send("PATCH", full, json.dumps(patch).encode())
+        self._count(f"change of {plural}", status, answer)
+        return status == 200
+
+    async def delete(self, path: str) -> bool:
+        """Delete an object in the attacker's namespace."""
+        group, plural, name = path.rsplit("/", 2)
+        full = f"{group}/namespaces/{ATTACKER}/{plural}/{name}"
+        status, answer = await self.send("DELETE", full, b"")
+        self._count(f"deletion of {plural}", status, answer)
+        return status == 200
+
+    async def read(self, group: str, plural: str) -> bytes:
+        """All objects of a kind that the attacker can read, as the API server sends them."""
+        _, answer = await self.send("GET", f"{group}/namespaces/{ATTACKER}/{plural}", b"")
+        return answer
+
+    async def send(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """Send bytes to the management API server as the attacker."""
+        return await asyncio.to_thread(self._send, method, path, body)
+
+    def _send(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        server = Config.from_kubeconfig(self.environment.kubeconfig).server
+        trust = ssl.create_default_context(cadata=_pem(server.ca))
+        address = urlsplit(server.address)
+        connection = HTTPSConnection(
+            address.hostname or "", address.port, context=trust, timeout=30
+        )
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        try:
+            head = {"Authorization": f"Bearer {self.token}", "Content-Type": content}
+            connection.request(method, path, body, head)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def _count(self, subject: str, status: int, answer: bytes) -> None:
+        if status < 300:
+            self.accepted[f"{self._attack}: {subject}"] += 1
+        else:
+            self.refused[f"{self._attack}: {subject}: {refusal(status, answer)}"] += 1
+
+    def name(self) -> str:
+        """A fresh name."""
+        return f"evil-{self.random.randrange(10**9)}"
+
+    def odd(self, length: int) -> str:
+        """Text of characters that parsers read differently."""
+        return "".join(self.random.choice(_ODD + "az09/:.-") for _ in range(length))
+
+
+def refusal(status: int, answer: bytes) -> str:
+    """Why an API server refused a request: its reason, and the admission policy if one did."""
+    try:
+        body: Any = json.loads(answer)
+        reason, message = str(body.get("reason", "")), str(body.get("message", ""))
+    except (ValueError, AttributeError, RecursionError):
+        return f"{status}"
+    policy = _ADMISSION_POLICY.search(message)
+    return f"{status} {policy[1] if policy else reason}".rstrip()
+
+
+async def grant(client: Client) -> None:
+    """Give the attacker the rights of a tenant who may also write policies."""
+    rbac, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+    metadata = {"name": ATTACKER, "namespace": ATTACKER}
+    await client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    role = {"apiVersion": rbac, "kind": "Role", "metadata": metadata, "rules": _RULES}
+    await client.apply(role)
+    await client.apply(
+        {
+            "apiVersion": rbac,
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": ATTACKER},
+            "subjects": [{"kind": "ServiceAccount", "name": ATTACKER, "namespace": ATTACKER}],
+        }
+    )
+
+
+def policy(
+    name: str, namespace: str, action: Unstructured, hook: str = "BeforeClusterUpgrade"
+) -> Unstructured:
+    """A LifecyclePolicy."""
+    return {
+        "apiVersion": LifecyclePolicy.resource.api_version,
+        "kind": "LifecyclePolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"hook": hook, "action": action},
+    }
+
+
+def validate(expression: str) -> Unstructured:
+    """An action with one rule."""
+    return {"validate": {"rules": [{"expression": expression, "message": "no"}]}}
+
+
+def _pem(source: bytes | Path | None) -> str:
+    assert source is not None
+    return (source.read_bytes() if isinstance(source, Path) else source).decode()
