@@ -167,6 +167,21 @@ async def test_a_hook_without_time_leaves_the_worker_usable(sandbox: Sandbox) ->
     assert await value(sandbox, "1 + 1", ALICE) == 2
 
 
+async def test_a_worker_that_keeps_memory_is_replaced_and_no_policy_pays_for_it() -> None:
+    sandbox = Sandbox(workers=1, budget=Budget(memory=4 * MIB))
+    # Workers keep compiled expressions, so that many of them fill the memory.
+    parts = " + ".join(["size(object.text)"] * 20)
+    processes: set[int] = set()
+    try:
+        for number in range(100):
+            owner = Owner(f"policy-{number}", 1, "alice")
+            assert await value(sandbox, f"{parts} + {number}", owner) == 20 * len(TEXT) + number
+            processes.update(sandbox.processes)
+        assert len(processes) > 1
+    finally:
+        sandbox.close()
+
+
 async def test_a_worker_has_no_environment_and_no_files_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,10 +189,8 @@ async def test_a_worker_has_no_environment_and_no_files_of_ours(
     fresh = Sandbox(workers=1)
     try:
         assert await value(fresh, "1 + 1") == 2
-        (worker,) = fresh._workers
-        process = worker._process
-        assert process is not None
-        folder = Path("/proc", str(process.pid))
+        (process,) = fresh.processes
+        folder = Path("/proc", str(process))
         assert b"CAPELIN_TOKEN" not in folder.joinpath("environ").read_bytes()
         links = [str(link.readlink()) for link in folder.joinpath("fd").iterdir()]
         assert [link for link in links[:2] if not link.startswith("socket:")] == []
