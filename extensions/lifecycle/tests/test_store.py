@@ -49,7 +49,7 @@ class Scripted(Client):
 async def followed(listed: Listing[Any], *events: Event[Any]) -> Store:
     store = Store(policy_problem)
     client = Scripted(listed, *events)
-    following = asyncio.create_task(store._follow(client, LifecyclePolicy, store._policy_changed))
+    following = asyncio.create_task(store.follow_kind(client, LifecyclePolicy))
     last = events[-1].object
     key = (
         ObjectKey(*last.key)

@@ -43,7 +43,7 @@ class Connected(Replica):
     def __init__(self, *policies: Policy) -> None:
         super().__init__(*policies)
         self.client = FakeClient()
-        self.engine._client = self.client
+        self.engine.connect(self.client, "system")
 
     def add(self, manifest: Unstructured) -> WholeCluster:
         return self.client.add(WholeCluster.read(manifest))
@@ -111,7 +111,7 @@ async def test_a_cluster_that_cannot_be_read_waits() -> None:
             raise Unreachable("no answer")
 
     replica = Connected(policy(action=HAS_TEAM))
-    replica.engine._client = Silent(replica.client.config)
+    replica.engine.connect(Silent(replica.client.config), "system")
     answered = await answer(replica, HOOK, manifest())
     assert answered.message == "Cluster team/demo cannot be read: no answer"
     assert answered.retry_seconds == 10
