@@ -553,7 +553,7 @@ async def _hostile_api_server(attacker: Attacker) -> None:
 
 
 async def _forged_call(attacker: Attacker) -> None:
-    """Calls of hooks with Cluster API's own certificate, as the worst proxy could send them."""
+    """Calls of hooks with Cluster API's own certificate, in the forms of the worst proxy."""
     gated = await attacker.administrator.get(Cluster, GATED, ATTACKER)
     manifest = gated.model_dump(mode="json", by_alias=True, exclude_none=True)
     manifest["metadata"].setdefault("annotations", {}).update(

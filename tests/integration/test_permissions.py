@@ -129,7 +129,7 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
 
 
 def permission_table() -> str:
-    """The rules of the providers, as the page about security has them."""
+    """The rules of the providers on the page about security."""
     lines = ["| provider | API group | resources | verbs |", "|---|---|---|---|"]
     for provider in (control_plane(), machine_pool()):
         for rule in provider.rules:

@@ -23,7 +23,7 @@ CA = new_ca("service", now=datetime.now(UTC))
 
 @dataclass
 class Service:
-    """What the service answers, and what it was asked."""
+    """The responses of the service, and its requests."""
 
     url: str = ""
     answer: Callable[[], web.StreamResponse] = lambda: web.json_response({"phase": "Done"})
@@ -174,7 +174,7 @@ def test_a_bundle_without_certificates_is_a_problem() -> None:
     assert RUNNERS["http"].problems(wrong) == ["caBundle holds no certificates in PEM"]
 
 
-async def test_a_service_on_the_machine_of_the_extension_is_not_asked(
+async def test_no_request_reaches_services_on_the_machine_of_the_extension(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS")

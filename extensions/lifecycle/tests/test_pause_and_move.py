@@ -80,7 +80,7 @@ class Management:
         return KnownPolicy.of(stored)
 
     async def call(self, known: KnownPolicy) -> None:
-        """What a hook does for the policy."""
+        """Do the work of a hook for the policy."""
         called = self.occurrence()
         name = result_name(known.key, called)
         if await self.client.find(LifecycleResult, name, "team") is None:
@@ -184,7 +184,7 @@ def _moved(obj: BaseObject) -> Unstructured:
 
 
 async def delete_for_move(source: Management) -> None:
-    """What clusterctl does on the source, with a reconcile after each of its requests."""
+    """The steps of clusterctl on the source, with a reconcile after each of its requests."""
     (result,) = await source.results()
     path = {"metadata": {"annotations": {DELETE_FOR_MOVE_ANNOTATION: ""}}}
     await source.client.patch(LifecycleResult, result.name, "team", path)
@@ -252,7 +252,7 @@ async def test_a_deletion_waits_until_the_pause_is_over(here: Management) -> Non
     assert await here.jobs() == []
 
 
-async def test_a_paused_policy_is_left_alone(here: Management) -> None:
+async def test_a_paused_policy_does_not_change(here: Management) -> None:
     here.add_policy()
     annotation = {"metadata": {"annotations": {PAUSED_ANNOTATION: ""}}}
     await here.client.patch(LifecyclePolicy, "p", "team", annotation)
@@ -454,7 +454,7 @@ async def test_a_recreated_policy_does_not_repeat_a_job_that_is_done(here: Manag
     await here.finish_job()
     await here.reconcile()
     async with deleted_policy(here):
-        # What it created goes with it, and the record stays.
+        # Its objects go with it, and the record stays.
         assert await here.jobs() == []
         assert (await here.result()).metadata.finalizers == []
     # Also if it has changed.

@@ -65,7 +65,7 @@ class QuotaWorld(World):
         return self.client.add(Cluster.read(made))
 
     def replica(self, client: Client | None = None) -> Reservations:
-        """What another replica knows: nothing yet."""
+        """The copies of another replica: none yet."""
         return Reservations(client or self.client, "system")
 
     @property
@@ -344,7 +344,7 @@ async def test_a_cluster_of_another_group_without_a_value_does_not_matter() -> N
     assert message.startswith("the expression of memory has no value for team/c: ")
 
 
-async def test_a_cluster_without_the_label_is_refused_with_the_label_that_it_needs() -> None:
+async def test_a_cluster_without_the_label_is_rejected_with_the_label_that_it_needs() -> None:
     world = QuotaWorld(groupBy="Label", label="team")
     world.add_cluster("a")
     assert await world.phase_of("a") == (

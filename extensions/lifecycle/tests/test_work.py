@@ -73,7 +73,7 @@ async def test_a_job_is_run_once_and_decides(
     assert not (await world.workload.list(JOBS)).items
 
 
-async def test_a_job_without_pods_says_why() -> None:
+async def test_a_job_without_pods_has_a_reason() -> None:
     world = World(JOBS, PODS, EVENTS)
     run = world.run(known("tests", hook="AfterClusterUpgrade", action={"job": {"template": POD}}))
     assert (await reconcile(run)).message.endswith(" runs")
@@ -83,7 +83,7 @@ async def test_a_job_without_pods_says_why() -> None:
         [
             (uid, "Warning", "an earlier reason"),
             (uid, "Warning", 'serviceaccount "conformance" not found'),
-            (uid, "Normal", "a later event that is no warning"),
+            (uid, "Normal", "a later event that is not a warning"),
             ("another", "Warning", "a later warning about another Job"),
         ]
     ):
