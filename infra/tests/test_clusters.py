@@ -126,7 +126,7 @@ async def test_without_waiting_nothing_is_fetched_and_no_end_is_claimed(
     assert fetched == []
 
 
-async def test_an_upgrade_in_progress_is_waited_for_until_it_is_done(lab: Lab) -> None:
+async def test_an_upgrade_in_progress_is_awaited_until_it_is_done(lab: Lab) -> None:
     lab.put(desired=AFTER, running=BEFORE)
     again = asyncio.create_task(clusters.upgrade_cluster(DEMO, "1.34", RunOptions(within=30)))
     waited = asyncio.create_task(
@@ -141,7 +141,7 @@ async def test_an_upgrade_in_progress_is_waited_for_until_it_is_done(lab: Lab) -
     assert sent(lab) == []
 
 
-async def test_a_version_that_runs_already_is_no_error(
+async def test_a_version_that_runs_already_is_not_an_error(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab.put(desired=AFTER, running=AFTER)
@@ -171,7 +171,7 @@ async def test_a_dry_run_during_an_upgrade_sends_nothing(
     assert sent(lab) == []
 
 
-async def test_an_interruption_tells_whether_anything_was_sent(
+async def test_an_interruption_shows_whether_anything_was_sent(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.put(desired=BEFORE, running=BEFORE)
@@ -247,7 +247,7 @@ async def test_a_cluster_that_is_being_deleted_does_not_become_ready(lab: Lab) -
         await clusters.wait_for_cluster(DEMO, RunOptions(within=30), deleted=False)
 
 
-async def test_a_deletion_can_be_waited_for(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_waits_for_a_deletion(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     demo = lab.put(desired=AFTER, running=AFTER)
     waited = asyncio.create_task(
         clusters.wait_for_cluster(DEMO, RunOptions(within=30), deleted=True)

@@ -135,7 +135,7 @@ def test_nobody_loses_sight_of_what_stays_in_an_existing_api_server(tmp_path: Pa
     assert not environment.folder.exists()
 
 
-def test_settings_that_cannot_be_read_are_no_reason_to_forget_an_api_server(
+def test_unreadable_settings_do_not_forget_an_api_server(
     tmp_path: Path,
 ) -> None:
     environment = Environment(tmp_path / "capelin" / "default")
@@ -172,7 +172,7 @@ def test_an_interruption_names_the_command_that_continues(
     assert f"Interrupted. Continue with capelin {' '.join(arguments)}." in ended.stderr
 
 
-def test_a_process_ends_with_the_code_and_says_why(tmp_path: Path) -> None:
+def test_a_process_ends_with_the_code_and_the_reason(tmp_path: Path) -> None:
     ended = process("kubeconfig", home=tmp_path)
     assert ended.returncode == 4
     assert ended.stderr == capelin("kubeconfig", home=tmp_path).stderr
@@ -230,7 +230,7 @@ def test_colours_are_left_out_where_nobody_wants_them(
     assert "\x1b[3" not in capelin("status", home=tmp_path).stdout
 
 
-def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> None:
+def test_a_terminal_without_unicode_is_not_a_defect_of_capelin(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "capelin_infra", "doctor"],
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONIOENCODING": "ascii:strict"},
@@ -251,7 +251,7 @@ def test_a_terminal_without_unicode_is_no_defect_of_capelin(tmp_path: Path) -> N
         ("down", "capelin_infra.down.take_down", "Continue with capelin down -e lab."),
     ],
 )
-def test_an_interrupted_verb_names_the_environment_to_go_on_with(
+def test_an_interrupted_verb_names_its_environment(
     verb: str, work: str, again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def interrupted(*_: object, **__: object) -> None:

@@ -45,7 +45,7 @@ def test_bullets_are_joined(message: str, line: str | None) -> None:
     )
 
 
-def test_hooks_that_block_are_found_with_their_responses() -> None:
+def test_blocking_hooks_have_their_responses() -> None:
     assert blocking_hooks(HELD) == {
         "BeforeClusterUpgrade": (
             "policy freeze: waits for approval by alice; policy backup: Backup runs"

@@ -1,4 +1,4 @@
-"""What the doctor thinks of machines."""
+"""The opinion of the doctor about machines."""
 
 import shutil
 from dataclasses import replace

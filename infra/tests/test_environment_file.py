@@ -64,7 +64,7 @@ def brought_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_an_option_that_contradicts_the_file_is_refused(
+def test_an_option_that_contradicts_the_file_is_rejected(
     tmp_path: Path, brought_up: list[str]
 ) -> None:
     path = tmp_path / "capelin.yaml"
@@ -118,9 +118,7 @@ def test_an_interrupted_up_continues_with_the_file(
         ("- a", "Input should be a valid dictionary"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused_with_the_field(
-    text: str, reason: str, tmp_path: Path
-) -> None:
+def test_an_invalid_file_is_rejected_with_the_field(text: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "capelin.yaml"
     path.write_text(text)
     with pytest.raises(InvalidInputError) as caught:

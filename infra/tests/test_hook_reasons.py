@@ -100,7 +100,7 @@ def test_a_hook_of_another_extension_is_a_reason_too() -> None:
     ]
 
 
-def test_a_response_that_is_older_than_the_result_is_no_reason() -> None:
+def test_a_response_that_is_older_than_the_result_is_not_a_reason() -> None:
     blocked = cluster(UPGRADE + "BeforeClusterUpgrade: policy freeze: has started")
     (reason,) = hook_reasons(blocked, [result("freeze")])
     assert reason.text == "policy freeze: waits for approval by alice"

@@ -64,7 +64,7 @@ async def test_a_clusters_control_plane_and_machines_have_logs(environment: Envi
         await print_logs(LogQuery(environment.name, ("red", "etcd-0"), "team"))
 
 
-async def test_running_processes_and_old_logs_are_told_apart(environment: Environment) -> None:
+async def test_logs_distinguish_running_processes_and_old_files(environment: Environment) -> None:
     run = environment.workloads / "control-plane-capelin" / "127.64.0.1" / "run"
     command = Command(("/bin/sh", "-c", "echo new API server; exec sleep 1000"))
     old = run / "kube-apiserver-0.log"

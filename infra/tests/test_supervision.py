@@ -60,9 +60,7 @@ def test_a_command_that_starts_or_ends_supervisors_itself_starts_none(
     assert killed == []
 
 
-def test_a_name_that_cannot_be_one_is_refused_by_the_command(
-    tmp_path: Path, killed: list[str]
-) -> None:
+def test_an_invalid_name_is_rejected_by_the_command(tmp_path: Path, killed: list[str]) -> None:
     ended = capelin("logs", "-e", "No!", home=tmp_path)
     assert ended.returncode == 2
     assert "cannot be the name of an environment" in ended.stderr

@@ -119,7 +119,7 @@ def process(name: str, phase: str, message: str = "") -> dict[str, Any]:
         ([process("etcd", "Starting"), process("kcm", "Starting")], "etcd: Starting"),
     ],
 )
-def test_a_process_that_does_not_run_is_waited_for_by_name(
+def test_waits_by_name_for_a_process_that_does_not_run(
     processes: list[dict[str, Any]], text: str
 ) -> None:
     status = {"supervisorPid": 1, "since": datetime.now(UTC), "stages": [], "processes": processes}
@@ -161,7 +161,7 @@ async def test_up_gets_programs_without_a_time_limit(
     assert left == [900.0]
 
 
-async def test_a_class_that_is_missing_is_named_as_whoever_asked_for_it_would() -> None:
+async def test_a_missing_class_is_named_as_in_the_request() -> None:
     client = FakeClient(ClusterClass, Cluster, Namespace)
     await client.create(Namespace.of("default"))
     with pytest.raises(MissingError, match="Name one of them with --class,"):

@@ -48,7 +48,7 @@ def test_a_version_that_runs_needs_nothing(requested: str) -> None:
     ],
 )
 @pytest.mark.parametrize("requested", ["1.34", None])
-def test_an_upgrade_that_has_begun_is_waited_for(
+def test_waits_for_an_upgrade_that_has_begun(
     requested: str | None, cluster: ObservedCluster
 ) -> None:
     assert plan(requested, cluster) == UpgradePlan(DESIRED, "Wait")
@@ -71,6 +71,6 @@ def test_a_cluster_without_known_versions_is_judged_by_its_readiness() -> None:
     assert plan("1.34", ObservedCluster(observed())) == UpgradePlan(DESIRED, "Wait")
 
 
-def test_a_paused_cluster_that_runs_the_version_is_not_waited_for() -> None:
+def test_does_not_wait_for_a_paused_cluster_that_runs_the_version() -> None:
     paused = condition("TopologyReconciled", "False")
     assert plan("1.34", found(topology=paused)) == UpgradePlan(DESIRED, "Nothing")

@@ -17,7 +17,7 @@ from typing_extensions import Annotated  # noqa: UP035
 ROOT = Path(__file__).parents[2]
 _CRDS = sorted((ROOT / "charts" / "capelin-crds" / "templates").glob("*-kinds.yaml"))
 _CLASSES = re.compile(r"\\[sSwWdDbB]|\[:|\(\?[^:]|\\[pP]\b")
-"""What engines understand differently: RE2 as ASCII, pydantic as Unicode."""
+"""Differences between engines: RE2 as ASCII, pydantic as Unicode."""
 
 
 def patterns() -> list[str]:

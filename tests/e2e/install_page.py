@@ -1,4 +1,4 @@
-"""The commands of the page "Install", by section, as a user types them into one shell."""
+"""The commands of the page "Install", by section, for one shell."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What the tests on a cluster rely on, without one."""
+"""The helpers of the tests on a cluster, without one."""
 
 import asyncio
 import os

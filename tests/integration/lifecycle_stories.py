@@ -107,7 +107,7 @@ class Stories:
         return ""
 
     async def approval_code(self, policy: str, cluster: str) -> str:
-        """The code that approves the result of a policy for a Cluster, as its message shows it."""
+        """The code that approves the result of a policy for a Cluster, from its message."""
 
         async def message() -> str:
             for result in (await self.client.list(LifecycleResult, self.namespace)).items:

@@ -50,7 +50,7 @@ async def upgrade_and_resume(home: Home, name: str) -> None:
     late = await home.capelin("wait", "cluster", name, "--within", "1")
     assert late.code == 6
     assert f"wait again with capelin wait cluster {name}." in late.err
-    # The upgrade that has begun is waited for, whether its version is named or not.
+    # It waits for the upgrade that has begun, whether its version is named or not.
     resumed = await home.start("upgrade", "cluster", name)
     assert f"cluster {name} upgraded to {NEW}" in await said(home, "upgrade", "cluster", name, NEW)
     assert await resumed.wait() == 0

@@ -106,7 +106,7 @@ async def sides(tmp_path: Path) -> AsyncGenerator[tuple[Side, Side]]:
         await kill_all(shared)
 
 
-async def test_nothing_is_lost_or_done_twice_by_a_move_there_and_back(
+async def test_a_move_there_and_back_neither_loses_nor_repeats_anything(
     sides: tuple[Side, Side], run_program: Run
 ) -> None:
     here, there = sides

@@ -282,7 +282,7 @@ def test_every_exemption_is_a_permission_with_a_test() -> None:
 
 
 def permission_table() -> str:
-    """The rules of the providers, as the page about security has them."""
+    """The rules of the providers on the page about security."""
     lines = ["| provider | API group | resources | verbs |", "|---|---|---|---|"]
     for provider in PROVIDERS:
         roles = OPTIONAL_RESOURCES if provider.label == EXTENSION else {}

@@ -91,7 +91,7 @@ def metadata_of(data: bytes) -> dict[str, Any]:
 
 
 def _end(data: bytes, start: int) -> int:
-    """Where the value that begins at `start` ends. A loop, as the value may be of any depth."""
+    """Where the value that begins at `start` ends. A loop: values may have any depth."""
     first = data[start : start + 1]
     if first == b'"':
         return _match(_STRING, data, start).end()

@@ -72,7 +72,7 @@ def kubeconfig(server: str, extra: str = "") -> bytes:
         "fd00:ec2::254",
     ],
 )
-def test_addresses_of_this_machine_are_refused(address: str) -> None:
+def test_addresses_of_this_machine_are_rejected(address: str) -> None:
     assert not NONE.allows(address)
 
 
@@ -90,7 +90,7 @@ def test_networks_can_be_allowed() -> None:
 
 
 @pytest.mark.parametrize("path", ["?ignored=", "#", "/internal?x=1", "/a#b", "\\@evil.test", "\n"])
-def test_a_server_with_more_than_a_path_is_refused(path: str) -> None:
+def test_a_server_with_more_than_a_path_is_rejected(path: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of an API server"):
         Server(f"https://10.0.0.1:6443{path}")
     with pytest.raises(ConfigError, match="is not the address of an API server"):
@@ -107,7 +107,7 @@ async def test_a_kubeconfig_of_a_tenant_cannot_name_this_machine(host: str) -> N
 
 
 @pytest.mark.parametrize("name", ["internal.test", "localhost"])
-async def test_a_name_that_resolves_to_this_machine_is_refused(
+async def test_a_name_that_resolves_to_this_machine_is_rejected(
     server: Scripted, internal: str, name: str
 ) -> None:
     port = server.address.rpartition(":")[2]
@@ -132,7 +132,7 @@ async def test_an_allowed_network_is_connected_to(
     await clients.close()
 
 
-async def test_a_proxy_of_a_tenant_is_refused() -> None:
+async def test_a_proxy_of_a_tenant_is_rejected() -> None:
     content = kubeconfig("https://10.0.0.1:6443", ", proxy-url: 'http://10.0.0.2:3128'")
     secret = Secret.of("evil-kubeconfig", "b", data={"value": content})
     clients = WorkloadClients(_management())

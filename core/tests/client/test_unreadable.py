@@ -117,7 +117,7 @@ async def test_a_watch_continues_after_an_unreadable_object(server: Scripted, ba
     ]
 
 
-async def test_an_object_that_becomes_unreadable_is_not_taken_for_deleted(
+async def test_an_object_that_becomes_unreadable_is_not_deleted(
     server: Scripted,
 ) -> None:
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
@@ -169,7 +169,7 @@ async def test_a_deep_response_and_a_deep_error_are_errors_of_the_client(
             await client.request("GET", "/version")
 
 
-def test_parts_of_json_are_found_without_parsing_them() -> None:
+def test_parts_of_json_are_located_without_parsing_them() -> None:
     text = rb' { "a" : [1, {"b":"}]\"\\"}] ,"":null,"\u00e9":-1.5e3 } '
     assert [(part.key, part.value) for part in members(text)] == [
         ("a", rb'[1, {"b":"}]\"\\"}]'),

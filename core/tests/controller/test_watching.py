@@ -309,8 +309,7 @@ async def test_a_watch_that_dies_takes_the_others_with_it(api: Api) -> None:
 async def test_a_watch_that_kopf_loses_without_a_word_is_missed(api: Api) -> None:
     made = watching(api, Asked(), For(Crab), Owns(ConfigMap))
     async with run(made) as task:
-        watcher = made._sources[CRABS].watcher
-        assert watcher is not None
+        watcher = made.watchers[Crab.resource]
         assert "watcher for crabs" in watcher.get_name()
         watcher.get_loop().call_soon_threadsafe(watcher.cancel)
         with pytest.raises(WatchLostError, match="the watch of crabs has ended"):

@@ -1,4 +1,4 @@
-"""What a provider's object says when its workload cluster's API server misbehaves."""
+"""The condition of a provider's object when its workload cluster's API server misbehaves."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -85,7 +85,7 @@ def test_the_engines_flags_are_taken_out_of_the_servers() -> None:
 @pytest.mark.parametrize(
     "flag", ["--expression-cpu-milliseconds=0", "--expression-memory-mebibytes=99999"]
 )
-def test_a_budget_without_bounds_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_without_bounds_is_rejected(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse([flag], {})
     assert "is not between" in capsys.readouterr().err

@@ -28,7 +28,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a hook wait for the processes of the sandbox, which the first test starts."""
-    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 20.0)
+    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
 
 
 def rules(expression: str) -> dict[str, Any]:
@@ -36,12 +36,6 @@ def rules(expression: str) -> dict[str, Any]:
 
 
 HAS_TEAM = rules("has(object.metadata.labels) && 'team' in object.metadata.labels")
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is decided at once is decided at once also on a busy machine."""
-    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
 
 
 class Replica:
@@ -52,28 +46,26 @@ class Replica:
             raise ConfigError("no credentials")
 
         self.engine = Engine(unreadable)
-        self.engine.store._synced.update(
+        self.engine.store.synced.update(
             {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace", "Cluster"}
         )
         for made in policies:
-            self.engine.store._policy_changed(made, gone=False)
+            self.engine.store.note(made)
 
     async def asked(self, **labels: str) -> Answer:
         self.has_cluster(manifest(**labels))
         return await answer_for(self.engine, HOOK, request(), blocks=True)
 
     def has_cluster(self, cluster: Unstructured) -> None:
-        self.engine.store._cluster_changed(WholeCluster.read(cluster), gone=False)
+        self.engine.store.note(WholeCluster.read(cluster))
 
     def sees(self, result: LifecycleResult) -> None:
-        self.engine.store._result_changed(result, gone=False)
+        self.engine.store.note(result)
 
     @property
     def left_behind(self) -> dict[str, str | None]:
         """The policies whose results are to be created, and what they say is done."""
-        return {
-            result.policy.name: result.done for result in self.engine._pending._results.values()
-        }
+        return {result.policy.name: result.done for result in self.engine.pending.waiting}
 
 
 def manifest(**labels: str) -> Unstructured:
@@ -193,6 +185,6 @@ async def test_a_result_is_created_when_the_api_server_is_back(
     failures.append(ClientError("refused"))
     pending.add(result_of("b"))
     pending.add(result_of("c"))
-    await until(lambda: not pending._results)
+    await until(lambda: not pending.waiting)
     assert [found.name for found in (await client.list(LifecycleResult)).items] == ["a", "c"]
     working.cancel()

@@ -71,7 +71,7 @@ def test_what_cannot_be_compiled_says_why(text: str, message: str) -> None:
     ("text", "message"),
     [
         ("object.disk", 'Key not found in map : "disk"'),
-        ("quantity('many')", "'many' is no quantity"),
+        ("quantity('many')", "'many' is not a quantity"),
         ("semver(object.version)", r"use semver\('v1.34.4', true\)"),
         ("1 / 0", "divide by zero"),
     ],
@@ -126,7 +126,7 @@ def test_every_variable_has_its_type(variable: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("variable", ["now", "fromVersion", "toVersion", "templates", "variables"])
-def test_a_variable_of_another_type_is_refused_when_the_policy_is_written(variable: str) -> None:
+def test_a_variable_of_another_type_is_rejected_in_a_new_policy(variable: str) -> None:
     with pytest.raises(ExpressionError, match="no matching overload"):
         compile_expression(f"{variable} == 1", (variable,), boolean=True)
 

@@ -23,7 +23,7 @@ CA = new_ca("service", now=datetime.now(UTC))
 
 @dataclass
 class Service:
-    """What the service answers, and what it was asked."""
+    """The responses of the service, and its requests."""
 
     url: str = ""
     answer: Callable[[], web.StreamResponse] = lambda: web.json_response({"phase": "Done"})
@@ -152,6 +152,15 @@ async def test_a_token_is_sent_and_not_shown(service: Service) -> None:
     assert (await asked(world, other)).message == "secret cost has no key absent"
 
 
+@pytest.mark.parametrize("token", [b"\xff\xfe", b"two\r\nHeader: lines", "süß".encode()])
+async def test_a_token_that_no_header_can_have_is_a_problem(service: Service, token: bytes) -> None:
+    world = World()
+    world.client.add(Secret.of("cost", "team", data={"token": token}))
+    outcome = await asked(world, policy(service, token={"name": "cost", "key": "token"}))
+    assert (outcome.phase, outcome.message) == ("Waiting", "token of secret cost cannot be a token")
+    assert not service.bodies
+
+
 async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service) -> None:
     world = World()
     wanted = policy(service, clientCertificate={"name": "client"})
@@ -174,7 +183,7 @@ def test_a_bundle_without_certificates_is_a_problem() -> None:
     assert RUNNERS["http"].problems(wrong) == ["caBundle holds no certificates in PEM"]
 
 
-async def test_a_service_on_the_machine_of_the_extension_is_not_asked(
+async def test_no_request_reaches_services_on_the_machine_of_the_extension(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CAPELIN_ALLOWED_NETWORKS")

@@ -49,7 +49,7 @@ class Management:
         kinds = (LifecyclePolicy, ClusterLifecyclePolicy, LifecycleReservation, LifecycleResult)
         self.client = FakeClient(*kinds, clock=clock)
         self.store = Store(policy_problem)
-        self.store._synced.update({"LifecyclePolicy", "ClusterLifecyclePolicy", "Cluster"})
+        self.store.synced.update({"LifecyclePolicy", "ClusterLifecyclePolicy", "Cluster"})
         reservations = Reservations(self.client, "system")
         self.reconciler = ResultReconciler(self.store, reservations, "system", clock)
         self.reconciler._workloads = OneWorkload(workload)  # type: ignore[assignment]
@@ -62,13 +62,13 @@ class Management:
             spec["paused"] = True
         named = {"name": "demo", "namespace": "team", "uid": uid, **metadata}
         cluster = WholeCluster.read({"metadata": named, "spec": spec})
-        self.store._cluster_changed(self.client.add(cluster), gone=False)
+        self.store.note(self.client.add(cluster))
 
     async def pause(self, *, is_paused: bool = True) -> None:
         changed = await self.client.patch(
             WholeCluster, "demo", "team", {"spec": {"paused": is_paused or None}}
         )
-        self.store._cluster_changed(changed, gone=False)
+        self.store.note(changed)
 
     def add_policy(self, uid: str = "first", **spec: Any) -> KnownPolicy:
         fields: dict[str, Any] = {"hook": HOOK, "action": JOB, **spec}
@@ -76,18 +76,18 @@ class Management:
         made.metadata.uid = uid
         assert isinstance(made, LifecyclePolicy)
         stored = self.client.add(made)
-        self.store._policy_changed(stored, gone=False)
+        self.store.note(stored)
         return KnownPolicy.of(stored)
 
     async def call(self, known: KnownPolicy) -> None:
-        """What a hook does for the policy."""
+        """Do the work of a hook for the policy."""
         called = self.occurrence()
         name = result_name(known.key, called)
         if await self.client.find(LifecycleResult, name, "team") is None:
             await self.client.create(new_result(known, name, called, self.clock()))
 
     def occurrence(self) -> Occurrence:
-        uid = next(iter(self.store._clusters), "")
+        uid = next(iter(self.store.clusters or ()), "")
         return Occurrence(
             hook=HOOK,
             namespace="team",
@@ -107,10 +107,10 @@ class Management:
     async def reconcile(self) -> Result | None:
         outcome = None
         for result in await self.results():
-            self.store._result_changed(result, gone=False)
+            self.store.note(result)
             outcome = await self.reconciler.reconcile(self.ctx, result)
         for result in await self.results():
-            self.store._result_changed(result, gone=False)
+            self.store.note(result)
         return outcome
 
     async def reconcile_policy(self) -> None:
@@ -169,7 +169,7 @@ async def copy(source: Management, target: Management, *, with_owners: bool = Tr
     """Create objects as clusterctl and Velero do: no status, other uids, owners if at all."""
     for found in (await source.client.list(LifecyclePolicy)).items:
         moved = LifecyclePolicy.read({**found.dump(), "metadata": _moved(found), "status": None})
-        target.store._policy_changed(target.client.add(moved), gone=False)
+        target.store.note(target.client.add(moved))
     for result in await source.results():
         metadata = _moved(result)
         if with_owners:
@@ -184,7 +184,7 @@ def _moved(obj: BaseObject) -> Unstructured:
 
 
 async def delete_for_move(source: Management) -> None:
-    """What clusterctl does on the source, with a reconcile after each of its requests."""
+    """The steps of clusterctl on the source, with a reconcile after each of its requests."""
     (result,) = await source.results()
     path = {"metadata": {"annotations": {DELETE_FOR_MOVE_ANNOTATION: ""}}}
     await source.client.patch(LifecycleResult, result.name, "team", path)
@@ -231,7 +231,7 @@ async def test_the_annotation_pauses_too(here: Management, where: str) -> None:
         await here.client.patch(LifecycleResult, name, "team", annotation)
     else:
         changed = await here.client.patch(LifecyclePolicy, "p", "team", annotation)
-        here.store._policy_changed(changed, gone=False)
+        here.store.note(changed)
     await here.reconcile()
     assert await here.phase() == "Paused"
     assert await here.jobs() == []
@@ -252,7 +252,7 @@ async def test_a_deletion_waits_until_the_pause_is_over(here: Management) -> Non
     assert await here.jobs() == []
 
 
-async def test_a_paused_policy_is_left_alone(here: Management) -> None:
+async def test_a_paused_policy_does_not_change(here: Management) -> None:
     here.add_policy()
     annotation = {"metadata": {"annotations": {PAUSED_ANNOTATION: ""}}}
     await here.client.patch(LifecyclePolicy, "p", "team", annotation)
@@ -324,7 +324,7 @@ async def test_a_policy_that_is_deleted_for_a_move_leaves_its_results(here: Mana
     await here.client.patch(LifecyclePolicy, "p", "team", moved)
     await here.reconcile_policy()
     await here.client.delete(LifecyclePolicy, "p", "team")
-    here.store._policy_changed(found, gone=True)
+    here.store.note(found, gone=True)
     await here.reconcile_policy()
     assert await here.client.find(LifecyclePolicy, "p", "team") is None
     await here.reconcile()
@@ -375,7 +375,7 @@ async def test_a_restored_result_waits_for_its_policy(here: Management, there: M
     await here.call(here.add_policy(action=APPROVAL))
     there.add_cluster("there")
     await copy(here, there, with_owners=False)
-    there.store._policy_changed(await there.client.get(LifecyclePolicy, "p", "team"), gone=True)
+    there.store.note(await there.client.get(LifecyclePolicy, "p", "team"), gone=True)
     await there.client.delete(LifecyclePolicy, "p", "team")
     await there.reconcile()
     assert (await there.result()).id == (await here.result()).id
@@ -387,8 +387,9 @@ async def test_a_restored_result_waits_for_its_policy(here: Management, there: M
 async def test_a_result_that_comes_after_the_end_of_its_policy_goes(here: Management) -> None:
     """The hook creates it behind its answer, and the policy is deleted meanwhile."""
     known = here.add_policy(action=APPROVAL)
+    found = await here.client.get(LifecyclePolicy, "p", "team")
     await here.client.delete(LifecyclePolicy, "p", "team")
-    here.store._policies.clear()
+    here.store.note(found, gone=True)
     await here.call(known)
     await here.reconcile()
     assert await here.results() == []
@@ -417,9 +418,9 @@ async def test_a_cluster_of_the_same_name_is_another_one(here: Management) -> No
     await here.call(known)
     await here.reconcile()
     earlier = await here.result()
+    first = await here.client.get(WholeCluster, "demo", "team")
     await here.client.delete(WholeCluster, "demo", "team")
-    here.store._cluster_changed(WholeCluster.of("demo", "team"), gone=True)
-    here.store._clusters.clear()
+    here.store.note(first, gone=True)
     here.add_cluster("second")
     # The garbage collector has not deleted it yet, and its name is taken.
     await here.reconcile()
@@ -437,7 +438,7 @@ async def deleted_policy(here: Management) -> AsyncGenerator[None]:
     await here.reconcile_policy()
     await here.client.delete(LifecyclePolicy, "p", "team")
     found = await here.client.get(LifecyclePolicy, "p", "team")
-    here.store._policy_changed(found, gone=False)
+    here.store.note(found)
     for _ in range(3):
         await here.reconcile_policy()
         await here.reconcile()
@@ -453,7 +454,7 @@ async def test_a_recreated_policy_does_not_repeat_a_job_that_is_done(here: Manag
     await here.finish_job()
     await here.reconcile()
     async with deleted_policy(here):
-        # What it created goes with it, and the record stays.
+        # Its objects go with it, and the record stays.
         assert await here.jobs() == []
         assert (await here.result()).metadata.finalizers == []
     # Also if it has changed.

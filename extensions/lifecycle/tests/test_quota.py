@@ -10,6 +10,7 @@ import pytest
 from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import Client
+from capelin.testing.fake_client import FakeClient
 from capelin_lifecycle.actions.counting import CountedCluster, counted, node_count
 from capelin_lifecycle.actions.quota import QuotaRunner
 from capelin_lifecycle.actions.reservations import Reservations
@@ -64,7 +65,7 @@ class QuotaWorld(World):
         return self.client.add(Cluster.read(made))
 
     def replica(self, client: Client | None = None) -> Reservations:
-        """What another replica knows: nothing yet."""
+        """The copies of another replica: none yet."""
         return Reservations(client or self.client, "system")
 
     @property
@@ -163,12 +164,11 @@ async def test_a_reservation_that_the_copies_do_not_explain_has_all_clusters_lis
     assert (phase, message.endswith("1 of 1 in use")) == ("Waiting", True)
 
 
-class Interrupted(Client):
+class Interrupted(FakeClient):
     """A client for which something happens once, between reading and writing."""
 
     def __init__(self, world: QuotaWorld) -> None:
-        super().__init__(world.client.config)
-        self._transport = world.client._transport
+        super().__init__(server=world.client.server)
         self._world, self._times = world, 1
 
     async def create(self, *arguments: Any, **options: Any) -> Any:
@@ -243,14 +243,12 @@ async def test_a_write_that_was_given_up_on_is_read_again() -> None:
     for name in "ab":
         world.add_cluster(name)
 
-    class Silent(Client):
+    class Silent(FakeClient):
         async def create(self, *arguments: Any, **options: Any) -> Any:
             await world.client.create(*arguments, **options)
             raise TimeoutError
 
-    client = Silent(world.client.config)
-    client._transport = world.client._transport
-    replica = world.replica(client)
+    replica = world.replica(Silent(server=world.client.server))
     with suppress(TimeoutError):
         await world.phase_of("a", replica)
     assert (await world.phase_of("b", replica))[0] == "Done"
@@ -346,7 +344,7 @@ async def test_a_cluster_of_another_group_without_a_value_does_not_matter() -> N
     assert message.startswith("the expression of memory has no value for team/c: ")
 
 
-async def test_a_cluster_without_the_label_is_refused_with_the_label_that_it_needs() -> None:
+async def test_a_cluster_without_the_label_is_rejected_with_the_label_that_it_needs() -> None:
     world = QuotaWorld(groupBy="Label", label="team")
     world.add_cluster("a")
     assert await world.phase_of("a") == (

@@ -1,4 +1,4 @@
-"""What a replica knows when some objects cannot be read."""
+"""The copies of a replica when some objects cannot be read."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -49,7 +49,7 @@ class Scripted(Client):
 async def followed(listed: Listing[Any], *events: Event[Any]) -> Store:
     store = Store(policy_problem)
     client = Scripted(listed, *events)
-    following = asyncio.create_task(store._follow(client, LifecyclePolicy, store._policy_changed))
+    following = asyncio.create_task(store.follow_kind(client, LifecyclePolicy))
     last = events[-1].object
     key = (
         ObjectKey(*last.key)
@@ -106,7 +106,7 @@ async def test_a_policy_that_can_be_read_again_is_used_again() -> None:
     assert store.unreadable == {}
 
 
-def test_the_condition_of_an_unreadable_policy_says_why() -> None:
+def test_the_condition_of_an_unreadable_policy_has_the_reason() -> None:
     status = unreadable_status(unreadable("poison"), "2026-01-01T00:00:00Z")
     assert status["metadata"] == {
         "name": "poison",

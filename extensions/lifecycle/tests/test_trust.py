@@ -24,7 +24,7 @@ from .test_answers import HAS_TEAM, HOOK, Replica, manifest, request
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is decided at once is decided at once also on a busy machine."""
+    """Give decisions enough time on a busy machine."""
     monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
 
 
@@ -43,7 +43,7 @@ class Connected(Replica):
     def __init__(self, *policies: Policy) -> None:
         super().__init__(*policies)
         self.client = FakeClient()
-        self.engine._client = self.client
+        self.engine.connect(self.client, "system")
 
     def add(self, manifest: Unstructured) -> WholeCluster:
         return self.client.add(WholeCluster.read(manifest))
@@ -70,7 +70,7 @@ async def test_a_policy_is_selected_by_the_live_labels() -> None:
     "identity",
     [{"uid": "made-up"}, {"name": "other"}, {"namespace": "other"}, {"name": ""}, {"name": ".."}],
 )
-async def test_a_cluster_that_does_not_exist_is_refused(identity: dict[str, str]) -> None:
+async def test_an_unknown_cluster_is_rejected(identity: dict[str, str]) -> None:
     replica = Connected(policy(action=HAS_TEAM), policy("all", namespace=None, action=HAS_TEAM))
     replica.add(manifest())
     forged = changed(manifest(team="red"), metadata=identity)
@@ -80,7 +80,7 @@ async def test_a_cluster_that_does_not_exist_is_refused(identity: dict[str, str]
     assert replica.client.writes == []
 
 
-async def test_the_api_server_is_asked_once_for_what_the_copies_lack() -> None:
+async def test_one_request_to_the_api_server_reads_missing_clusters() -> None:
     replica = Connected(policy(action=HAS_TEAM))
     live = replica.add(manifest(team="red"))
     requested = changed(live.dump())
@@ -111,7 +111,7 @@ async def test_a_cluster_that_cannot_be_read_waits() -> None:
             raise Unreachable("no answer")
 
     replica = Connected(policy(action=HAS_TEAM))
-    replica.engine._client = Silent(replica.client.config)
+    replica.engine.connect(Silent(replica.client.config), "system")
     answered = await answer(replica, HOOK, manifest())
     assert answered.message == "Cluster team/demo cannot be read: no answer"
     assert answered.retry_seconds == 10

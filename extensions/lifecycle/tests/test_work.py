@@ -10,7 +10,9 @@ from capelin_lifecycle.actions import RUNNERS, Cleanup, Outcome, Run
 from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
-from capelin_lifecycle.actions.sources import objects_of
+from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
+from capelin_lifecycle.api import Source
+from capelin_lifecycle.sandbox import Owner
 
 from .factories import World, known
 
@@ -73,7 +75,7 @@ async def test_a_job_is_run_once_and_decides(
     assert not (await world.workload.list(JOBS)).items
 
 
-async def test_a_job_without_pods_says_why() -> None:
+async def test_a_job_without_pods_has_a_reason() -> None:
     world = World(JOBS, PODS, EVENTS)
     run = world.run(known("tests", hook="AfterClusterUpgrade", action={"job": {"template": POD}}))
     assert (await reconcile(run)).message.endswith(" runs")
@@ -83,7 +85,7 @@ async def test_a_job_without_pods_says_why() -> None:
         [
             (uid, "Warning", "an earlier reason"),
             (uid, "Warning", 'serviceaccount "conformance" not found'),
-            (uid, "Normal", "a later event that is no warning"),
+            (uid, "Normal", "a later event that is not a warning"),
             ("another", "Warning", "a later warning about another Job"),
         ]
     ):
@@ -340,3 +342,12 @@ def test_readiness_depends_on_the_kind(
     kind: str, status: dict[str, Any], reason: str | None
 ) -> None:
     assert unreadiness({"kind": kind, "metadata": {}, "status": status}) == reason
+
+
+async def test_a_secret_that_is_not_text_holds_no_manifests() -> None:
+    world = World()
+    world.client.add(Secret.of("binary", "team", data={"m.p12": b"\xff\xfe"}))
+    source = Source(secret="binary")
+    with pytest.raises(SourceError) as refused:
+        await read_source(world.client, Owner("policy", 1, "team"), "team", source)
+    assert str(refused.value) == "m.p12 of Secret team/binary holds no manifests: it is not text"

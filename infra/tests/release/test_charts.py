@@ -335,7 +335,7 @@ async def test_an_extension_writes_its_own_extension_config_only(config: str) ->
 
 
 @pytest.mark.parametrize("value", ["topologyOwned", "references", "quotaLabels"])
-async def test_admission_policies_are_there_unless_a_value_leaves_them_out(value: str) -> None:
+async def test_admission_policies_exist_unless_a_value_leaves_them_out(value: str) -> None:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     everything = await rendered(CHARTS["capelin-crds"])
     fewer = await rendered(CHARTS["capelin-crds"], {"admissionPolicies": {value: False}})

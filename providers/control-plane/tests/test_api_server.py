@@ -105,7 +105,7 @@ PODS = {"exposure": {"type": "NodePort"}}
 
 
 @pytest.mark.parametrize("making", [{}, {"pods": PODS}, {"backend": "Pods", "pods": PODS}])
-async def test_a_backend_may_be_left_to_the_provider(
+async def test_the_provider_may_choose_the_backend(
     client: Client, namespace: str, making: dict[str, Any]
 ) -> None:
     made = await create(client, namespace, making)

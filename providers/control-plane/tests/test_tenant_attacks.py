@@ -98,7 +98,7 @@ def test_nobody_can_allow_a_flag_that_the_members_of_etcd_depend_on(flag: str) -
         ("apiServer", "logging-format", "/etc/passwd"),
     ],
 )
-def test_an_allowed_flag_with_a_value_out_of_bounds_is_refused(
+def test_an_allowed_flag_with_a_value_out_of_bounds_is_rejected(
     component: str, flag: str, value: str
 ) -> None:
     with pytest.raises(InvalidSpecError, match=rf"^spec\.{component}\.extraArgs\[{flag}\]"):

@@ -113,7 +113,9 @@ class LoopGuard:
         return task.get_name() if task is not None else "A callback"
 
     def _position(self) -> str:
-        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the only way
+        # Python has no public function for it.
+        frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        frame = frames.get(self._loop_thread)
         if frame is None:
             return "an unknown place"
         last = traceback.extract_stack(frame)[-1]

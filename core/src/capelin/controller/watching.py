@@ -177,6 +177,12 @@ class Watching:
         """What has not been listed yet: keys may be missing until there is nothing left here."""
         return [source.resource.plural for source in self._sources.values() if not source.listed]
 
+    @property
+    def watchers(self) -> dict[Resource, asyncio.Task[Any]]:
+        """The task of kopf for each resource that is watched now, in kopf's own loop."""
+        sources = self._sources.values()
+        return {source.resource: source.watcher for source in sources if source.watcher}
+
     async def run(self) -> None:
         """Watch until cancelled; raises WatchLostError when a watch ends by itself."""
         self._loop = asyncio.get_running_loop()

@@ -61,6 +61,7 @@ class FakeClient(Client):
         kinds: kinds to serve; a class brings its schema.
         manager: the field manager of `apply`.
         clock: gives the times in metadata; settable.
+        server: another client's server, to share its objects; a new one if not given.
     """
 
     def __init__(
@@ -68,17 +69,18 @@ class FakeClient(Client):
         *kinds: type[BaseObject] | Resource,
         manager: str = "capelin",
         clock: Clock | None = None,
+        server: FakeServer | None = None,
     ) -> None:
         super().__init__(Config(Server("https://fake.invalid"), User()), manager=manager)
         self.clock = clock or Clock()
-        self._server = FakeServer(self.clock)
-        self._transport = cast("Any", self._server)
+        self.server = server or FakeServer(self.clock)
+        self._transport = cast("Any", self.server)
         self.install(*kinds)
 
     @property
     def requests(self) -> list[Request]:
         """The requests so far; may be cleared."""
-        return self._server.requests
+        return self.server.requests
 
     @property
     def writes(self) -> list[str]:
@@ -88,7 +90,7 @@ class FakeClient(Client):
     def install(self, *kinds: type[BaseObject] | Resource) -> None:
         """Serve more kinds."""
         for kind in kinds:
-            self._server.install(kind)
+            self.server.install(kind)
 
     def add(self, obj: ObjectT) -> ObjectT:
         """Store an object with its status, without a request; return it as it is stored.
@@ -96,9 +98,9 @@ class FakeClient(Client):
         One with a deletion timestamp and finalizers is being deleted.
         """
         kind = type(obj)
-        if not self._server.serves(kind.resource):
+        if not self.server.serves(kind.resource):
             self.install(kind)
-        return kind.read(self._server.add(kind.resource, obj.dump()))
+        return kind.read(self.server.add(kind.resource, obj.dump()))
 
 
 # Objects

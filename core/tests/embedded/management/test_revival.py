@@ -80,7 +80,7 @@ async def test_nothing_is_started_where_nothing_runs(environment: Environment) -
     assert not await revive_supervisor(environment)
 
 
-async def test_a_command_that_changes_the_environment_is_left_alone(
+async def test_a_command_that_changes_the_environment_is_not_disturbed(
     environment: Environment,
 ) -> None:
     await kill(environment.supervisor, SUPERVISOR)

@@ -1,4 +1,4 @@
-"""What a supervisor tells of an environment."""
+"""The report of a supervisor about an environment."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -87,7 +87,8 @@ class Engine:
         self._first_seconds = first_seconds
         self._client: Client | None = None
         self._reservations: Reservations | None = None
-        self._pending = PendingResults()
+        self.pending = PendingResults()
+        """Results that are about to be created."""
         self._reserving: set[asyncio.Task[Outcome | None]] = set()
         self._lookups = asyncio.Semaphore(_LOOKUPS)
 
@@ -113,6 +114,12 @@ class Engine:
     def recall(self, text: str) -> None:
         """Remember policies from what was stored of them, for as long as they are not known."""
         self._remembered = from_text(text)
+
+    def connect(self, client: Client, namespace: str) -> Reservations:
+        """Use this client for the hooks; reservations of all namespaces are in the given one."""
+        self._client = client
+        self._reservations = Reservations(client, namespace)
+        return self._reservations
 
     async def live_cluster(self, requested: Occurrence, version: str) -> KnownCluster | None:
         """The Cluster that a request names, if that very Cluster exists.
@@ -214,7 +221,7 @@ class Engine:
 
     def create_soon(self, result: PendingResult) -> None:
         """Create a result of what is answered without it."""
-        self._pending.add(result)
+        self.pending.add(result)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -225,7 +232,7 @@ class Engine:
             yield
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_SECONDS):
-                    await self._pending.all_created()
+                    await self.pending.all_created()
         finally:
             tasks = [work, *self._reserving]
             for task in tasks:
@@ -256,14 +263,13 @@ class Engine:
     async def _work(self) -> None:
         config = self._find_config()
         async with Client(config, manager=MANAGER, options=_OPTIONS) as client:
-            self._client = client
-            self._reservations = reservations = Reservations(client, config.namespace)
+            reservations = self.connect(client, config.namespace)
             manager = Manager(
                 MANAGER, self._reconcilers(config, reservations), self._manager_options(), config
             )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.store.follow(client))
-                tasks.create_task(self._pending.create(client))
+                tasks.create_task(self.pending.create(client))
                 tasks.create_task(self._read_stored(client, config.namespace))
                 tasks.create_task(manager.run())
 

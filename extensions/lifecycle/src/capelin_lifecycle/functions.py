@@ -66,7 +66,7 @@ def read_amount(text: str) -> Decimal:
     """
     if not _AMOUNT.fullmatch(text):
         shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
-        raise ValueError(f"{shown!r} is no quantity; write 500m, 1.5Gi or 4")
+        raise ValueError(f"{shown!r} is not a quantity; write 500m, 1.5Gi or 4")
     return amount(text)
 
 
@@ -80,7 +80,7 @@ def _semver(text: str, normalize: bool = False) -> _Value:  # noqa: FBT001, FBT0
         text = text.removeprefix("v")
         text += ".0" * (2 - text.partition("-")[0].count("."))
     if text.startswith("v"):
-        raise ValueError(f"{text} is no semantic version; use semver({text!r}, true)")
+        raise ValueError(f"{text} is not a semantic version; use semver({text!r}, true)")
     return {_SEMVER: str(Version.parse(text))}
 
 

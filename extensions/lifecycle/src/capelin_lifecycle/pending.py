@@ -110,6 +110,11 @@ class PendingResults:
         self._added.set()
         self._created.clear()
 
+    @property
+    def waiting(self) -> tuple[PendingResult, ...]:
+        """The results that were not created yet."""
+        return tuple(self._results.values())
+
     async def all_created(self) -> None:
         """Wait until there is none left."""
         await self._created.wait()

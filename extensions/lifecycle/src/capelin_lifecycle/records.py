@@ -1,6 +1,6 @@
 """What results record of the work of their actions, so that nothing happens twice. Pure.
 
-A record is no status: `clusterctl move` and a restore bring it to the other management cluster.
+A record is not a status: `clusterctl move` and a restore bring it to the other management cluster.
 """
 
 from datetime import datetime

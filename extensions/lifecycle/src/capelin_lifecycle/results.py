@@ -509,7 +509,7 @@ async def _adopt(ctx: Context, result: LifecycleResult, cluster: Cluster) -> Non
 
 async def _write_record(ctx: Context, result: LifecycleResult, record: ResultRecord) -> None:
     dumped = record.dump()
-    # What the record lacks is removed, whoever wrote it: after a move, that was clusterctl.
+    # Remove the fields that the record lacks, by any manager: after a move, clusterctl is one.
     fields = {name: dumped.get(wire_name(name)) for name in ResultRecord.model_fields}
     patch = {
         "metadata": {"uid": result.uid},

@@ -113,6 +113,11 @@ class Sandbox:
         self._penalties: OrderedDict[Owner, _Penalty] = OrderedDict()
         atexit.register(self.close)
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Ids of the processes that run."""
+        return tuple(filter(None, (worker.process_id for worker in self._workers)))
+
     def configure(self, budget: Budget) -> None:
         """Set the budget of a policy's expressions."""
         self._budget = budget
@@ -241,6 +246,11 @@ class _Worker:
         self._socket: socket.socket | None = None
         self._is_ready = False
 
+    @property
+    def process_id(self) -> int | None:
+        """Id of the process, if it was started."""
+        return None if self._process is None else self._process.pid
+
     def launch(self) -> None:
         """Start the process if it does not run."""
         if self._process is not None and self._process.poll() is None:
@@ -287,7 +297,7 @@ class _Worker:
             async with asyncio.timeout(budget.cpu_seconds + _WALL_SECONDS):
                 header = TASK.pack(len(content), budget.cpu_seconds, budget.memory)
                 await asyncio.get_running_loop().sock_sendall(self._end, header + content)
-                result = await self._receive()
+                result, is_last = await self._receive()
         except (EOFError, ConnectionError, TimeoutError) as error:
             is_slow = isinstance(error, TimeoutError) or self._exit_code() == -signal.SIGPROF
             self.stop()
@@ -298,6 +308,10 @@ class _Worker:
         except BaseException:
             self.stop()
             raise
+        if is_last:
+            # The next task must not meet a process that is about to end.
+            self.stop()
+            self.launch()
         if not result:
             raise OverrunError(budget.overflow())
         return result
@@ -311,9 +325,10 @@ class _Worker:
             raise EOFError
         return self._socket
 
-    async def _receive(self) -> bytes:
-        (length,) = RESULT.unpack(await self._receive_exactly(RESULT.size))
-        return await self._receive_exactly(length)
+    async def _receive(self) -> tuple[bytes, bool]:
+        """A result, and whether the process ends after it."""
+        length, is_last = RESULT.unpack(await self._receive_exactly(RESULT.size))
+        return await self._receive_exactly(length), is_last
 
     async def _receive_exactly(self, size: int) -> bytes:
         loop, data = asyncio.get_running_loop(), bytearray()

@@ -20,8 +20,10 @@ from capelin_lifecycle.expressions import ExpressionError, compile_expression
 
 TASK: Final = struct.Struct(">IdQ")
 """Before a task: its length, its CPU time in seconds, and its memory in bytes."""
-RESULT: Final = struct.Struct(">I")
-"""Before a result: its length; nothing if the task needs more memory than it may have."""
+RESULT: Final = struct.Struct(">I?")
+"""Before a result: its length, and whether the process ends after it.
+
+A result is empty if the task needs more memory than it may have."""
 _MAX_RESULT: Final = 4 * 2**20
 """What the main process has to read, and keeps for as long as a step of the policy."""
 _FILES: Final = 64
@@ -36,7 +38,7 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _answer(b'{"questions": [["true", [], true]], "variables": {}}')
     own = _address_space()
-    _write(target, b"")
+    _write(target, b"", is_last=False)
     while len(header := source.read(TASK.size)) == TASK.size:
         length, seconds, memory = TASK.unpack(header)
         task = source.read(length)
@@ -45,14 +47,15 @@ def main() -> None:
         result = _answer(task)
         signal.setitimer(signal.ITIMER_PROF, 0)
         _limit_memory(resource.RLIM_INFINITY)
-        _write(target, result)
-        if _address_space() > own + memory // 2:
-            # What it keeps would be missing from the next task's memory.
+        # The next task could not use the memory that the process keeps.
+        is_last = _address_space() > own + memory // 2
+        _write(target, result, is_last=is_last)
+        if is_last:
             return
 
 
-def _write(target: BinaryIO, result: bytes) -> None:
-    target.write(RESULT.pack(len(result)))
+def _write(target: BinaryIO, result: bytes, *, is_last: bool) -> None:
+    target.write(RESULT.pack(len(result), is_last))
     target.write(result)
     target.flush()
 

@@ -9,7 +9,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 from capelin.api import BaseObject, ObjectMeta, Resource
 from capelin.api.core import Namespace
@@ -41,15 +41,15 @@ _POLICIES: Final[dict[Resource, PolicyKind]] = {
     LifecyclePolicy.resource: "LifecyclePolicy",
     ClusterLifecyclePolicy.resource: "ClusterLifecyclePolicy",
 }
+_FOLLOWED: Final[tuple[type[BaseObject], ...]] = (
+    LifecyclePolicy,
+    ClusterLifecyclePolicy,
+    LifecycleResult,
+    Namespace,
+    WholeCluster,
+)
 _RETRY_SECONDS: Final = 2.0
 _REMEMBERED: Final = 10_000
-ChangedT_contra = TypeVar("ChangedT_contra", bound=BaseObject, contravariant=True)
-
-
-class _Changed(Protocol[ChangedT_contra]):
-    """Notes that an object changed, or is gone."""
-
-    def __call__(self, obj: ChangedT_contra, /, *, gone: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ class Store:
     _of_cluster: defaultdict[ObjectKey, set[ObjectKey]] = field(
         default_factory=lambda: defaultdict[ObjectKey, set[ObjectKey]](set)
     )
-    _synced: set[str] = field(default_factory=set[str])
+    synced: set[str] = field(default_factory=set[str])
+    """Kinds that were read, and are followed."""
     _listeners: list[Listener] = field(default_factory=list[Listener])
     _gone: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
     """Uids of Clusters that were there, the last ones."""
@@ -121,12 +122,12 @@ class Store:
     @property
     def knows_policies(self) -> bool:
         """Whether the policies were read, and are followed."""
-        return {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"} <= self._synced
+        return {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"} <= self.synced
 
     @property
     def clusters(self) -> Mapping[str, KnownCluster] | None:
         """All Clusters by their uids; nothing until they were read."""
-        return self._clusters if "Cluster" in self._synced else None
+        return self._clusters if "Cluster" in self.synced else None
 
     def cluster(self, key: ObjectKey) -> KnownCluster | None:
         """A Cluster by name."""
@@ -183,40 +184,30 @@ class Store:
     async def follow(self, client: Client) -> None:
         """Keep the copies up to date, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for following in (
-                self._follow(client, LifecyclePolicy, self._policy_changed),
-                self._follow(client, ClusterLifecyclePolicy, self._policy_changed),
-                self._follow(client, LifecycleResult, self._result_changed),
-                self._follow(client, Namespace, self._namespace_changed),
-                self._follow(client, WholeCluster, self._cluster_changed),
-            ):
-                tasks.create_task(following)
+            for kind in _FOLLOWED:
+                tasks.create_task(self.follow_kind(client, kind))
 
-    async def _follow(
-        self,
-        client: Client,
-        kind: type[ObjectT],
-        changed: "_Changed[ObjectT]",
-    ) -> None:
+    async def follow_kind(self, client: Client, kind: type[BaseObject]) -> None:
+        """Keep the copies of one kind up to date, until cancelled."""
         name = kind.resource.kind
         known: dict[ObjectKey, str] = {}
 
         def cannot_read(event: Event[UnreadableObject]) -> None:
-            self._cannot_read(kind, known, event, changed)
+            self._cannot_read(kind, known, event)
 
         while True:
             try:
-                version = await self._read_all(client, kind, known, changed)
-                self._synced.add(name)
+                version = await self._read_all(client, kind, known)
+                self.synced.add(name)
                 async for event in client.watch(kind, since=version, on_unreadable=cannot_read):
-                    self._note(known, event)
+                    _remember(known, event)
                     self.unreadable.pop((kind.resource, _key(event.object)), None)
-                    changed(event.object, gone=event.type == "DELETED")
+                    self.note(event.object, gone=event.type == "DELETED")
             except Expired:
                 continue
             except ClientError as error:
                 # What was known stays known: it is better than nothing.
-                if name not in self._synced and "Policy" in name:
+                if name not in self.synced and "Policy" in name:
                     self.problem = f"the policies cannot be read: {error}"
                 log.warning("%s cannot be followed: %s", kind.resource.plural, error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -224,9 +215,8 @@ class Store:
     async def _read_all(
         self,
         client: Client,
-        kind: type[ObjectT],
+        kind: type[BaseObject],
         known: dict[ObjectKey, str],
-        changed: "_Changed[ObjectT]",
     ) -> str:
         """Read all objects of a kind; return the version to watch from."""
         listing = await client.list(kind)
@@ -235,10 +225,10 @@ class Store:
         now |= {ObjectKey(*entry.key): entry.uid for entry in listing.unreadable}
         for key, uid in known.items():
             if now.get(key) != uid:
-                changed(_gone(kind, key, uid), gone=True)
+                self.note(_gone(kind, key, uid), gone=True)
         self._forget_unreadable(kind.resource)
         for obj in listing.items:
-            changed(obj, gone=False)
+            self.note(obj)
         for entry in listing.unreadable:
             self._note_unreadable(entry)
         known.clear()
@@ -247,25 +237,32 @@ class Store:
 
     def _cannot_read(
         self,
-        kind: type[ObjectT],
+        kind: type[BaseObject],
         known: dict[ObjectKey, str],
         event: Event[UnreadableObject],
-        changed: "_Changed[ObjectT]",
     ) -> None:
         entry, key = event.object, ObjectKey(*event.object.key)
         if event.type == "DELETED":
             known.pop(key, None)
             self.unreadable.pop((entry.resource, key), None)
-            changed(_gone(kind, key, entry.uid), gone=True)
+            self.note(_gone(kind, key, entry.uid), gone=True)
         else:
             known[key] = entry.uid
             self._note_unreadable(entry)
 
-    def _note(self, known: dict[ObjectKey, str], event: Event[ObjectT]) -> None:
-        if event.type == "DELETED":
-            known.pop(_key(event.object), None)
-        else:
-            known[_key(event.object)] = event.object.uid
+    def note(self, obj: BaseObject, *, gone: bool = False) -> None:
+        """Copy an object as it is now, or forget it."""
+        match obj:
+            case LifecyclePolicy() | ClusterLifecyclePolicy():
+                self._policy_changed(obj, gone=gone)
+            case LifecycleResult():
+                self._result_changed(obj, gone=gone)
+            case Namespace():
+                self._namespace_changed(obj, gone=gone)
+            case WholeCluster():
+                self._cluster_changed(obj, gone=gone)
+            case _:
+                raise TypeError(f"no {obj.resource.plural} are followed")
 
     def _forget_unreadable(self, resource: Resource) -> None:
         for entry in [entry for entry in self.unreadable if entry[0] == resource]:
@@ -353,6 +350,13 @@ class Store:
 
 def _key(obj: BaseObject) -> ObjectKey:
     return ObjectKey(obj.namespace or "", obj.name)
+
+
+def _remember(known: dict[ObjectKey, str], event: Event[BaseObject]) -> None:
+    if event.type == "DELETED":
+        known.pop(_key(event.object), None)
+    else:
+        known[_key(event.object)] = event.object.uid
 
 
 def _gone(kind: type[ObjectT], key: ObjectKey, uid: str) -> ObjectT:

@@ -248,7 +248,7 @@ class Store:
             write_tar(files, time, stream)
 
     def reachable(self, entry: Descriptor) -> Iterator[Descriptor]:
-        """A manifest or index with everything below it, the lowest first, as a push needs them."""
+        """A manifest or index with everything below it: the lowest first, for a push."""
         if entry.media_type in {INDEX, MANIFEST}:
             value = self.read_json(entry.digest)
             below = value.get("manifests") or [value["config"], *value["layers"]]

@@ -1,4 +1,4 @@
-"""What patches of generated objects do, and what they may not do."""
+"""Patches of generated objects, and their limits."""
 
 from dataclasses import replace
 from typing import Any
@@ -205,7 +205,7 @@ def test_a_patch_cannot_take_an_object_away(merge: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "path", ["/spec/nothing/here", "/spec/strategy/x", "spec", "/spec/template/spec/containers/9"]
 )
-def test_a_json_patch_that_does_not_fit_is_refused_with_its_number(path: str) -> None:
+def test_a_json_patch_that_does_not_fit_is_rejected_with_its_number(path: str) -> None:
     fits = of_pod({"priorityClassName": "high"})
     with pytest.raises(InvalidSpecError, match=r"spec.pods.patches\[1\]"):
         pod_after(fits, {"target": SERVERS, "json": [{"op": "remove", "path": path}]})

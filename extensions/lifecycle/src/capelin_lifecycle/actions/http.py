@@ -118,7 +118,10 @@ async def _headers(run: Run, http: Http) -> dict[str, str]:
     secret = await _secret(run, http.token.name)
     if http.token.key not in secret.data:
         raise SetupError(f"secret {secret.name} has no key {http.token.key}")
-    return {"Authorization": f"Bearer {secret.data[http.token.key].decode().strip()}"}
+    token = secret.data[http.token.key].strip()
+    if not token.isascii() or not token.decode("ascii").isprintable():
+        raise SetupError(f"{http.token.key} of secret {secret.name} cannot be a token")
+    return {"Authorization": f"Bearer {token.decode()}"}
 
 
 async def _secret(run: Run, name: str) -> Secret:

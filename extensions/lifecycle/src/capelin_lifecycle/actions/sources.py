@@ -56,16 +56,25 @@ async def read_source(
     else:
         name = f"Secret {namespace}/{source.secret}"
         secret = await client.find(Secret, source.secret or "", namespace)
-        texts = None if secret is None else {k: v.decode() for k, v in secret.data.items()}
+        texts = None if secret is None else secret.data
     if texts is None:
         raise SourceError(f"there is no {name}")
     found: list[Unstructured] = []
     for key in sorted(texts):
         try:
-            found += objects_of(await SANDBOX.manifests(owner, texts[key]))
+            found += objects_of(await SANDBOX.manifests(owner, _text(texts[key])))
         except ManifestError as error:
             raise SourceError(f"{key} of {name} holds no manifests: {error}") from None
     return found
+
+
+def _text(content: str | bytes) -> str:
+    if isinstance(content, str):
+        return content
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ManifestError("it is not text") from None
 
 
 def objects_of(documents: Sequence[Any]) -> list[Unstructured]:

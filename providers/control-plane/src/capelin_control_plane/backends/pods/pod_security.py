@@ -119,7 +119,7 @@ def _container_problems(container: Mapping[str, Any], of_pod: Mapping[str, Any])
         for action in ("httpGet", "tcpSocket"):
             if value_at(handler, action, "host"):
                 yield "the host of a probe or hook is not allowed: it is the pod"
-    # A null in the container is no value: that of the pod counts.
+    # A null in the container is not a value: that of the pod counts.
     yield from _context_problems({**of_pod, **_without_nulls(own)})
 
 
