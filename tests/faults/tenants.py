@@ -61,6 +61,7 @@ MANAGERS: Final = (
     "infrastructure-capelin",
     "runtime-extension-lifecycle",
 )
+_SERVERS: Final = ("kube-apiserver", "etcd", CORE.label)
 P99_SECONDS: Final = 5.0
 MEMORY_LIMIT_MIB: Final = 512
 """The memory limit of the charts."""
@@ -102,6 +103,8 @@ class TenantReport:
     logged: Counter[str] = field(default_factory=Counter[str])
     memory: dict[str, float] = field(default_factory=dict[str, float])
     """The most MiB that each manager used with its own helper processes."""
+    processor: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds of processor time that each process of the environment took during the attacks."""
     lateness: list[float] = field(default_factory=list[float])
     """Seconds by which the campaign itself was late, since its machine is busy."""
     problems: list[str] = field(default_factory=list[str])
@@ -134,6 +137,7 @@ class TenantReport:
             for name, number in sorted(counter.items())
         ]
         memory = [f"{name}: {mib:.0f} MiB at most" for name, mib in sorted(self.memory.items())]
+        memory += [f"{name}: {used:.0f} s of CPU time" for name, used in self.processor.items()]
         late = percentile(self.lateness, 0.99), max(self.lateness)
         own = f"the campaign itself: p99 {late[0]:.2f} s late, {late[1]:.2f} s at most"
         return [*lines, *memory, own]
@@ -210,7 +214,12 @@ async def _run(
 async def _attack(attacker: Attacker, report: TenantReport, seconds: float) -> None:
     await asyncio.sleep(_CALM * seconds)
     report.is_attacked = True
-    await attacker.attack(ATTACKS)
+    before = _cpu_seconds(attacker.environment)
+    try:
+        await attacker.attack(ATTACKS)
+    finally:
+        after = _cpu_seconds(attacker.environment)
+        report.processor = {name: after.get(name, 0) - used for name, used in before.items()}
 
 
 def broken_limits(report: TenantReport) -> list[str]:
@@ -255,6 +264,17 @@ def _logged(environment: Environment) -> Counter[str]:
                 if part in line:
                     counted[f"{name}: {title}"] += 1
     return counted
+
+
+def _cpu_seconds(environment: Environment) -> dict[str, float]:
+    """The processor time of each process of the environment itself, without its children."""
+    used: dict[str, float] = {}
+    for name in (*_SERVERS, *MANAGERS):
+        pid = _pid(environment, name)
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return used
 
 
 def _pid(environment: Environment, name: str) -> int | None:
