@@ -82,7 +82,7 @@ def test_other_addresses_are_allowed(address: str) -> None:
 
 
 def test_networks_can_be_allowed() -> None:
-    wider = Destinations.from_environ({"CAPELIN_ALLOWED_NETWORKS": "127.64.0.0/10, ::1/128"})
+    wider = Destinations.from_environ({"CAPELIN_ALLOWED_NETWORKS": "127.64.0.0/10, ::1/128, "})
     allowed = {address: wider.allows(address) for address in ("127.64.3.9", "127.0.0.1", "::1")}
     assert allowed == {"127.64.3.9": True, "127.0.0.1": False, "::1": True}
     with pytest.raises(ConfigError, match="has to list networks such as"):

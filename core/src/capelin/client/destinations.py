@@ -55,9 +55,8 @@ class Destinations:
         """
         listed = (os.environ if environ is None else environ).get(VARIABLE, "")
         try:
-            return cls(
-                tuple(ipaddress.ip_network(part.strip()) for part in listed.split(",") if part)
-            )
+            parts = filter(None, map(str.strip, listed.split(",")))
+            return cls(tuple(map(ipaddress.ip_network, parts)))
         except ValueError as error:
             raise ConfigError(
                 f"{VARIABLE} has to list networks such as 127.0.0.0/8: {error}"
