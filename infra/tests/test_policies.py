@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 from capelin.testing.fake_client import FakeClient
-from capelin_infra.policies import policy_table, read_policies, read_results
+from capelin_infra.policies import policy_list, read_policies, read_results
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from rich.console import Console
 
@@ -64,7 +64,7 @@ def test_policies_are_listed_with_what_is_not_done() -> None:
         "lastTransitionTime": SINCE,
     }
     screen = io.StringIO()
-    table = policy_table(
+    table = policy_list(
         [policy(conditions=[invalid])], [result("c", "Failed"), result("c", "Done")]
     )
     Console(file=screen, width=200).print(table)
@@ -74,6 +74,15 @@ def test_policies_are_listed_with_what_is_not_done() -> None:
     assert "no cron" in text
     assert "Failed" in text
     assert "Done" not in text
+
+
+def test_names_and_hooks_of_policies_are_whole_on_a_narrow_terminal() -> None:
+    screen = io.StringIO()
+    waiting = result("c", "Waiting")
+    Console(file=screen, width=80).print(policy_list([policy()], [waiting]))
+    lines = screen.getvalue().splitlines()
+    assert lines[0].startswith("team/freeze  BeforeClusterUpgrade  ")
+    assert lines[1].startswith("  team/demo  Waiting since ")
 
 
 async def test_there_is_nothing_where_the_extension_is_not_installed() -> None:
@@ -96,7 +105,7 @@ def test_messages_of_tenants_are_neither_markup_nor_control_characters() -> None
     assert hostile.status is not None
     hostile.status.message = "[/y]\x1b]0;title\x07"
     screen = io.StringIO()
-    Console(file=screen, width=200).print(policy_table([policy(conditions=[invalid])], [hostile]))
+    Console(file=screen, width=200).print(policy_list([policy(conditions=[invalid])], [hostile]))
     text = screen.getvalue()
     assert r"[/x] [red]no\x1b[2J cron\u202e" in text
     assert r"[/y]\x1b]0;title\x07" in text

@@ -14,7 +14,9 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     Policy,
 )
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from capelin_infra.cluster_tree import Node
 from capelin_infra.connection import client_of
@@ -56,22 +58,32 @@ def reason_nodes(reasons: Iterable[HookReason]) -> list[Node]:
     ]
 
 
-def policy_table(policies: Sequence[Policy], results: Sequence[LifecycleResult]) -> Table:
-    """The policies, each with its results that are not done."""
-    table = Table("POLICY", "HOOK", "ACTION", "STATE", "CLUSTER", "SINCE", "MESSAGE", box=None)
+def policy_list(policies: Sequence[Policy], results: Sequence[LifecycleResult]) -> RenderableType:
+    """The policies, each above its message and its results that are not done.
+
+    Lists and no table: names, hooks and messages stay whole on a narrow terminal.
+    """
+    lines: list[RenderableType] = []
     for policy in policies:
         name = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
         state, message = _policy_state(policy)
-        table.add_row(
-            name, policy.spec.hook, policy.spec.action.name, state, "", "", plain(message)
-        )
+        rest = f"  {policy.spec.hook}  {policy.spec.action.name}  {state}"
+        lines.append(Text.assemble((name, "bold"), rest))
+        if message:
+            lines.append(_indented(message))
         for result in results:
             status = result.status
             if _is_of(result, policy) and status and status.phase != "Done":
                 cluster = f"{result.namespace}/{result.spec.cluster.name}"
                 since = _time(status.since)
-                table.add_row("", "", "", status.phase, cluster, since, plain(status.message))
-    return table
+                lines.append(
+                    _indented(f"{cluster}  {status.phase} since {since}: {status.message}")
+                )
+    return Group(*lines)
+
+
+def _indented(text: str) -> Padding:
+    return Padding(plain(text), (0, 0, 0, 2))
 
 
 def _is_of(result: LifecycleResult, policy: Policy) -> bool:

@@ -43,7 +43,7 @@ from capelin_infra.listing import (
     table_of,
 )
 from capelin_infra.plain_text import printable
-from capelin_infra.policies import policy_table, read_policies, read_results
+from capelin_infra.policies import policy_list, read_policies, read_results
 
 _OWN_GROUP: Final = "hooks.runtime.cluster.x-k8s.io"
 """The API group of Cluster API's own hooks."""
@@ -155,7 +155,7 @@ async def ls(environment: str, *, output: Format) -> None:
         listing_console().print(by_extension(rows))
     if policies:
         Console().print()
-        Console().print(policy_table(policies, results))
+        Console().print(policy_list(policies, results))
 
 
 def by_extension(rows: Sequence[Listed]) -> RenderableType:
