@@ -15,6 +15,8 @@ import pytest
 from capelin.client import Config, Server
 from capelin.pki import issue, new_ca
 from capelin_control_plane.desired import PROGRAMS
+from capelin_lifecycle.actions.approval import ApprovalRequest, approval_outcome
+from capelin_lifecycle.api import Approval
 
 from tests.required import REQUIRED
 
@@ -145,3 +147,38 @@ async def test_a_shell_keeps_variables_and_stops_at_a_failure(tmp_path: Path) ->
     assert await shell.run('echo "$A"') == "two words\n"
     with pytest.raises(CommandFailedError, match="shown"):
         await shell.run("echo shown; false | cat; echo hidden")
+
+
+_KUBECTL = """#!/bin/sh
+case "$*" in
+  *jsonpath*status.message*) echo "$MESSAGE" ;;
+  "get lifecycleresults") echo Waiting ;;
+  annotate*) echo "annotated: $4" ;;
+esac
+"""
+
+
+async def test_the_page_approves_with_the_code_of_the_result(tmp_path: Path) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(_KUBECTL)
+    kubectl.chmod(0o755)
+    approver = "kubernetes-admin"
+    request = ApprovalRequest("upgrades", "default", "demo", "28def9e7")
+    approval = Approval(approvers=[approver])
+    waiting = approval_outcome(approval, request, {}, since=NOW, now=NOW)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "MESSAGE": waiting.message,
+        "APPROVER": approver,
+        "NEXT_KUBERNETES_VERSION": "v1.34.4",
+    }
+    (section,) = [
+        section
+        for section in sections(PAGE.read_text())
+        if section.title == "Control planes and workers"
+    ]
+    output = await Shell(tmp_path, environment).run(section.commands)
+    (annotation,) = [line for line in output.splitlines() if line.startswith("annotated: ")]
+    name, _, value = annotation.removeprefix("annotated: ").partition("=")
+    approved = approval_outcome(approval, request, {name: value}, since=NOW, now=NOW)
+    assert approved.phase == "Done", approved.message
