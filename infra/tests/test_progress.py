@@ -7,6 +7,7 @@ import os
 import pty
 import sys
 import termios
+from contextlib import suppress
 
 import pytest
 from capelin_infra.progress import Checklist
@@ -119,17 +120,22 @@ async def test_ctrl_c_is_not_echoed_into_the_list() -> None:
     screen = b""
     while b"waits" not in screen:
         screen += await asyncio.to_thread(os.read, primary, 4096)
+
+    async def read_the_rest() -> bytes:
+        # While the process ends, too: it could not write into a full terminal.
+        rest = b""
+        with suppress(OSError):
+            while chunk := await asyncio.to_thread(os.read, primary, 4096):
+                rest += chunk
+        return rest
+
     os.write(primary, b"\x03")
+    reading = asyncio.create_task(read_the_rest())
     await process.wait()
     # The terminal is as it was.
     assert int(termios.tcgetattr(secondary)[3]) & termios.ECHOCTL
     os.close(secondary)
-    while True:
-        try:
-            chunk = await asyncio.to_thread(os.read, primary, 4096)
-        except OSError:
-            break
-        screen += chunk
+    screen += await reading
     os.close(primary)
     assert "✘".encode() in screen
     assert b"^C" not in screen

@@ -18,7 +18,7 @@ from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_machine_pool.api import CapelinMachinePool
 
-from .lifecycle_stories import BEFORE, PATIENCE, Stories, stories_in
+from .lifecycle_stories import AFTER, BEFORE, PATIENCE, Stories, stories_in
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.needs_programs(*workload_programs(BEFORE))]
 
@@ -83,7 +83,7 @@ async def test_core_changes_and_deletes_what_an_editor_cannot(
             await editor.request("DELETE", kind.resource.path(namespace))
     name = (await control_plane(stories)).name
     for patch in (
-        {"spec": {"version": "v1.99.0"}},
+        {"spec": {"version": AFTER}},
         {"metadata": {"finalizers": None}},
         {"metadata": {"labels": {"topology.cluster.x-k8s.io/owned": None}}},
     ):

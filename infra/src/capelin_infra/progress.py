@@ -143,11 +143,12 @@ def _without_echo_of_control_characters(console: Console) -> Generator[None]:
         return
     quiet = [*before]
     quiet[3] = cast("int", before[3]) & ~termios.ECHOCTL
-    termios.tcsetattr(terminal, termios.TCSADRAIN, quiet)
+    # At once: a terminal that nothing reads would never be drained.
+    termios.tcsetattr(terminal, termios.TCSANOW, quiet)
     try:
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def _took(line: Line) -> Text:
