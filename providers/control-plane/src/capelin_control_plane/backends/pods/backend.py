@@ -88,7 +88,8 @@ _STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 _MOST_MEMBERS = 5
 # What nobody watches is compared with what is desired so often.
 _RESYNC = timedelta(minutes=2)
-# API servers of a control plane that is deleted serve nobody: no time to end in order.
+# The API servers of a deleted control plane have no clients. If their Deployment deleted a pod
+# first, the kubelet keeps that pod's own grace period.
 _STOP_SECONDS = 1
 
 
