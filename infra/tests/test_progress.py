@@ -7,7 +7,6 @@ import os
 import pty
 import sys
 import termios
-from contextlib import suppress
 
 import pytest
 from capelin_infra.progress import Checklist
@@ -104,11 +103,23 @@ with Checklist(Console()).shown() as checklist, checklist.step("cluster") as lin
 """
 
 
+SHELL = """
+import signal, subprocess, sys
+
+# Like a shell: it survives Ctrl-C, and its terminal outlives the command.
+signal.signal(signal.SIGINT, lambda *_: None)
+subprocess.run([sys.executable, "-c", sys.argv[1]])
+print("prompt", flush=True)
+signal.pause()
+"""
+
+
 async def test_ctrl_c_is_not_echoed_into_the_list() -> None:
     primary, secondary = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
+    shell = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
+        SHELL,
         WAITS,
         stdin=secondary,
         stdout=secondary,
@@ -117,25 +128,21 @@ async def test_ctrl_c_is_not_echoed_into_the_list() -> None:
         env={**os.environ, "TERM": "xterm"},
         preexec_fn=lambda: fcntl.ioctl(secondary, termios.TIOCSCTTY, 0),
     )
-    screen = b""
-    while b"waits" not in screen:
-        screen += await asyncio.to_thread(os.read, primary, 4096)
 
-    async def read_the_rest() -> bytes:
-        # While the process ends, too: it could not write into a full terminal.
-        rest = b""
-        with suppress(OSError):
-            while chunk := await asyncio.to_thread(os.read, primary, 4096):
-                rest += chunk
-        return rest
+    async def screen_until(text: bytes) -> bytes:
+        screen = b""
+        while text not in screen:
+            screen += await asyncio.to_thread(os.read, primary, 4096)
+        return screen
 
+    screen = await screen_until(b"waits")
     os.write(primary, b"\x03")
-    reading = asyncio.create_task(read_the_rest())
-    await process.wait()
+    screen += await screen_until(b"prompt")
     # The terminal is as it was.
     assert int(termios.tcgetattr(secondary)[3]) & termios.ECHOCTL
+    shell.kill()
+    await shell.wait()
     os.close(secondary)
-    screen += await reading
     os.close(primary)
     assert "✘".encode() in screen
     assert b"^C" not in screen
