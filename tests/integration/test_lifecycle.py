@@ -209,7 +209,6 @@ async def test_nobody_approves_in_the_name_of_somebody_else(
     await stories.client.patch(Cluster, survivor, NAME, approval(user))
 
 
-@pytest.mark.representative
 async def test_tests_run_after_the_upgrade(
     stories: Stories, survivor: str, workloads: WorkloadClients
 ) -> None:
