@@ -112,9 +112,8 @@ async def is_settled(client: Client) -> bool:
     return said == wanted and condition(cluster, "Available") == "True"
 
 
-@pytest.mark.representative
 @pytest.mark.needs_programs("clusterctl")
-@pytest.mark.parametrize("machines", [0, 2])
+@pytest.mark.parametrize("machines", [pytest.param(0, marks=pytest.mark.representative), 2])
 async def test_a_cluster_is_moved_there_and_back_and_serves_all_the_while(
     pair: tuple[Environment, Environment], run_program: Run, machines: int
 ) -> None:
