@@ -28,6 +28,7 @@ CODE = (
     "providers",
     "extensions",
     "infra",
+    "tools",
     "examples",
     "docs",
     "tests",
@@ -232,7 +233,7 @@ def release(session: nox.Session) -> None:
     """A release of the commit that is checked out, in dist/; offline once all is cached."""
     install(session)
     shutil.rmtree("dist", ignore_errors=True)
-    session.run("python", "-m", "capelin_infra.release", "--out=dist", *session.posargs)
+    session.run("python", "-m", "capelin_release", "--out=dist", *session.posargs)
 
 
 @nox.session(default=False)

@@ -25,6 +25,7 @@ PAGES: Final = (
     "core/README.md",
     "infra/README.md",
     "infra/*/README.md",
+    "tools/*/README.md",
     "providers/*/README.md",
     "extensions/*/README.md",
     "examples/*/README.md",

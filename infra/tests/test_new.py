@@ -18,9 +18,9 @@ from capelin.client import Client, Config
 from capelin.embedded.management import render_template
 from capelin.errors import InvalidInputError
 from capelin.runtime.client import endpoint_of
-from capelin_infra.release.project import Project
 from capelin_infra.scaffold import writing
 from capelin_infra.scaffold.writing import write_project
+from capelin_release.project import Project
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,7 +71,7 @@ def test_every_package_of_capelin_that_it_needs_is_found_in_the_checkout(
     needed = [*project["project"]["dependencies"], *(line for extra in extras for line in extra)]
     names = {re.split(r"[\[>=]", line)[0] for line in needed if line.startswith("capelin")}
     sources = project["tool"]["uv"]["sources"]
-    assert names == {*sources} == {"capelin", "capelin-core"}
+    assert names == {*sources} == {"capelin-core", "capelin-release"}
     for name, source in sources.items():
         package = tomllib.loads((Path(source["path"]) / "pyproject.toml").read_text())
         assert package["project"]["name"] == name
@@ -223,7 +223,7 @@ import asyncio
 import sys
 from importlib import import_module
 from pathlib import Path
-from capelin_infra.release.repository import write_installation
+from capelin_release.repository import write_installation
 
 installation = import_module(sys.argv[1]).installation
 

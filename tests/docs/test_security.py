@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_FOLDERS = ("core", "infra", "providers", "extensions", "examples", "tests")
+_FOLDERS = ("core", "infra", "providers", "extensions", "examples", "tests", "tools")
 
 
 def test_the_tests_that_the_threat_model_names_exist() -> None:

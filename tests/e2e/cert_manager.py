@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from capelin.embedded.binaries import CERT_MANAGER
 from capelin.yaml import read_all_yaml
-from capelin_infra.release.charts import dump_yaml
-from capelin_infra.release.upstream import CERT_MANAGER_NAMESPACE
+from capelin_release.charts import dump_yaml
+from capelin_release.upstream import CERT_MANAGER_NAMESPACE
 
 PROGRAM: Final = "CAPELIN_E2E_CERT_MANAGER"
 """The variable with a program that is cert-manager's controller, webhook and CA injector."""

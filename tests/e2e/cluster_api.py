@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from capelin.embedded.binaries import Binaries
-from capelin_infra.release.charts import dump_yaml
+from capelin_release.charts import dump_yaml
 
 from tests.integration.repositories import CLUSTER_API, Repository
 

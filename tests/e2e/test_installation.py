@@ -18,9 +18,9 @@ from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
-from capelin_infra.release.components import helm
-from capelin_infra.release.our_charts import our_charts
 from capelin_infra.waiting import wait_until_ready
+from capelin_release.components import helm
+from capelin_release.our_charts import our_charts
 
 from tests.integration.repositories import REGISTRY, Repository, older_charts
 

@@ -10,10 +10,10 @@ from capelin.api import Unstructured
 from capelin.embedded.binaries import Binaries
 from capelin.embedded.management import render_template
 from capelin.yaml import read_all_yaml
-from capelin_infra.release.charts import Chart, dump_yaml
-from capelin_infra.release.components import escape
-from capelin_infra.release.our_charts import our_charts, our_installation
-from capelin_infra.release.repository import write_installation, write_upstream
+from capelin_release.charts import Chart, dump_yaml
+from capelin_release.components import escape
+from capelin_release.our_charts import our_charts, our_installation
+from capelin_release.repository import write_installation, write_upstream
 
 ROOT = Path(__file__).parents[2]
 CLUSTER_API = "v1.14.0"

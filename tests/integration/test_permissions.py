@@ -18,13 +18,13 @@ from capelin.embedded.management import render_template
 from capelin.provider import Provider
 from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider as control_plane
-from capelin_infra.release.charts import separate_rules
 from capelin_infra.waiting import wait_until_ready
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.provider import OPTIONAL_RESOURCES
 from capelin_lifecycle.provider import provider as lifecycle
 from capelin_machine_pool.provider import provider as machine_pool
+from capelin_release.charts import separate_rules
 
 from .homes import Home
 from .lifecycle_stories import PATIENCE, Stories

@@ -33,6 +33,13 @@ def mirror(
     Credentials are those of docker login. Run it again after an interruption: what is there is not
     sent again.
     """
-    from capelin_infra.release.bundle import mirror as push
+    try:
+        from capelin_release.bundle import mirror as push
+    except ModuleNotFoundError as error:
+        from capelin.errors import InvalidInputError
 
+        raise InvalidInputError(
+            "capelin mirror needs the package capelin-release.",
+            hint="Install it: pip install capelin-release",
+        ) from error
     run(push(bundle, registry, typer.echo), interrupted="Go on with the same command.")

@@ -71,25 +71,18 @@ def checkout_sources() -> str:
 
     A release is found by its version, so nothing is written then.
     """
-    # uv resolves the dependencies of all extras, and `capelin` is one of them.
-    folders = {name: _checkout_folder(name) for name in ("capelin-core", "capelin")}
-    lines = [
-        f'{name} = {{ path = "{folder}", editable = true }}\n'
-        for name, folder in folders.items()
-        if folder
-    ]
-    if not lines:
+    # uv resolves the dependencies of all extras, and `capelin-release` is one of them.
+    text = distribution("capelin").read_text("direct_url.json")
+    origin: dict[str, Any] = json.loads(text) if text else {}
+    if not origin.get("dir_info", {}).get("editable"):
         return ""
+    checkout = Path(unquote(urlsplit(str(origin["url"])).path)).parent
+    folders = {"capelin-core": checkout / "core", "capelin-release": checkout / "tools/release"}
+    lines = [
+        f'{name} = {{ path = "{folder}", editable = true }}\n' for name, folder in folders.items()
+    ]
     comment = "# Capelin was run from a checkout; a release needs no such lines."
     return f"\n{comment}\n[tool.uv.sources]\n{''.join(lines)}"
-
-
-def _checkout_folder(package: str) -> str:
-    """The folder that a package is installed from, if it is editable."""
-    text = distribution(package).read_text("direct_url.json")
-    origin: dict[str, Any] = json.loads(text) if text else {}
-    editable = origin.get("dir_info", {}).get("editable")
-    return unquote(urlsplit(str(origin["url"])).path) if editable else ""
 
 
 def _filled(text: str, names: dict[str, str]) -> str:

@@ -1,0 +1,164 @@
+"""What is installed from a release: charts, and a repository for clusterctl."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+from capelin.embedded.binaries import Binaries
+from capelin.provider import Provider
+from capelin.yaml import read_yaml
+
+from capelin_release.build import Release
+from capelin_release.charts import Chart, dump_yaml, provider_chart
+from capelin_release.components import FILES, render_components
+from capelin_release.manager_images import add_manager_images
+from capelin_release.oci import Descriptor, canonical_json
+from capelin_release.upstream import (
+    cert_manager_chart,
+    cert_manager_manifests,
+    cluster_api_files,
+)
+from capelin_release.values import ExtensionValues, Image, ManagerValues
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a project has to be installed."""
+
+    charts: Sequence[Chart]
+    """All charts, by themselves."""
+    providers: Sequence[tuple[Provider, Sequence[Chart]]]
+    """Providers with the charts that their component files are rendered from: that of the pods, and
+    that of the kinds if it is another."""
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """More assets of the release, by name."""
+    with_cluster_api: bool = False
+    """Whether Cluster API and cert-manager go with it, for places without a network."""
+
+
+def provider_installation(
+    provider: Provider, *, version: str, registry: str, description: str
+) -> Installation:
+    """The installation of a project that is one provider: a chart of the provider's own name."""
+    image = Image(repository=f"{registry}/{provider.name}")
+    is_extension = provider.type == "RuntimeExtensionProvider"
+    chart = provider_chart(
+        provider,
+        ExtensionValues(image=image) if is_extension else ManagerValues(image=image),
+        name=provider.name,
+        version=version,
+        description=description,
+        with_kinds=True,
+    )
+    return Installation([chart], [(provider, [chart])])
+
+
+def add_installation(release: Release) -> list[Descriptor]:
+    """Write charts and clusterctl's files into a release's folder, if its project has any."""
+    if not release.settings.installation:
+        return []
+    module, _, name = release.settings.installation.partition(":")
+    describe: Callable[..., Installation] = getattr(import_module(module), name)
+    version = release.version.semantic
+    installation = describe(version=version, registry=release.settings.registry)
+    asyncio.run(_write_all(release, installation, version))
+    return _add_manager_images(release) if installation.with_cluster_api else []
+
+
+async def _write_all(release: Release, installation: Installation, version: str) -> None:
+    sources, modified = release.tree / "clusterctl", release.commit.time
+    await write_installation(
+        release.out, installation, version=version, sources=sources, modified=modified
+    )
+    if installation.with_cluster_api:
+        await write_upstream(release.out, modified=modified)
+
+
+def _add_manager_images(release: Release) -> list[Descriptor]:
+    """Cluster API's managers in the bundle, and their bills of materials beside those of ours."""
+    entries: list[Descriptor] = []
+    for image in add_manager_images(release.store, release.commit.time):
+        stem = f"{image.program.name}-{image.program.version}"
+        bills = {
+            f"sbom/{stem}-linux-{architecture}.cdx.json": canonical_json(bill)
+            for architecture, bill in image.bills.items()
+        }
+        list(_written(release.out, bills))
+        entries.append(image.index)
+    return entries
+
+
+async def write_upstream(out: Path, *, modified: int) -> list[Path]:
+    """Write Cluster API and cert-manager beside our own; returns what was written."""
+    binaries = Binaries()
+    chart = await cert_manager_chart(binaries)
+    version = read_yaml(chart.files["Chart.yaml"])["version"]
+    archives = {f"{chart.name}-{version}.tgz": chart.archive(modified)}
+    written = await asyncio.to_thread(lambda: [*_written(out, archives)])
+    manifests = await cert_manager_manifests(binaries, written[0])
+    files = {
+        **await cluster_api_files(binaries),
+        # clusterctl takes cert-manager for a provider without a type.
+        f"clusterctl/{chart.name}/{version}/cert-manager.yaml": manifests.encode(),
+    }
+    return [*written, *await asyncio.to_thread(lambda: [*_written(out, files)])]
+
+
+async def write_installation(
+    out: Path, installation: Installation, *, version: str, sources: Path, modified: int
+) -> list[Path]:
+    """Write charts and clusterctl's files; returns what was written.
+
+    Args:
+        out: Gets the files as the assets of a release, and in `clusterctl/` as a local repository.
+        installation: The charts and providers.
+        version: As in `0.1.0`.
+        sources: The folder with `metadata.yaml`, cluster templates and ClusterClasses.
+        modified: The time of all files in the charts' archives, in seconds since 1970.
+    """
+    archives = {
+        f"{chart.name}-{version}.tgz": chart.archive(modified) for chart in installation.charts
+    }
+    assets = await repository_files(installation.providers, version=version, sources=sources)
+    kinds = {
+        f"crds/{crd['metadata']['name']}.yaml": dump_yaml(crd).encode()
+        for provider, _ in installation.providers
+        for crd in provider.crds
+    }
+    files = {**archives, **assets, **kinds, **installation.files}
+    return await asyncio.to_thread(lambda: [*_written(out, files)])
+
+
+async def repository_files(
+    providers: Sequence[tuple[Provider, Sequence[Chart]]], *, version: str, sources: Path
+) -> dict[str, bytes]:
+    """The assets of a release, by name, and once more in a folder for each provider.
+
+    clusterctl reads cluster templates only from the folder of an infrastructure provider.
+    """
+    shared = await asyncio.to_thread(_templates, sources)
+    binaries = Binaries()
+    files: dict[str, bytes] = dict(shared)
+    for provider, charts in providers:
+        text = await render_components(provider, charts, binaries)
+        own = {FILES[provider.type]: text.encode(), "metadata.yaml": shared["metadata.yaml"]}
+        files |= own
+        if provider.type == "InfrastructureProvider":
+            own |= shared
+        folder = f"clusterctl/{provider.label}/v{version}"
+        files |= {f"{folder}/{name}": content for name, content in own.items()}
+    return files
+
+
+def _templates(sources: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(sources.glob("*.yaml"))}
+
+
+def _written(out: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+    for name, content in files.items():
+        file = out / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        yield file

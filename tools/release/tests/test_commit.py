@@ -1,0 +1,128 @@
+"""The version of a release, and what is taken from its commit."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from capelin.errors import InvalidInputError
+from capelin_release.build import build_release
+from capelin_release.commit import Commit, Version, set_version
+from capelin_release.project import Project
+
+PYPROJECT = """
+[project]
+name = "fish"
+version = "0.1.0"
+dependencies = ["frame[fast]==0.1.0", "other==0.1.0.1", "pydantic>=2"]
+
+[tool.uv.workspace]
+members = ["members/*"]
+
+[tool.capelin.release]
+registry = "example.com/fish"
+images = [{ name = "fish", package = "fish", module = "fish", description = "A fish." }]
+"""
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init")
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "all", "--date=2026-01-01T00:00:00Z")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tag", "semantic", "python"),
+    [
+        ("v0.2.0", "0.2.0", "0.2.0"),
+        ("v1.0.0-rc.1", "1.0.0-rc.1", "1.0.0rc1"),
+        ("v1.0.0-alpha.12", "1.0.0-alpha.12", "1.0.0a12"),
+    ],
+)
+def test_a_tag_names_a_version(repository: Path, tag: str, semantic: str, python: str) -> None:
+    git(repository, "tag", "unrelated")
+    git(repository, "tag", tag)
+    assert Commit.of(repository).version("0.1.0") == Version(semantic, python)
+
+
+def test_a_commit_without_a_tag_is_a_development_version(repository: Path) -> None:
+    commit = Commit.of(repository)
+    time = commit.time
+    assert commit.version("0.1.0") == Version(f"0.1.0-dev.{time}", f"0.1.0.dev{time}")
+
+
+def test_what_is_no_version_is_refused(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="is no tag of a release"):
+        Version.of_tag("v1.0")
+    git(repository, "tag", "v1.0.0")
+    git(repository, "tag", "v2.0.0")
+    with pytest.raises(InvalidInputError, match="several tags"):
+        Commit.of(repository).version("0.1.0")
+    with pytest.raises(InvalidInputError, match="no git repository"):
+        Commit.of(tmp_path)
+
+
+def test_only_what_is_committed_is_exported(repository: Path, tmp_path: Path) -> None:
+    (repository / "secret").write_text("x")
+    (repository / "pyproject.toml").write_text("changed")
+    Commit.of(repository).export(tmp_path / "tree")
+    assert [file.name for file in (tmp_path / "tree").iterdir()] == ["pyproject.toml"]
+    assert (tmp_path / "tree" / "pyproject.toml").read_text() == PYPROJECT
+
+
+def test_a_version_is_set_where_the_release_names_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(PYPROJECT)
+    set_version(file, "0.1.0", Version("0.2.0-rc.1", "0.2.0rc1"))
+    text = file.read_text()
+    assert 'version = "0.2.0rc1"' in text
+    assert '"frame[fast]==0.2.0rc1", "other==0.1.0.1"' in text
+
+
+def test_packages_go_where_the_release_goes(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(
+        '#!/bin/sh\nfor option; do :; done\nmkdir -p "${option#--out-dir=}"\n'
+        'touch "${option#--out-dir=}/fish-1.0-py3-none-any.whl"\n'
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    text = PYPROJECT.replace("images =", "# images =")
+    (repository / "pyproject.toml").write_text(text)
+    git(repository, "commit", "-a", "-m", "no images")
+    # `nox -s release` names the folder relatively.
+    build_release(repository, Path("dist"), lambda _: [], lambda _: None)
+    assert [file.name for file in (tmp_path / "dist" / "python").iterdir()] == [
+        "fish-1.0-py3-none-any.whl"
+    ]
+
+
+def test_a_project_says_what_it_releases(repository: Path) -> None:
+    member = repository / "members" / "a"
+    member.mkdir(parents=True)
+    (member / "pyproject.toml").write_text("")
+    project = Project(repository)
+    assert project.version == "0.1.0"
+    assert project.files == [repository / "pyproject.toml", member / "pyproject.toml"]
+    assert [image.spec().name for image in project.release.images] == ["fish"]
+
+    (repository / "pyproject.toml").write_text(PYPROJECT.replace("registry", "register"))
+    with pytest.raises(InvalidInputError, match="registry: Field required; register: Extra"):
+        _ = Project(repository).release
+    (repository / "pyproject.toml").write_text("[project]\nversion = '1'\n")
+    with pytest.raises(InvalidInputError, match=r"Write \[tool.capelin.release\]"):
+        _ = Project(repository).release

@@ -1,0 +1,203 @@
+"""Debian packages: what is locked, and what of it is unpacked."""
+
+from pathlib import Path
+
+import pytest
+from capelin_release.debian import Lock, LockedPackage, PackageError, debian_layer, read_ar
+from capelin_release.debian_lock import (
+    EXCLUDED,
+    closure,
+    compare_versions,
+    lock_text,
+    newest,
+    read_stanzas,
+    resolve,
+)
+from capelin_release.downloads import DownloadError, Downloads
+from capelin_release.files import PathConflictError
+
+from tools.release.tests.packages import a_deb
+
+CERTIFICATES = "./usr/share/ca-certificates/mozilla"
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> list[LockedPackage]:
+    folder = tmp_path / "downloads"
+    return [
+        a_deb(folder, "base-files", {"./": None, "./usr/lib/os-release": b"ID=debian\n"}),
+        a_deb(
+            folder,
+            "ca-certificates",
+            {f"{CERTIFICATES}/b.crt": b"B\n", f"{CERTIFICATES}/a.crt": b"A\n\n"},
+        ),
+        a_deb(
+            folder,
+            "libc6",
+            {
+                "./lib/x86_64-linux-gnu/libc.so.6": b"libc",
+                "./lib64": None,
+                "./lib64/ld-linux-x86-64.so.2": "/lib/x86_64-linux-gnu/ld.so",
+                "./usr/share/doc/libc6/copyright": b"Format: x\n\nFiles: *\nLicense: LGPL-2.1+\n",
+                "./usr/share/doc/libc6/NEWS.gz": b"news",
+                "./usr/share/man/man1/ldd.1.gz": b"manual",
+            },
+        ),
+        a_deb(
+            folder,
+            "python3.11",
+            {"./usr/bin/python3.11": b"python"},
+            modes={"./usr/bin/python3.11": 0o755},
+            version="3.11.2-6+deb12u9",
+        ),
+    ]
+
+
+@pytest.fixture
+def lock(packages: list[LockedPackage]) -> Lock:
+    return Lock("20261122T080000Z", {"amd64": packages})
+
+
+@pytest.fixture
+def downloads(tmp_path: Path) -> Downloads:
+    return Downloads(tmp_path / "downloads")
+
+
+def test_files_go_where_the_merge_of_usr_puts_them(lock: Lock, downloads: Downloads) -> None:
+    files = debian_layer(lock, "amd64", downloads).files
+
+    assert files["usr/lib/x86_64-linux-gnu/libc.so.6"].read() == b"libc"
+    assert (files["lib"].kind, files["lib"].target) == ("link", "usr/lib")
+    assert (files["lib64"].kind, files["lib64"].target) == ("link", "usr/lib64")
+    assert "sbin" not in files, "nothing is there"
+
+
+def test_scanners_see_the_records_of_packages(lock: Lock, downloads: Downloads) -> None:
+    files = debian_layer(lock, "amd64", downloads).files
+
+    record = files["var/lib/dpkg/status.d/libc6"].read().decode()
+    assert record.splitlines()[:3] == [
+        "Package: libc6",
+        "Status: install ok installed",
+        "Version: 1.0-1",
+    ]
+    sums = files["var/lib/dpkg/status.d/libc6.md5sums"].read().decode()
+    assert "lib/x86_64-linux-gnu/libc.so.6" in sums
+    assert "ldd.1" not in sums, "what was left out is not recorded"
+
+
+def test_documents_are_left_out_and_licences_stay(lock: Lock, downloads: Downloads) -> None:
+    layer = debian_layer(lock, "amd64", downloads)
+
+    assert "usr/share/doc/libc6/copyright" in layer.files
+    assert "usr/share/doc/libc6/NEWS.gz" not in layer.files
+    assert not [path for path in layer.files if "/man" in path]
+    licenses = {package.name: package.licenses for package in layer.packages()}
+    assert licenses["libc6"] == ("LGPL-2.1+",)
+
+
+def test_certificates_are_bundled_as_their_package_would(lock: Lock, downloads: Downloads) -> None:
+    files = debian_layer(lock, "amd64", downloads).files
+
+    bundle = files["etc/ssl/certs/ca-certificates.crt"]
+    assert bundle.read() == b"A\nB\n"
+    assert bundle.package.name == "ca-certificates"
+    assert files["usr/lib/ssl/cert.pem"].target == "/etc/ssl/certs/ca-certificates.crt"
+    assert files["usr/bin/python3"].target == "python3.11"
+    assert lock.python == "3.11.2"
+
+
+def test_a_damaged_package_is_refused(
+    lock: Lock, packages: list[LockedPackage], downloads: Downloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = downloads.folder / packages[2].sha256
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+
+    def serve(_: str) -> bytes:
+        return b"!<arch>\n"
+
+    monkeypatch.setattr("capelin_release.downloads.read_url", serve)
+    with pytest.raises(DownloadError, match=r"libc6 1.0-1 is damaged or forged"):
+        debian_layer(lock, "amd64", downloads)
+
+
+def test_two_packages_do_not_share_a_file(lock: Lock, downloads: Downloads) -> None:
+    twin = a_deb(downloads.folder, "twin", {"./usr/lib/os-release": b"other"})
+    packages = [*lock.packages["amd64"], twin]
+    with pytest.raises(PathConflictError, match="base-files and twin"):
+        debian_layer(Lock(lock.snapshot, {"amd64": packages}), "amd64", downloads)
+
+
+def test_what_cannot_be_read_is_an_error(lock: Lock, downloads: Downloads) -> None:
+    with pytest.raises(PackageError, match=r"No packages are locked for riscv64\. Known: amd64"):
+        debian_layer(lock, "riscv64", downloads)
+    with pytest.raises(PackageError, match="no Debian package"):
+        list(read_ar(b"PK"))
+    strange = a_deb(downloads.folder, "strange", {}, suffix=".zst")
+    with pytest.raises(PackageError, match=r"strange: data.tar.zst cannot be read"):
+        debian_layer(Lock(lock.snapshot, {"amd64": [strange]}), "amd64", downloads)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("1.0~rc1", "1.0"),
+        ("2", "1:1"),
+        ("1.0-1", "1.0-1+b1"),
+        ("2.36-9+deb12u9", "2.36-9+deb12u14"),
+        ("1.0a", "1.0+"),
+        ("3.0.9-1", "3.0.10-1~deb12u1"),
+    ],
+)
+def test_versions_have_the_order_of_dpkg(older: str, newer: str) -> None:
+    assert compare_versions(older, newer) < 0 < compare_versions(newer, older)
+    assert compare_versions(newer, newer) == 0
+
+
+def test_a_closure_takes_what_exists_and_leaves_out_what_scripts_need() -> None:
+    index = newest(
+        read_stanzas(
+            "Package: python3.11\nVersion: 1\nDepends: libc6 (>= 2), media-types | mime\n\n"
+            "Package: libc6\nVersion: 2\nPre-Depends: dpkg | install-info\n\n"
+            "Package: libc6\nVersion: 1\nDepends: old\n\n"
+            "Package: mime\nVersion: 1\n"
+        )
+    )
+    assert closure(["python3.11"], index, EXCLUDED) == ["libc6", "mime", "python3.11"]
+    with pytest.raises(PackageError, match="no package old"):
+        closure(["old"], index, EXCLUDED)
+
+
+def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    names = ("base-files", "ca-certificates", "libstdc++6", "netbase", "python3.11", "tzdata")
+    entries = [
+        {
+            "Package": name,
+            "Version": "1:1.0",
+            "Architecture": "all",
+            "Filename": f"pool/{name}_1.0.deb",
+            "SHA256": name[0] * 64,
+        }
+        for name in names
+    ]
+    resolved = resolve(
+        {"amd64": [*(("debian", e) for e in entries), *(("debian-security", e) for e in entries)]}
+    )
+    file = tmp_path / "debian.lock"
+    file.write_text(lock_text("20261122T080000Z", resolved))
+
+    lock = Lock.read(file)
+    assert lock.packages == resolved
+    assert {package.archive for package in lock.packages["amd64"]} == {"debian"}
+    assert lock.time == 1795334400
+
+
+def test_our_lock_file_has_the_same_packages_for_every_architecture() -> None:
+    lock = Lock.read()
+    named = {
+        architecture: {package.name for package in packages}
+        for architecture, packages in lock.packages.items()
+    }
+    assert named["amd64"] == named["arm64"]
+    assert not named["amd64"] & {"bash", "coreutils", "dash", "dpkg", "perl-base"}
+    assert lock.python.startswith("3.11")
