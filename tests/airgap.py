@@ -321,8 +321,10 @@ def outside(dist: Path) -> int:
     import asyncio  # noqa: PLC0415
 
     from capelin.embedded.binaries import Binaries  # noqa: PLC0415
+    from capelin_infra.binaries import CRANE  # noqa: PLC0415
+    from capelin_release.tools import HELM  # noqa: PLC0415
 
-    names = ["crane", "helm", "kubectl", "clusterctl", *(f"{name}@v1.34.4" for name in HOSTED[1:])]
+    names = [CRANE, HELM, "kubectl", "clusterctl", *(f"{name}@v1.34.4" for name in HOSTED[1:])]
     found = asyncio.run(Binaries().fetch([*names, "etcd"]))
     programs = {name.partition("@")[0]: str(binary.path) for name, binary in found.items()}
     folder = Path(tempfile.mkdtemp(prefix="airgap-"))

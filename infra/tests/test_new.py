@@ -21,6 +21,7 @@ from capelin.runtime.client import endpoint_of
 from capelin_infra.scaffold import writing
 from capelin_infra.scaffold.writing import write_project
 from capelin_release.project import Project
+from capelin_release.tools import HELM
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -250,7 +251,7 @@ def write_release(project: Path, module: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.needs_programs("helm")
+@pytest.mark.needs_programs(HELM)
 def test_a_new_extension_has_a_release(folder: Path) -> None:
     write_release(folder, "storage_guard.release")
     release = folder / "dist/clusterctl/runtime-extension-storage-guard/v0.1.0"
@@ -274,7 +275,7 @@ def test_a_new_extension_has_a_release(folder: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.needs_programs("helm")
+@pytest.mark.needs_programs(HELM)
 def test_a_new_provider_has_a_release(provider: Path) -> None:
     write_release(provider, "my_cloud.release")
     release = provider / "dist/clusterctl/infrastructure-my-cloud/v0.1.0"

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, Final
 
-from capelin.embedded.binaries import CERT_MANAGER
 from capelin.yaml import read_all_yaml
 from capelin_release.charts import dump_yaml
+from capelin_release.tools import CERT_MANAGER
 from capelin_release.upstream import CERT_MANAGER_NAMESPACE
 
 PROGRAM: Final = "CAPELIN_E2E_CERT_MANAGER"

@@ -10,8 +10,9 @@ from time import monotonic
 from uuid import uuid4
 
 import pytest
-from capelin.embedded.binaries import CERT_MANAGER, CLUSTER_API, Binaries
+from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.testing.waiting import until
+from capelin_release.tools import CERT_MANAGER, HELM
 
 from tests.integration.repositories import Repository
 
@@ -22,7 +23,7 @@ from .kind_cluster import KindCluster, kind_cluster
 from .manager_image import manager_image
 from .test_installation import IMAGES, archive_of
 
-pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", "helm")]
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
 OLDER = "v0.1.0-alpha.1"
 NAMES = ("capelin-control-plane", "capelin-machine-pool", "capelin-lifecycle")
@@ -106,8 +107,8 @@ async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PATH."""
     folder = tmp_path_factory.mktemp("programs")
-    for name in ("clusterctl", "kubectl", "helm"):
-        (folder / name).symlink_to(await Binaries().path(name))
+    for name, binary in (await Binaries().fetch(["clusterctl", "kubectl", HELM])).items():
+        (folder / name).symlink_to(binary.path)
     return folder
 
 

@@ -21,6 +21,7 @@ from capelin.yaml import read_all_yaml
 from capelin_infra.waiting import wait_until_ready
 from capelin_release.components import helm
 from capelin_release.our_charts import our_charts
+from capelin_release.tools import HELM
 
 from tests.integration.repositories import REGISTRY, Repository, older_charts
 
@@ -29,7 +30,7 @@ from .cluster_api import INIT, WAITING, add_cluster_api, load_managers
 from .hosted import Hosted, under_load
 from .kind_cluster import KindCluster, kind_cluster
 
-pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", "helm")]
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.needs_programs("clusterctl", HELM)]
 
 IMAGES = "CAPELIN_E2E_IMAGES"
 """The variable with the folder `images` of a release, of this commit or one close to it."""

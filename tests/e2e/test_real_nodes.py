@@ -17,6 +17,7 @@ from capelin.client import Client, Config
 from capelin.testing.managers import running
 from capelin.testing.waiting import until
 from capelin_control_plane.provider import provider
+from capelin_release.tools import HELM
 
 from tests.integration.repositories import Repository
 
@@ -109,7 +110,7 @@ async def hosted_with_cluster_api(with_cluster_api: KindCluster) -> AsyncGenerat
             await remove_machine(name)
 
 
-@pytest.mark.needs_programs("clusterctl", "helm")
+@pytest.mark.needs_programs("clusterctl", HELM)
 async def test_machines_with_bootstrap_data_run_pods_and_outlive_an_upgrade(
     hosted_with_cluster_api: Hosted, tmp_path: Path, record_property: Record
 ) -> None:

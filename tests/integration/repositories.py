@@ -14,6 +14,7 @@ from capelin_release.charts import Chart, dump_yaml
 from capelin_release.components import escape
 from capelin_release.our_charts import our_charts, our_installation
 from capelin_release.repository import write_installation, write_upstream
+from capelin_release.tools import CERT_MANAGER
 
 ROOT = Path(__file__).parents[2]
 CLUSTER_API = "v1.14.0"
@@ -159,6 +160,6 @@ async def run(command: list[object], environment: Mapping[str, str] | None = Non
 
 async def cert_manager_crds() -> list[Unstructured]:
     """cert-manager's kinds, from the sources of its module."""
-    source = await Binaries().module_dir("cert-manager")
+    source = await Binaries().module_dir(CERT_MANAGER)
     texts = [file.read_text() for file in sorted((source / "deploy" / "crds").glob("*.yaml"))]
     return [obj for text in texts for obj in read_all_yaml(text) if obj]

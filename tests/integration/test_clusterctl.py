@@ -18,12 +18,13 @@ from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane
 from capelin_infra.waiting import wait_until_ready
 from capelin_machine_pool.provider import provider as machine_pool
+from capelin_release.tools import HELM
 
 from .repositories import CLUSTER_API, POOLS, CommandError, Repository, cert_manager_crds
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.needs_programs("clusterctl", "helm", "kubectl"),
+    pytest.mark.needs_programs("clusterctl", HELM, "kubectl"),
 ]
 
 PROVIDERS = {provider.label: provider for provider in (control_plane(), machine_pool())}

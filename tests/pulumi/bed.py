@@ -12,10 +12,30 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries import Binaries, Component, Project
 
 ROOT = Path(__file__).parents[2]
 _EXECUTOR = Path("python", "cmd", "pulumi-language-python-exec")
+_STAMPS = {"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "{version}"}
+_MODULES = Path(__file__).parent / "modules"
+PULUMI = Component(
+    "pulumi",
+    Project("pulumi", "Pulumi", sources={}, stamps=_STAMPS, modules=_MODULES),
+    "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
+    version_arguments=("version",),
+)
+# Later versions of the host are in no Go module.
+PULUMI_PYTHON = Component(
+    "pulumi-language-python",
+    Project(
+        "pulumi-python",
+        "Pulumi's host of Python programs",
+        sources={"pulumi-python": "github.com/pulumi/pulumi/sdk/v3"},
+        stamps=_STAMPS,
+        modules=_MODULES,
+    ),
+    "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",
+)
 
 
 @dataclass(slots=True)
@@ -38,14 +58,14 @@ class Bed:
     async def made(cls, folder: Path) -> "Bed":
         """Get the CLI, the host of Python programs and the plugins."""
         binaries = Binaries()
-        programs = await binaries.fetch(["pulumi", "pulumi-language-python"])
+        programs = await binaries.fetch([PULUMI, PULUMI_PYTHON])
         commands = folder / "bin"
         for name in ("state", "home", "bin", "xdg"):
             (folder / name).mkdir()
         for name, binary in programs.items():
             # The host looks for its executor beside itself, wherever a link to it may be.
             shutil.copy(binary.path, commands / name)
-        source = await binaries.module_dir("pulumi-python")
+        source = await binaries.module_dir(PULUMI_PYTHON.project)
         # A file of a module has no mode worth keeping.
         shutil.copy(source / _EXECUTOR, commands)
         (commands / _EXECUTOR.name).chmod(0o755)

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from capelin.embedded.binaries import (
-    COMPONENTS,
     KNOWN_KUBERNETES,
     KUBERNETES,
     Binaries,
+    Component,
     Entry,
     parse_component,
 )
 from rich.console import Console
 
+from capelin_infra.binaries import PROGRAMS
 from capelin_infra.listing import Column, Format, listing_console, print_list
 from capelin_infra.progress import Checklist
 from capelin_infra.up import show_progress_on
@@ -49,8 +50,8 @@ def show(output: Format) -> None:
 async def prefetch(names: Sequence[str]) -> None:
     """Get programs: those named, those of a version, or all in every version that is tested."""
     wanted = [program for name in names for program in _programs(name)] or [
-        f"{component.name}@{version}"
-        for component in COMPONENTS.values()
+        f"{component}@{version}" if component.project.tested else component
+        for component in PROGRAMS.values()
         for version in (component.project.tested or [component.project.default_version])
     ]
     with Checklist(Console()).shown() as checklist, checklist.step("programs") as line:
@@ -81,14 +82,14 @@ def prune(*, everything: bool, dry_run: bool, agreed: Callable[[str], bool]) -> 
     return True
 
 
-def _programs(name: str) -> list[str]:
+def _programs(name: str) -> Sequence[str | Component]:
     """The programs that a name stands for: a program, or all of a Kubernetes version."""
     if not name.removeprefix("v")[:1].isdigit() and name != "latest":
-        return [name]
+        return [PROGRAMS.get(name, name)]
     version = parse_version(name, KNOWN_KUBERNETES)
     return [
         f"{component.name}@{version}"
-        for component in COMPONENTS.values()
+        for component in PROGRAMS.values()
         if component.project is KUBERNETES
     ]
 
@@ -102,7 +103,7 @@ def is_cached(names: Iterable[str]) -> bool:
 
 def is_known(entry: Entry) -> bool:
     """Whether a program is one that Capelin could ask for."""
-    component = COMPONENTS.get(entry.component)
+    component = PROGRAMS.get(entry.component)
     return component is not None and entry.version in component.project.versions
 
 

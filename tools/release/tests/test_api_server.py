@@ -10,12 +10,13 @@ from capelin.api import BaseObject, Unstructured
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import Deployment, Namespace, Service
 from capelin.client import Client, Config, Invalid
-from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries import Binaries, Component
 from capelin.testing.waiting import until
 from capelin_release.components import helm, render_chart
 from capelin_release.our_charts import our_charts
+from capelin_release.tools import HELM, HELM_3
 
-pytestmark = [pytest.mark.needs_programs("helm"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_programs(HELM), pytest.mark.timeout(300)]
 
 EVERYTHING = {
     "podDisruptionBudget": {"enabled": True},
@@ -83,13 +84,14 @@ class Deletions:
 @pytest.mark.parametrize(
     "program",
     [
-        "helm",
+        HELM,
         # Building a second helm would prolong everybody's first `uvx nox` by more than a minute.
-        pytest.param("helm3", marks=[pytest.mark.integration, pytest.mark.needs_programs("helm3")]),
+        pytest.param(HELM_3, marks=[pytest.mark.integration, pytest.mark.needs_programs(HELM_3)]),
     ],
+    ids=str,
 )
 async def test_helm_removes_an_extension_before_its_server(
-    program: str,
+    program: Component,
     kubeconfig: Path,
     namespace: str,
     install_crds: Callable[..., None],

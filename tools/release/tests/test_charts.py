@@ -21,6 +21,7 @@ from capelin_machine_pool.provider import provider as machine_pool
 from capelin_release.charts import Chart, provider_chart
 from capelin_release.components import helm, render_chart
 from capelin_release.our_charts import our_charts, our_providers, write_tree
+from capelin_release.tools import HELM, HELM_3
 from capelin_release.values import Image, ManagerValues
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +30,7 @@ WITH_PODS = [name for name, chart in CHARTS.items() if "files/rules.yaml" in cha
 EXTENSION = "capelin-lifecycle"
 MANAGERS = [name for name in WITH_PODS if name != EXTENSION]
 
-pytestmark = [pytest.mark.needs_programs("helm"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_programs(HELM), pytest.mark.timeout(300)]
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -450,7 +451,7 @@ async def test_a_provider_of_others_has_one_chart_with_its_kinds() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.needs_programs("helm3")
+@pytest.mark.needs_programs(HELM_3)
 @pytest.mark.parametrize("name", CHARTS)
 async def test_both_helms_render_the_same(name: str, tmp_path: Path) -> None:
     folder = CHARTS[name].write(tmp_path)
@@ -460,7 +461,7 @@ async def test_both_helms_render_the_same(name: str, tmp_path: Path) -> None:
         {(obj["kind"], obj["metadata"]["name"]): obj for obj in read_all_yaml(text) if obj}
         for text in (
             await helm(binaries, *arguments),
-            await helm(binaries, *arguments, program="helm3"),
+            await helm(binaries, *arguments, program=HELM_3),
         )
     ]
     assert newer == older

@@ -24,8 +24,9 @@ from capelin_release.components import (
     variables_of,
 )
 from capelin_release.our_charts import our_charts, our_providers
+from capelin_release.tools import HELM
 
-pytestmark = [pytest.mark.needs_programs("helm"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_programs(HELM), pytest.mark.timeout(300)]
 
 PROVIDERS: Final = our_providers()
 CHARTS: Final = our_charts("0.1.0")

@@ -4,15 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import CERT_MANAGER, CLUSTER_API, Binaries
+from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.yaml import read_all_yaml, read_yaml
 from capelin_release.bundle import installation_entries, names
 from capelin_release.components import helm
 from capelin_release.oci import Store
 from capelin_release.repository import write_upstream
+from capelin_release.tools import CERT_MANAGER, HELM
 from capelin_release.upstream import as_released
 
-pytestmark = [pytest.mark.needs_programs("helm", "kubectl"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_programs(HELM, "kubectl"), pytest.mark.timeout(300)]
 
 
 async def test_a_release_folder_has_what_clusterctl_installs_beside_our_own(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from capelin.embedded.apiserver import ApiServer
+    from capelin.embedded.binaries import Component
     from capelin.testing.administrator import Administrator, Installable
     from capelin.testing.management import ManagementCluster
 
@@ -36,8 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the marker, and the fixtures that are coroutines where something runs coroutines."""
     config.addinivalue_line(
         "markers",
-        "needs_programs(*names): programs as `etcd` or `kube-apiserver@v1.34.4` that the test "
-        "uses; they are got before the first test runs, outside of its time limit.",
+        "needs_programs(*names): programs as `etcd` or `kube-apiserver@v1.34.4`, or components of "
+        "other packages, that the test uses; they are got before the first test runs, outside of "
+        "its time limit.",
     )
     # All workload clusters of tests are on this machine.
     os.environ.setdefault("CAPELIN_ALLOWED_NETWORKS", "127.0.0.0/8")
@@ -49,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Get what the collected tests need. The first time, that may take minutes."""
     fixtures: set[str] = set()
-    marked: set[str] = set()
+    marked: set[str | Component] = set()
     for item in session.items:
         fixtures.update(getattr(item, "fixturenames", ()))
         for mark in item.iter_markers("needs_programs"):

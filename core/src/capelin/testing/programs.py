@@ -7,6 +7,7 @@ from capelin.embedded.binaries import (
     TESTED_KUBERNETES,
     Binaries,
     BinariesError,
+    Component,
     default_progress,
 )
 from capelin.embedded.management import required_programs
@@ -15,17 +16,17 @@ from capelin.testing.run import run_elsewhere
 _API_SERVERS = frozenset({"api_server", "own_api_server"})
 
 
-def needed(fixtures: Collection[str], marked: Iterable[str]) -> list[str]:
+def needed(fixtures: Collection[str], marked: Iterable[str | Component]) -> list[str | Component]:
     """The programs behind these fixtures, and those that tests are marked with."""
-    names = {*marked}
+    names: set[str | Component] = {*marked}
     if not _API_SERVERS.isdisjoint(fixtures):
         names |= {*Settings().programs}
     if "management_cluster" in fixtures:
         names |= {*required_programs(TESTED_KUBERNETES[-1], ())}
-    return sorted(names)
+    return sorted(names, key=str)
 
 
-def get(names: Iterable[str]) -> BinariesError | None:
+def get(names: Iterable[str | Component]) -> BinariesError | None:
     """Download or build binaries. Returns a failure: only the tests that need them fail."""
     try:
         run_elsewhere(Binaries(progress=default_progress()).fetch(names))

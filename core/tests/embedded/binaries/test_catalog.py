@@ -26,13 +26,10 @@ def test_the_tested_versions_are_known_and_follow_each_other() -> None:
     assert upgrade_problem(DEFAULT_KUBERNETES, TESTED_KUBERNETES[-1]) is None
 
 
-def test_versions_are_ordered_by_number_not_by_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_are_ordered_by_number_not_by_letter(tmp_path: Path) -> None:
     for version in ("v1.9.1", "v1.10.0", "v1.9.10"):
         (tmp_path / "some" / version).mkdir(parents=True)
-    monkeypatch.setattr("capelin.embedded.binaries.catalog.MODULES", tmp_path)
-    assert Project("some", "Some", sources={}, stamps={}).versions == (
+    assert Project("some", "Some", sources={}, stamps={}, modules=tmp_path).versions == (
         "v1.9.1",
         "v1.9.10",
         "v1.10.0",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries import COMPONENTS, Binaries, NotObtainableError, catalog
+from capelin.embedded.binaries import COMPONENTS, Binaries, NotObtainableError
 from capelin.embedded.binaries.cache import Cache
 from capelin.embedded.binaries.catalog import (
     CLUSTER_API,
@@ -59,6 +59,25 @@ async def test_a_program_is_built_once(
     assert progress.amounts == [(1, None, "packages")]
     (entry,) = made.cache.entries()
     assert entry.source == "go.etcd.io/etcd/server/v3, Go 1.26.8"
+
+
+async def test_a_program_of_another_package_is_built_with_its_own_module_files(
+    binaries: "Making", go: "FakeGo", tmp_path: Path
+) -> None:
+    files = tmp_path / "shoal" / "v1.0.0"
+    files.mkdir(parents=True)
+    (files / "go.mod").write_text("module capelin/shoal\n\ngo 1.21\n")
+    (files / "go.sum").touch()
+    project = Project("shoal", "Shoal", sources={}, stamps={}, modules=tmp_path)
+    pack = Component("pack", project, "example.org/shoal/cmd/pack")
+    made = binaries(go=go)
+    found = await made.fetch(["etcd", pack])
+    assert {name: binary.version for name, binary in found.items()} == {
+        "etcd": "v3.6.5",
+        "pack": "v1.0.0",
+    }
+    assert await made.path(pack) == found["pack"].path
+    assert await made.has([pack])
 
 
 async def test_a_build_reports_how_many_packages_of_all_it_has_compiled(
@@ -370,14 +389,13 @@ async def test_a_real_go_and_we_agree_on_the_hash_of_a_module() -> None:
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
 @pytest.mark.timeout(600)
 async def test_a_real_go_compiles_exactly_the_packages_that_were_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     files = tmp_path / "shoal" / "v1.0.0"
     files.mkdir(parents=True)
     (files / "go.mod").write_text("module example.com/shoal\n\ngo 1.21\n")
     (files / "go.sum").touch()
-    monkeypatch.setattr(catalog, "MODULES", tmp_path)
-    project = Project("shoal", "Shoal", sources={}, stamps={})
+    project = Project("shoal", "Shoal", sources={}, stamps={}, modules=tmp_path)
     program = ComponentVersion(Component("pack", project, "cmd/pack"), "v1.0.0")
     cache = Cache(tmp_path / "cache")
     environment = {**os.environ, "GOCACHE": str(tmp_path / "go-cache"), "GOTOOLCHAIN": "local"}

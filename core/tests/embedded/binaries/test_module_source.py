@@ -4,11 +4,13 @@ import json
 import zipfile
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from capelin.embedded.binaries import Binaries, NotObtainableError, UnknownComponentError
+from capelin.embedded.binaries.catalog import PROJECTS
 from capelin.embedded.binaries.errors import SourceFailedError
 from capelin.embedded.binaries.module_source import Module, first_proxy, folder_hash, tree_hash
 
@@ -36,7 +38,7 @@ def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "go.sum").write_text(
         f"sigs.k8s.io/kwok v0.7.0/go.mod h1:other\nsigs.k8s.io/kwok v0.7.0 {hash_of(FILES)}\n"
     )
-    monkeypatch.setattr("capelin.embedded.binaries.catalog.MODULES", tmp_path / "modules")
+    monkeypatch.setitem(PROJECTS, "kwok", replace(PROJECTS["kwok"], modules=tmp_path / "modules"))
 
 
 @pytest.fixture

@@ -80,9 +80,9 @@ def providers() -> list[str]:
 
 def programs() -> list[str]:
     """What can be fetched."""
-    from capelin.embedded.binaries import COMPONENTS
+    from capelin_infra.binaries import PROGRAMS
 
-    return [*COMPONENTS, *versions()]
+    return [*PROGRAMS, *versions()]
 
 
 def _environment(ctx: typer.Context) -> str:

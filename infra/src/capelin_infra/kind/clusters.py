@@ -18,6 +18,7 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import write_private
 from capelin.errors import NotReadyError, UnfitMachineError
 
+from capelin_infra.binaries import KIND
 from capelin_infra.kind.config import MIRRORS, hosts_file
 from capelin_infra.waiting import wait_for
 
@@ -116,7 +117,7 @@ class KindCommands:
 
     async def _kind_command(self, *arguments: str, show: Show | None = None) -> str:
         if self._kind is None:
-            self._kind = shutil.which("kind") or str(await Binaries().path("kind"))
+            self._kind = shutil.which("kind") or str(await Binaries().path(KIND))
         # kind has to use the engine that we look into.
         variables = {**os.environ, "KIND_EXPERIMENTAL_PROVIDER": self._engine}
         return await _run([self._kind, *arguments], variables, show)

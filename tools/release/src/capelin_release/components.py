@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from capelin.api import Unstructured
 from capelin.contract import PROVIDER_LABEL, ProviderType
-from capelin.embedded.binaries import Binaries
+from capelin.embedded.binaries import Binaries, Component
 from capelin.errors import UserError
 from capelin.provider import Provider
 from capelin.yaml import read_all_yaml, read_yaml
 
 from capelin_release.charts import Chart, dump_yaml
+from capelin_release.tools import HELM
 
 FILES: Final[dict[ProviderType, str]] = {
     "CoreProvider": "core-components.yaml",
@@ -135,7 +136,7 @@ async def render_chart(
     return [obj for obj in read_all_yaml(text) if obj]
 
 
-async def helm(binaries: Binaries, *arguments: str, program: str = "helm") -> str:
+async def helm(binaries: Binaries, *arguments: str, program: Component = HELM) -> str:
     """Run Helm; returns what it prints.
 
     Raises:

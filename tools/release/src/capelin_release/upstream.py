@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from capelin.embedded.binaries import CERT_MANAGER, CLUSTER_API, Binaries
+from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.errors import UserError
 
 from capelin_release.charts import Chart, dump_yaml
 from capelin_release.components import KUBERNETES, helm
+from capelin_release.tools import CERT_MANAGER
 
 CERT_MANAGER_NAMESPACE: Final = "cert-manager"
 _KUSTOMIZATIONS: Final = {
@@ -49,7 +50,7 @@ def as_released(text: str, version: str) -> str:
 
 async def cert_manager_chart(binaries: Binaries) -> Chart:
     """cert-manager's chart, in the version that its module has."""
-    source = await binaries.module_dir("cert-manager") / "deploy" / "charts" / "cert-manager"
+    source = await binaries.module_dir(CERT_MANAGER) / "deploy" / "charts" / "cert-manager"
     files = await asyncio.to_thread(_texts, source)
     chart = files["Chart.yaml"].replace("ersion: v0.0.0", f"ersion: {CERT_MANAGER.default_version}")
     return Chart("cert-manager", {**files, "Chart.yaml": chart})

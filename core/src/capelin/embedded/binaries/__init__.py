@@ -3,7 +3,6 @@
 from capelin.embedded.binaries.binaries import Binaries, Binary
 from capelin.embedded.binaries.cache import Cache, Entry
 from capelin.embedded.binaries.catalog import (
-    CERT_MANAGER,
     CLUSTER_API,
     COMPONENTS,
     DEFAULT_KUBERNETES,
@@ -23,9 +22,11 @@ from capelin.embedded.binaries.errors import (
     UnknownComponentError,
 )
 from capelin.embedded.binaries.go import (
+    Go,
     find_go,
     installed_go,
     is_new_enough,
+    needed_go,
     newest_needed_go,
 )
 from capelin.embedded.binaries.progress import (
@@ -37,7 +38,6 @@ from capelin.embedded.binaries.progress import (
 )
 
 __all__ = [
-    "CERT_MANAGER",
     "CLUSTER_API",
     "COMPONENTS",
     "DEFAULT_KUBERNETES",
@@ -51,6 +51,7 @@ __all__ = [
     "Component",
     "ComponentVersion",
     "Entry",
+    "Go",
     "LiveProgress",
     "NotObtainableError",
     "PlainProgress",
@@ -64,6 +65,7 @@ __all__ = [
     "find_go",
     "installed_go",
     "is_new_enough",
+    "needed_go",
     "newest_needed_go",
     "parse_component",
 ]

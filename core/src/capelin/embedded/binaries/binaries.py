@@ -8,7 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from capelin.embedded.binaries.cache import Cache, Entry
-from capelin.embedded.binaries.catalog import ComponentVersion, Platform, parse_component
+from capelin.embedded.binaries.catalog import (
+    Component,
+    ComponentVersion,
+    Platform,
+    Project,
+    parse_component,
+)
 from capelin.embedded.binaries.errors import NotObtainableError, SourceFailedError
 from capelin.embedded.binaries.go import needed_go
 from capelin.embedded.binaries.module_source import module_dir
@@ -63,18 +69,18 @@ class Binaries:
         self._environment = environment
         self._platform = Platform.current()
 
-    async def path(self, component: str, version: str | None = None) -> Path:
+    async def path(self, component: str | Component, version: str | None = None) -> Path:
         """The file of one program; its newest known version if none is given."""
         name = component if version is None else f"{component}@{version}"
-        return (await self.fetch([name]))[name].path
+        return (await self.fetch([name]))[str(name)].path
 
-    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
-        """Programs by name, as in `etcd` or `kube-apiserver@v1.33.13`.
+    async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
+        """Programs by name, as in `etcd` or `kube-apiserver@v1.33.13`, or components by theirs.
 
         Programs of one project and version are built together, which is much faster than one by
         one.
         """
-        requests = {name: parse_component(name) for name in names}
+        requests = {str(name): parse_component(name) for name in names}
         groups: dict[str, dict[str, ComponentVersion]] = {}
         for name, request in requests.items():
             key = f"{request.component.project.name}-{request.version}"
@@ -96,15 +102,15 @@ class Binaries:
             found |= {name: obtained[request] for name, request in rest.items()}
         return {name: found[name] for name in requests}
 
-    async def has(self, names: Iterable[str]) -> bool:
+    async def has(self, names: Iterable[str | Component]) -> bool:
         """Whether all of these programs are in a folder or in the cache."""
         attempts = Attempts(lambda _: None)
         requests = [*map(parse_component, names)]
         rest = [item for item in requests if await self._in_folder(item, attempts) is None]
         return len(await self._in_cache(rest)) == len({*rest})
 
-    async def module_dir(self, name: str, version: str | None = None) -> Path:
-        """The source folder of `kubernetes`, `cluster-api`, `cluster-api/test` or `kwok`.
+    async def module_dir(self, name: str | Project, version: str | None = None) -> Path:
+        """The source folder of a project, or of a module by its name, as in `cluster-api/test`.
 
         It may be in the user's Go module cache: only read it.
         """

@@ -1,7 +1,7 @@
 """The catalog of programs that Capelin can get: projects, their versions, their programs.
 
-A version is known when `capelin/embedded/modules/<project>/<version>/` holds pinned Go module files
-for it; nothing else lists versions.
+A version is known when the project's module folder has `<version>/` with pinned Go module files;
+nothing else lists versions. Other packages define programs of their own, with folders of their own.
 """
 
 import json
@@ -29,11 +29,13 @@ class Project:
     """Go variables that the linker sets, so that a program prints its version."""
     tested: tuple[str, ...] = ()
     """The versions that Capelin's own tests run, oldest first; none where that is the newest."""
+    modules: Path = field(default_factory=lambda: MODULES)
+    """The folder with module files: `<project>/<version>/`."""
 
     @property
     def versions(self) -> tuple[str, ...]:
         """The known versions, oldest first."""
-        folders = (MODULES / self.name).glob("v*")
+        folders = (self.modules / self.name).glob("v*")
         return tuple(sorted((folder.name for folder in folders), key=Version.parse))
 
     @property
@@ -43,7 +45,7 @@ class Project:
 
     def module_files(self, version: str) -> Path:
         """The folder with the pinned `go.mod` and `go.sum`."""
-        return MODULES / self.name / version
+        return self.modules / self.name / version
 
     def linker_flags(self, version: str) -> str:
         """What `go build` passes to the linker: no symbols, and the version in its variables."""
@@ -82,6 +84,10 @@ class Component:
     image: Image | None = None
     version_arguments: tuple[str, ...] | None = None
     """The arguments that make it print its version; None if it cannot."""
+
+    def __str__(self) -> str:
+        """Its name."""
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,33 +149,6 @@ CLUSTER_API = Project(
     },
 )
 KWOK = Project("kwok", "KWOK", sources={"kwok": "sigs.k8s.io/kwok"}, stamps={})
-HELM = Project(
-    "helm", "Helm", sources={}, stamps={"helm.sh/helm/v4/internal/version.version": "{version}"}
-)
-HELM_3 = Project(
-    "helm3", "Helm 3", sources={}, stamps={"helm.sh/helm/v3/internal/version.version": "{version}"}
-)
-CERT_MANAGER = Project(
-    "cert-manager",
-    "cert-manager",
-    sources={"cert-manager": "github.com/cert-manager/cert-manager"},
-    stamps={},
-)
-KIND = Project("kind", "kind", sources={}, stamps={})
-PULUMI = Project(
-    "pulumi",
-    "Pulumi",
-    sources={},
-    stamps={"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "{version}"},
-)
-# Later versions of the host are in no Go module.
-PULUMI_PYTHON = Project(
-    "pulumi-python",
-    "Pulumi's host of Python programs",
-    sources={"pulumi-python": "github.com/pulumi/pulumi/sdk/v3"},
-    stamps={"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "{version}"},
-)
-CRANE = Project("crane", "crane", sources={}, stamps={})
 KONNECTIVITY = Project("konnectivity", "konnectivity", sources={}, stamps={})
 
 PROJECTS = {
@@ -179,14 +158,7 @@ PROJECTS = {
         ETCD,
         CLUSTER_API,
         KWOK,
-        HELM,
-        HELM_3,
-        CERT_MANAGER,
-        CRANE,
-        KIND,
         KONNECTIVITY,
-        PULUMI,
-        PULUMI_PYTHON,
     )
 }
 
@@ -247,23 +219,11 @@ COMPONENTS = {
             Image("registry.k8s.io/kwok/kwok:{version}", "usr/local/bin/kwok"),
             ("--version",),
         ),
-        Component("helm", HELM, "helm.sh/helm/v4/cmd/helm", None, ("version", "--short")),
-        Component("helm3", HELM_3, "helm.sh/helm/v3/cmd/helm", None, ("version", "--short")),
-        Component("crane", CRANE, "github.com/google/go-containerregistry/cmd/crane"),
-        Component("kind", KIND, "sigs.k8s.io/kind", None, ("version",)),
         Component(
             "konnectivity-server", KONNECTIVITY, "sigs.k8s.io/apiserver-network-proxy/cmd/server"
         ),
         Component(
             "konnectivity-agent", KONNECTIVITY, "sigs.k8s.io/apiserver-network-proxy/cmd/agent"
-        ),
-        Component(
-            "pulumi", PULUMI, "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", None, ("version",)
-        ),
-        Component(
-            "pulumi-language-python",
-            PULUMI_PYTHON,
-            "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",
         ),
     )
 }
@@ -278,8 +238,13 @@ DEFAULT_KUBERNETES = TESTED_KUBERNETES[0]
 """The version of a new environment: not the newest, so that its clusters can be upgraded."""
 
 
-def parse_component(text: str) -> ComponentVersion:
-    """Parse `kube-apiserver` (in its default version) or `kube-apiserver@v1.33.13`."""
+def parse_component(text: str | Component) -> ComponentVersion:
+    """Parse `kube-apiserver` (in its default version) or `kube-apiserver@v1.33.13`.
+
+    Programs of other packages come as components.
+    """
+    if isinstance(text, Component):
+        return ComponentVersion(text, text.project.default_version)
     name, at_sign, version = text.partition("@")
     component = COMPONENTS.get(name)
     if component is None:

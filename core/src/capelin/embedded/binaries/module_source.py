@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capelin.embedded.binaries.cache import BuildDir, Cache
-from capelin.embedded.binaries.catalog import PROJECTS, Platform, check_version
+from capelin.embedded.binaries.catalog import PROJECTS, Platform, Project, check_version
 from capelin.embedded.binaries.download import open_web
 from capelin.embedded.binaries.errors import (
     NotObtainableError,
@@ -63,7 +63,7 @@ class Module:
 
 
 async def module_dir(
-    name: str,
+    name: str | Project,
     version: str | None,
     *,
     cache: Cache,
@@ -71,8 +71,11 @@ async def module_dir(
     platform: Platform,
     progress: Progress,
 ) -> Path:
-    """The source folder of a module, by its name in the catalog."""
-    project = PROJECTS.get(name.partition("/")[0])
+    """The source folder of a module, by its name in the catalog, or of a project's own module."""
+    if isinstance(name, Project):
+        project, name = name, name.name
+    else:
+        project = PROJECTS.get(name.partition("/")[0])
     if project is None or name not in project.sources:
         known = ", ".join(source for project in PROJECTS.values() for source in project.sources)
         raise UnknownComponentError(f"Capelin knows no sources called {name!r}; known: {known}")

@@ -1,14 +1,11 @@
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from capelin.embedded.binaries.catalog import MODULES, PROJECTS
-from capelin.embedded.binaries.errors import SourceFailedError
-from capelin.embedded.binaries.pin_modules import RECIPES, go_mod, main, pin_modules, tools_go
+from capelin.embedded.binaries import BinariesError, needed_go
 
-if TYPE_CHECKING:
-    from .conftest import FakeGo
+from core.tests.embedded.binaries.conftest import FakeGo
+from tools.pin_modules import COMPONENTS, PROJECTS, RECIPES, go_mod, main, pin_modules, tools_go
 
 UPSTREAM = """module k8s.io/kubernetes
 
@@ -55,33 +52,41 @@ def test_a_single_replacement_beside_is_seen_too() -> None:
 
 @pytest.mark.parametrize("name", PROJECTS)
 def test_every_project_can_be_pinned_and_was_pinned_so(name: str) -> None:
+    assert PROJECTS[name].versions
+    packages = [component.package for component in COMPONENTS if component.project.name == name]
     for version in PROJECTS[name].versions:
-        assert (MODULES / name / version / "tools.go").read_text() == tools_go(name)
+        files = PROJECTS[name].module_files(version)
+        assert f" {version}\n" in (files / "go.mod").read_text()
+        assert all(f'"{package}"' in (files / "tools.go").read_text() for package in packages)
+        assert needed_go(files) >= "1.22"
+        assert (PROJECTS[name].module_files(version) / "tools.go").read_text() == tools_go(name)
 
 
 def test_the_command_tells_where_it_wrote_and_what_go_that_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def pinned(project: str, version: str, *_: object) -> Path:
-        return MODULES / project / version
+        return PROJECTS[project].module_files(version)
 
-    monkeypatch.setattr("capelin.embedded.binaries.pin_modules.pin_modules", pinned)
+    monkeypatch.setattr("tools.pin_modules.pin_modules", pinned)
     monkeypatch.setattr("sys.argv", ["pin", "cluster-api", "v1.14.0"])
     main()
-    assert capsys.readouterr().out == f"{MODULES}/cluster-api/v1.14.0: needs Go 1.26.0\n"
+    folder = PROJECTS["cluster-api"].module_files("v1.14.0")
+    assert capsys.readouterr().out == f"{folder}: needs Go 1.26.0\n"
 
 
 def test_the_command_tells_why_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: object) -> Path:
-        raise SourceFailedError("there is no go command on PATH")
+        raise BinariesError("there is no go command on PATH")
 
-    monkeypatch.setattr("capelin.embedded.binaries.pin_modules.pin_modules", refused)
+    monkeypatch.setattr("tools.pin_modules.pin_modules", refused)
     monkeypatch.setattr("sys.argv", ["pin", "kwok", "v0.8.0"])
     with pytest.raises(SystemExit, match=r"^there is no go command on PATH$"):
         main()
 
 
-async def test_pinning_writes_what_go_makes_of_it(go: "FakeGo", tmp_path: Path) -> None:
+async def test_pinning_writes_what_go_makes_of_it(tmp_path: Path) -> None:
+    go = FakeGo(tmp_path / "go")
     (tmp_path / "upstream").write_text("module u\n\ngo 1.26.0\n")
     answer = json.dumps({"GoMod": str(tmp_path / "upstream")})
     go.answers_mod_with(

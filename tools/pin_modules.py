@@ -1,4 +1,4 @@
-"""Pins the Go modules of a version: `python -m capelin.embedded.binaries.pin_modules etcd v3.6.5`.
+"""Pins the Go modules of a version: `python -m tools.pin_modules etcd v3.6.5`.
 
 Needs Go and a module proxy. Go compares each module with the public checksum database.
 """
@@ -15,14 +15,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.embedded.binaries.catalog import COMPONENTS, MODULES, PROJECTS, Platform
-from capelin.embedded.binaries.errors import BinariesError
-from capelin.embedded.binaries.go import Go, find_go, needed_go
+from capelin.embedded.binaries import (
+    BinariesError,
+    Component,
+    Go,
+    Platform,
+    Project,
+    find_go,
+    needed_go,
+)
+from capelin_infra.binaries import PROGRAMS
+from capelin_release.tools import CERT_MANAGER, HELM, HELM_3
+
+from tests.pulumi.bed import PULUMI, PULUMI_PYTHON
 
 _LOCAL = re.compile(r"^\s*(?:replace )?(\S+) => \.\.?/", re.MULTILINE)
 _OLDEST_GO = "1.22"
 """Before it, a line `go` was no promise: any Go would try, and fail late."""
 _FILES = ("go.mod", "go.sum", "tools.go")
+
+
+COMPONENTS: tuple[Component, ...] = (*PROGRAMS.values(), HELM, HELM_3, PULUMI, PULUMI_PYTHON)
+PROJECTS: dict[str, Project] = {
+    project.name: project
+    for project in (*(component.project for component in COMPONENTS), CERT_MANAGER)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +112,7 @@ def go_mod(project: str, version: str, recipe: Recipe, upstream: Sequence[str]) 
 def tools_go(project: str) -> str:
     """A Go file that imports a project's programs, so that `go mod tidy` keeps what they need."""
     packages = sorted(
-        component.package for component in COMPONENTS.values() if component.project.name == project
+        component.package for component in COMPONENTS if component.project.name == project
     )
     imports = "".join(f'\t_ "{package}"\n' for package in packages)
     return f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n"
@@ -127,13 +144,18 @@ def _go_line(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m capelin.embedded.binaries.pin_modules")
+    parser = argparse.ArgumentParser(prog="python -m tools.pin_modules")
     parser.add_argument("project", choices=sorted(PROJECTS))
     parser.add_argument("version", help="as in v1.35.4")
     arguments = parser.parse_args()
     try:
         written = asyncio.run(
-            pin_modules(arguments.project, arguments.version, MODULES, os.environ)
+            pin_modules(
+                arguments.project,
+                arguments.version,
+                PROJECTS[arguments.project].modules,
+                os.environ,
+            )
         )
     except BinariesError as error:
         sys.exit(str(error))
