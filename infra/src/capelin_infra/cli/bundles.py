@@ -30,16 +30,9 @@ def mirror(
 ) -> None:
     """Push the images, charts and components of a bundle into a registry.
 
-    Credentials are those of docker login. Run it again after an interruption: what is there is not
-    sent again.
+    crane does it: from PATH, from the cache, or built with Go. Credentials are those of docker
+    login. Run it again after an interruption: blobs that the registry has are not sent again.
     """
-    try:
-        from capelin_release.bundle import mirror as push
-    except ModuleNotFoundError as error:
-        from capelin.errors import InvalidInputError
+    from capelin_infra.mirror import mirror as push
 
-        raise InvalidInputError(
-            "capelin mirror needs the package capelin-release.",
-            hint="Install it: pip install capelin-release",
-        ) from error
-    run(push(bundle, registry, typer.echo), interrupted="Go on with the same command.")
+    run(push(bundle, registry, typer.echo), interrupted="Continue with the same command.")

@@ -1,31 +1,18 @@
 """Bundles: all that an installation without a network needs, as one layout in one archive."""
 
-import json
-import re
 import tarfile
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from capelin.errors import InvalidInputError
 
-from capelin_release.oci import (
-    MANIFEST,
-    REFERENCE,
-    Descriptor,
-    Store,
-    timestamp,
-    unpack_archive,
-)
-from capelin_release.registry import Place, open_registry
+from capelin_release.oci import MANIFEST, Descriptor, Store, timestamp
 
 HELM_CONFIG = "application/vnd.cncf.helm.config.v1+json"
 HELM_CHART = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 COMPONENTS = "application/vnd.capelin.components.v1"
 YAML = "application/yaml"
-_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9._/-]*):(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]*)")
 
 
 def add_chart(store: Store, package: Path, created: int) -> Descriptor:
@@ -66,39 +53,3 @@ def installation_entries(store: Store, out: Path, created: int) -> list[Descript
         for folder in sorted((out / "clusterctl").glob("*/*"))
     ]
     return [*charts, *components]
-
-
-def names(entries: Sequence[Descriptor]) -> Mapping[str, Descriptor]:
-    """The entries of a bundle by their names, as in `charts/capelin:0.2.0`.
-
-    Raises:
-        InvalidInputError: One has no name, so that it is no bundle.
-    """
-    named: dict[str, Descriptor] = {}
-    for entry in entries:
-        name = (entry.annotations or {}).get(REFERENCE, "")
-        if not _NAMED.fullmatch(name):
-            raise InvalidInputError("This is no bundle.", reason=f"An entry is named {name!r}.")
-        named[name] = entry
-    return named
-
-
-async def mirror(bundle: Path, registry: str, report: Callable[[str], None]) -> None:
-    """Push all of a bundle into a registry, and report each name that is there then.
-
-    Raises:
-        InvalidInputError: The file is no bundle, or the registry's name is none.
-        RegistryError: The registry refuses it.
-    """
-    address = Place.parse(registry)
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
-        try:
-            entries = names(unpack_archive(bundle, store.folder))
-        except (tarfile.TarError, json.JSONDecodeError, KeyError) as error:
-            raise InvalidInputError(f"{bundle} is no bundle.", reason=str(error)) from error
-        async with open_registry(address) as opened:
-            for name, entry in entries.items():
-                repository, _, tag = name.partition(":")
-                await opened.push(store, entry, repository, tag)
-                report(f"{address.host}/{address.repository(repository)}:{tag}")

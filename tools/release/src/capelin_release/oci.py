@@ -4,8 +4,6 @@ import gzip
 import hashlib
 import json
 import re
-import shutil
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -265,24 +263,6 @@ def docker_manifest(image: Image, reference: str) -> bytes:
         "Layers": [_blob(layer.descriptor.digest) for layer in image.layers],
     }
     return canonical_json([entry])
-
-
-def unpack_archive(file: Path, folder: Path) -> list[Descriptor]:
-    """Unpack a layout archive; the entries of its index. Blobs are checked against their names."""
-    with tarfile.open(file) as archive:
-        archive.extractall(folder, filter="data")
-    for blob in (folder / "blobs" / "sha256").iterdir():
-        with blob.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        if digest != blob.name:
-            shutil.rmtree(folder)
-            raise DamagedArchiveError(f"{file} is damaged: blob {blob.name} has digest {digest}.")
-    index = json.loads((folder / "index.json").read_bytes())
-    return [Descriptor.from_json(entry) for entry in index["manifests"]]
-
-
-class DamagedArchiveError(UserError):
-    """An archive holds other bytes than it names."""
 
 
 def canonical_json(value: Any) -> bytes:
