@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from capelin_release.bundle import installation_entries, names
+from capelin_release.bundle import installation_entries
 from capelin_release.debian import Lock
 from capelin_release.downloads import Downloads
 from capelin_release.image import BuiltImage, ImageBuilder, ImageError, ImageSpec, Source
@@ -161,7 +161,7 @@ def test_charts_and_component_files_go_into_the_bundle(tmp_path: Path) -> None:
         archive.add(chart, "fish/Chart.yaml")
     store = Store(tmp_path / "store")
 
-    named = names(installation_entries(store, out, 0))
+    named = {entry.name: entry for entry in installation_entries(store, out, 0)}
     assert list(named) == ["charts/fish:1.0.0", "components/infrastructure-fish:v1.0.0"]
     manifest = store.read_json(named["components/infrastructure-fish:v1.0.0"].digest)
     titles = [x["annotations"]["org.opencontainers.image.title"] for x in manifest["layers"]]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.binaries import CLUSTER_API, Binaries
 from capelin.yaml import read_all_yaml, read_yaml
-from capelin_release.bundle import installation_entries, names
+from capelin_release.bundle import installation_entries
 from capelin_release.components import helm
 from capelin_release.oci import Store
 from capelin_release.repository import write_upstream
@@ -46,8 +46,8 @@ async def test_a_release_folder_has_what_clusterctl_installs_beside_our_own(tmp_
     shown = read_yaml(await helm(Binaries(), "show", "chart", str(written[0])))
     assert (shown["version"], shown["appVersion"]) == (manager, manager)
 
-    entries = names(installation_entries(Store(tmp_path / "store"), tmp_path / "dist", 0))
-    assert {*entries} == {
+    entries = installation_entries(Store(tmp_path / "store"), tmp_path / "dist", 0)
+    assert {entry.name for entry in entries} == {
         f"charts/cert-manager:{manager}",
         f"components/cert-manager:{manager}",
         f"components/cluster-api:{core}",

@@ -56,6 +56,11 @@ class Descriptor:
             value.get("annotations"),
         )
 
+    @property
+    def name(self) -> str:
+        """Its name in a layout, as in `charts/capelin:0.2.0`."""
+        return (self.annotations or {}).get(REFERENCE, "")
+
     def named(self, reference: str) -> "Descriptor":
         """The same under a name in a layout."""
         return replace(self, annotations={**(self.annotations or {}), REFERENCE: reference})
