@@ -19,7 +19,11 @@ from capelin_release.wheels import Target
 from tools.release.tests.packages import a_deb, a_wheel, an_elf
 
 SPEC = ImageSpec(name="fish", package="fish", module="fish", description="A fish.")
+PROJECT = '[project]\nname = "fish"\nversion = "1.0"\nrequires-python = ">=3.11"\n'
 LOCK = """
+version = 1
+requires-python = ">=3.11"
+
 [[package]]
 name = "fish"
 version = "1.0"
@@ -51,11 +55,12 @@ def builder(folder: Path, own: bytes | None = None, frame: bytes = b"") -> Image
     wheel = a_wheel("frame", {"frame/__init__.py": frame})
     digest = hashlib.sha256(wheel).hexdigest()
     (downloads / digest).write_bytes(wheel)
+    (folder / "pyproject.toml").write_text(PROJECT)
     (folder / "uv.lock").write_text(LOCK.replace("SHA", digest))
     mine = folder / "fish-1.0-py3-none-any.whl"
     mine.write_bytes(own or a_wheel("fish", {"fish/__main__.py": b"print()"}))
     source = Source(
-        version="1.0.0", revision="abc", time=1_795_000_000, lock=folder / "uv.lock", wheels=[mine]
+        version="1.0.0", revision="abc", time=1_795_000_000, project=folder, wheels=[mine]
     )
     return ImageBuilder(
         Store(folder / "store"),
@@ -108,7 +113,7 @@ def test_layers_of_others_do_not_change_with_the_commit(tmp_path: Path) -> None:
         version="1.0.1",
         revision="def",
         time=1_796_000_000,
-        lock=one.source.lock,
+        project=one.source.project,
         wheels=one.source.wheels,
     )
     second = ImageBuilder(one.store, later, one.downloads, one.debian).build(SPEC, "amd64")
@@ -131,7 +136,7 @@ def test_an_image_with_a_program_for_another_processor_is_not_built(tmp_path: Pa
 
 def test_a_wheel_that_was_not_built_is_named(tmp_path: Path) -> None:
     made = builder(tmp_path)
-    made.source = Source(version="1", revision="", time=0, lock=made.source.lock, wheels=[])
+    made.source = Source(version="1", revision="", time=0, project=made.source.project, wheels=[])
     with pytest.raises(ImageError, match="No wheel was built of fish"):
         made.build(SPEC, "amd64")
 
@@ -143,7 +148,7 @@ def test_a_program_other_than_the_locked_one_is_refused(
     go.parent.mkdir()
     go.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho other > "$2"\n')
     go.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
     spec = ImageSpec(name="fish", package="fish", module="fish", description="", programs=("kwok",))
     with pytest.raises(ProgramError, match=r"kwok v0.7.0 for amd64 was built with other bytes"):
         builder(tmp_path).build(spec, "amd64")

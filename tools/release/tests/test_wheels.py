@@ -8,15 +8,23 @@ from capelin_release.wheels import (
     Target,
     WheelError,
     add_wheel,
-    locked_wheels,
-    own_packages,
+    locked_requirements,
 )
 
 from tools.release.tests.packages import a_wheel
 
 AMD64, ARM64 = Target("amd64", "3.11.2"), Target("arm64", "3.11.2")
 SITE = "usr/local/lib/python3.11/dist-packages"
+PROJECT = """
+[project]
+name = "fish"
+version = "1.0"
+requires-python = ">=3.11"
+"""
 LOCK = """
+version = 1
+requires-python = ">=3.11"
+
 [[package]]
 name = "fish"
 version = "1.0"
@@ -26,11 +34,14 @@ dependencies = [
     { name = "windows-only", marker = "sys_platform == 'win32'" },
 ]
 
+[package.optional-dependencies]
+windows = [{ name = "windows-only" }]
+
 [[package]]
 name = "frame"
 version = "1.0"
 source = { registry = "https://pypi.org/simple" }
-wheels = [{ url = "https://pypi/frame-1.0-py3-none-any.whl", hash = "sha256:f0" }]
+wheels = [{ url = "https://pypi/frame-1.0-py3-none-any.whl", hash = "sha256:f0+" }]
 
 [package.optional-dependencies]
 fast = [{ name = "native" }]
@@ -41,39 +52,44 @@ name = "native"
 version = "2.0"
 source = { registry = "https://pypi.org/simple" }
 wheels = [
-    { url = "https://pypi/native-2.0-cp311-cp311-manylinux_2_17_x86_64.whl", hash = "sha256:01" },
-    { url = "https://pypi/native-2.0-cp311-abi3-manylinux_2_34_x86_64.whl", hash = "sha256:02" },
-    { url = "https://pypi/native-2.0-cp311-abi3-manylinux_2_34_aarch64.whl", hash = "sha256:03" },
-    { url = "https://pypi/native-2.0-cp311-cp311-manylinux_2_39_x86_64.whl", hash = "sha256:04" },
-    { url = "https://pypi/native-2.0-cp312-cp312-manylinux_2_17_x86_64.whl", hash = "sha256:05" },
-    { url = "https://pypi/native-2.0-cp311-cp311-musllinux_1_2_x86_64.whl", hash = "sha256:06" },
+    { url = "https://pypi/native-2.0-cp311-cp311-manylinux_2_17_x86_64.whl", hash = "sha256:01+" },
+    { url = "https://pypi/native-2.0-cp311-abi3-manylinux_2_34_x86_64.whl", hash = "sha256:02+" },
+    { url = "https://pypi/native-2.0-cp311-abi3-manylinux_2_34_aarch64.whl", hash = "sha256:03+" },
+    { url = "https://pypi/native-2.0-cp311-cp311-manylinux_2_39_x86_64.whl", hash = "sha256:04+" },
+    { url = "https://pypi/native-2.0-cp312-cp312-manylinux_2_17_x86_64.whl", hash = "sha256:05+" },
+    { url = "https://pypi/native-2.0-cp311-cp311-musllinux_1_2_x86_64.whl", hash = "sha256:06+" },
 ]
 
 [[package]]
 name = "windows-only"
 version = "1.0"
 source = { registry = "https://pypi.org/simple" }
-"""
+wheels = [{ url = "https://pypi/windows_only-1.0-cp311-cp311-win_amd64.whl", hash = "sha256:07+" }]
+""".replace("+", "0" * 62)
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Path:
-    file = tmp_path / "uv.lock"
-    file.write_text(LOCK)
-    return file
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "uv.lock").write_text(LOCK)
+    return tmp_path
 
 
-def test_the_best_wheel_for_the_platform_is_taken(lock: Path) -> None:
-    assert [w.sha256 for w in locked_wheels(lock, ["fish"], AMD64)] == ["f0", "01"]
-    assert [w.sha256 for w in locked_wheels(lock, ["fish"], ARM64)] == ["f0", "03"]
-    assert own_packages(lock, ["fish"], AMD64) == ["fish"]
+def test_the_best_wheel_for_the_platform_is_taken(project: Path) -> None:
+    amd64 = locked_requirements(project, "fish", AMD64)
+    arm64 = locked_requirements(project, "fish", ARM64)
+    assert [wheel.sha256[:2] for wheel in amd64.wheels] == ["f0", "01"]
+    assert [wheel.sha256[:2] for wheel in arm64.wheels] == ["f0", "03"]
+    assert amd64.own == ["fish"]
 
 
-def test_a_package_without_a_fitting_wheel_is_an_error(lock: Path) -> None:
-    with pytest.raises(WheelError, match=r"windows-only 1.0 has no wheel for arm64 and Python 3"):
-        locked_wheels(lock, ["windows-only"], ARM64)
+def test_a_package_without_a_fitting_wheel_is_an_error(project: Path) -> None:
+    lock = project / "uv.lock"
+    lock.write_text(LOCK.replace(", marker = \"sys_platform == 'win32'\"", ""))
+    with pytest.raises(WheelError, match=r"wheel for arm64 and Python 3.11.*windows-only"):
+        locked_requirements(project, "fish", ARM64)
     with pytest.raises(WheelError, match="has no package whale"):
-        locked_wheels(lock, ["whale"], AMD64)
+        locked_requirements(project, "whale", AMD64)
 
 
 def test_files_are_unpacked_without_scripts_and_bytecode() -> None:

@@ -111,7 +111,7 @@ def _build_images(
         version=release.version.semantic,
         revision=release.commit.revision,
         time=release.commit.time,
-        lock=release.tree / "uv.lock",
+        project=release.tree,
         wheels=wheels,
         url=release.settings.source,
     )

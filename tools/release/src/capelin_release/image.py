@@ -12,13 +12,7 @@ from capelin_release.files import File, Layer, Package
 from capelin_release.oci import Descriptor, Image, Store, StoredLayer, timestamp
 from capelin_release.programs import LockedProgram, program_layer
 from capelin_release.scan import scan
-from capelin_release.wheels import (
-    Target,
-    locked_layer,
-    locked_wheels,
-    own_layer,
-    own_packages,
-)
+from capelin_release.wheels import Requirements, Target, locked_requirements, wheel_layer
 
 ARCHITECTURES = ("amd64", "arm64")
 USER = 65532
@@ -50,8 +44,8 @@ class Source:
     """The commit."""
     time: int
     """The time of the commit, in seconds since 1970."""
-    lock: Path
-    """The project's uv.lock."""
+    project: Path
+    """The project's folder, with its uv.lock."""
     wheels: Sequence[Path]
     """The project's own wheels."""
     url: str = ""
@@ -98,8 +92,7 @@ class ImageBuilder:
             ImageError: It would hold a secret, a shell, or another file that must not be there.
         """
         target = Target(architecture, self.debian.python)
-        wheels = locked_wheels(self.source.lock, [spec.package], target)
-        own = self._own_wheels(spec, target)
+        needed = locked_requirements(self.source.project, spec.package, target)
         package = self._package(spec, architecture)
         made = [
             self._store(
@@ -107,8 +100,13 @@ class ImageBuilder:
                 lambda: debian_layer(self.debian, architecture, self.downloads),
             ),
             self._store(
-                ("wheels", architecture, *(wheel.sha256 for wheel in wheels)),
-                lambda: locked_layer(wheels, target, self.debian.time, self.downloads),
+                ("wheels", architecture, *(wheel.sha256 for wheel in needed.wheels)),
+                lambda: wheel_layer(
+                    "wheels",
+                    self.downloads.fetch(needed.wheels).values(),
+                    target,
+                    self.debian.time,
+                ),
             ),
         ]
         if spec.programs:
@@ -119,7 +117,8 @@ class ImageBuilder:
                     lambda: program_layer(programs, architecture, self.debian.time, self.downloads),
                 )
             )
-        application = own_layer(own, target, self.source.time)
+        own = self._own_wheels(needed)
+        application = wheel_layer("application", own, target, self.source.time)
         _add_user(application, package)
         made.append(self._store(("application", architecture, spec.name), lambda: application))
         image = self.store.add_image(
@@ -139,24 +138,15 @@ class ImageBuilder:
     def _store(self, key: tuple[str, ...], make: Callable[[], Layer]) -> tuple[Layer, StoredLayer]:
         if key not in self._stored:
             layer = make()
-            if findings := scan(layer.files, key[1]):
-                raise ImageError(
-                    f"The layer {layer.name} for {key[1]} must not be released.",
-                    reason="; ".join(map(str, findings)),
-                )
-            self._stored[key] = layer, self.store.add_layer(layer)
+            self._stored[key] = layer, store_layer(self.store, layer, key[1])
         return self._stored[key]
 
-    def _own_wheels(self, spec: ImageSpec, target: Target) -> list[Path]:
-        names = {
-            name.replace("-", "_")
-            for name in own_packages(self.source.lock, [spec.package], target)
-        }
-        wheels = [wheel for wheel in self.source.wheels if wheel.name.split("-")[0] in names]
-        missing = names - {wheel.name.split("-")[0] for wheel in wheels}
-        if missing:
-            raise ImageError(f"No wheel was built of {', '.join(sorted(missing))}.")
-        return wheels
+    def _own_wheels(self, needed: Requirements) -> list[Path]:
+        built = {wheel.name.split("-")[0]: wheel for wheel in self.source.wheels}
+        names = sorted(name.replace("-", "_") for name in needed.own)
+        if missing := [name for name in names if name not in built]:
+            raise ImageError(f"No wheel was built of {', '.join(missing)}.")
+        return [built[name] for name in names]
 
     def _package(self, spec: ImageSpec, architecture: str) -> Package:
         version = self.source.version
@@ -180,16 +170,34 @@ class ImageBuilder:
         }
 
     def _labels(self, spec: ImageSpec) -> dict[str, str]:
-        values = {
-            "created": timestamp(self.source.time),
-            "description": spec.description,
-            "licenses": self.source.licenses,
-            "revision": self.source.revision,
-            "source": self.source.url,
-            "title": spec.name,
-            "version": self.source.version,
-        }
-        return {f"org.opencontainers.image.{key}": value for key, value in values.items() if value}
+        return labels(
+            created=timestamp(self.source.time),
+            description=spec.description,
+            licenses=self.source.licenses,
+            revision=self.source.revision,
+            source=self.source.url,
+            title=spec.name,
+            version=self.source.version,
+        )
+
+
+def store_layer(store: Store, layer: Layer, architecture: str) -> StoredLayer:
+    """Store a layer, unless it has a file that must not be released.
+
+    Raises:
+        ImageError: It has one.
+    """
+    if findings := scan(layer.files, architecture):
+        raise ImageError(
+            f"The layer {layer.name} for {architecture} must not be released.",
+            reason="; ".join(map(str, findings)),
+        )
+    return store.add_layer(layer)
+
+
+def labels(**values: str) -> dict[str, str]:
+    """Labels of an image, by their names in the OCI specification; empty ones are left out."""
+    return {f"org.opencontainers.image.{key}": value for key, value in values.items() if value}
 
 
 def _add_user(layer: Layer, package: Package) -> None:

@@ -4,6 +4,7 @@ import base64
 import csv
 import hashlib
 import io
+import subprocess
 import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,15 +12,16 @@ from dataclasses import dataclass
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from capelin.errors import UserError
-from packaging.markers import Marker
+from packaging.markers import Environment
+from packaging.pylock import PackageDirectory, PackageWheel, Pylock, PylockSelectError
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
-from capelin_release.downloads import Downloads, Pinned
+from capelin_release.downloads import Pinned
 from capelin_release.files import File, Layer, Package
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -50,7 +52,7 @@ class Target:
         """Where Debian's Python looks for packages that Debian did not make."""
         return f"usr/local/lib/python{self.minor}/dist-packages"
 
-    def markers(self) -> dict[str, str]:
+    def markers(self) -> Environment:
         """The environment that markers are evaluated in."""
         return {
             "implementation_name": "cpython",
@@ -64,7 +66,6 @@ class Target:
             "python_full_version": self.python,
             "python_version": self.minor,
             "sys_platform": "linux",
-            "extra": "",
         }
 
     def tags(self) -> list[Tag]:
@@ -84,106 +85,64 @@ class Target:
         ]
 
 
-def locked_wheels(lock: Path, roots: Sequence[str], target: Target) -> list[Pinned]:
-    """The wheels that `roots` need beyond the workspace's own packages, by name.
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """A package and everything that it needs, as a project has locked it."""
+
+    own: Sequence[str]
+    """The packages of the project itself."""
+    wheels: Sequence[Pinned]
+    """The wheels of others that fit best, by name."""
+
+
+def locked_requirements(project: Path, package: str, target: Target) -> Requirements:
+    """What a package of a project needs on a target.
 
     Raises:
-        WheelError: The lock file does not have a package, or no wheel of it fits.
+        WheelError: The lock file does not have the package, or no wheel of a requirement fits.
     """
-    packages = _Packages(tomllib.loads(lock.read_text()), lock, target)
-    names = packages.closure(roots)
-    return [packages.wheel(name) for name in names if not packages.is_local(name)]
+    # uv reads its own lock file: extras, markers and forks are its business.
+    command = ("uv", "export", "--frozen", "--offline", "--quiet", "--format=pylock.toml")
+    options = ("--no-default-groups", "--no-editable", f"--package={package}")
+    done = subprocess.run((*command, *options), cwd=project, capture_output=True, check=False)
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip()
+        raise WheelError(f"uv.lock has no package {package}.", reason=reason, hint="Run uv lock.")
+    return select(tomllib.loads(done.stdout.decode()), target)
 
 
-def own_packages(lock: Path, roots: Sequence[str], target: Target) -> list[str]:
-    """The names of the workspace's packages that `roots` need."""
-    packages = _Packages(tomllib.loads(lock.read_text()), lock, target)
-    return [name for name in packages.closure(roots) if packages.is_local(name)]
+def select(lock: Mapping[str, Any], target: Target) -> Requirements:
+    """What a pylock.toml has for a target.
+
+    Raises:
+        WheelError: No wheel of a package fits.
+    """
+    own: list[str] = []
+    wheels: list[Pinned] = []
+    try:
+        for package, choice in Pylock.from_dict(lock).select(
+            environment=target.markers(), tags=[*target.tags()]
+        ):
+            match choice:
+                case PackageDirectory():
+                    own.append(package.name)
+                case PackageWheel(url=str(url)):
+                    wheels.append(Pinned(choice.filename, choice.hashes["sha256"], (url,)))
+                case _:
+                    raise WheelError(f"{package.name} {package.version} has no wheel that fits.")
+    except PylockSelectError as error:
+        raise WheelError(
+            f"Not all packages have a wheel for {target.architecture} and Python {target.minor}.",
+            reason=str(error),
+            hint="Choose versions that have, or leave that architecture out.",
+        ) from error
+    return Requirements(own, sorted(wheels, key=lambda wheel: wheel.name))
 
 
-class _Packages:
-    """The entries of a uv.lock."""
-
-    def __init__(self, content: Mapping[str, Any], file: Path, target: Target) -> None:
-        self._file, self._target = file, target
-        self._environment = target.markers()
-        self._tags = {tag: rank for rank, tag in reversed([*enumerate(target.tags())])}
-        self._by_name: dict[str, dict[str, Any]] = {}
-        for entry in content["package"]:
-            markers = entry.get("resolution-markers", [])
-            # A package that is locked in several versions has one for each kind of environment.
-            if not markers or any(self._holds(marker) for marker in markers):
-                self._by_name[entry["name"]] = entry
-
-    def closure(self, roots: Iterable[str]) -> list[str]:
-        """Names of packages and of all that they need here, sorted."""
-        done: set[tuple[str, str]] = set()
-        waiting = [(canonicalize_name(root), "") for root in roots]
-        while waiting:
-            name, extra = waiting.pop()
-            if (name, extra) in done:
-                continue
-            done.add((name, extra))
-            entry = self._entry(name)
-            needed = (
-                entry.get("optional-dependencies", {}).get(extra, [])
-                if extra
-                else entry.get("dependencies", [])
-            )
-            for dependency in cast("list[dict[str, Any]]", needed):
-                if self._holds(dependency.get("marker", "")):
-                    extras = dependency.get("extra", [])
-                    waiting += [(dependency["name"], name) for name in ("", *extras)]
-        return sorted({name for name, _ in done})
-
-    def is_local(self, name: str) -> bool:
-        """Whether the project itself makes the package."""
-        source = self._entry(name)["source"]
-        return not source.keys().isdisjoint({"editable", "directory", "virtual"})
-
-    def wheel(self, name: str) -> Pinned:
-        """The wheel that fits best."""
-        entry = self._entry(name)
-        ranked: list[tuple[int, str, dict[str, str]]] = []
-        for wheel in entry.get("wheels", []):
-            file = str(wheel["url"]).rpartition("/")[2]
-            ranks = [self._tags[tag] for tag in parse_wheel_filename(file)[3] if tag in self._tags]
-            if ranks:
-                ranked.append((min(ranks), file, wheel))
-        if not ranked:
-            target = self._target
-            raise WheelError(
-                f"{name} {entry['version']} has no wheel for {target.architecture}"
-                f" and Python {target.minor}.",
-                hint="Choose a version that has, or leave that architecture out.",
-            )
-        _, file, wheel = min(ranked, key=lambda choice: choice[:2])
-        return Pinned(file, wheel["hash"].removeprefix("sha256:"), (wheel["url"],))
-
-    def _entry(self, name: str) -> dict[str, Any]:
-        if name not in self._by_name:
-            raise WheelError(f"{self._file} has no package {name}.", hint="Run uv lock.")
-        return self._by_name[name]
-
-    def _holds(self, marker: str) -> bool:
-        return not marker or Marker(marker).evaluate(self._environment)
-
-
-def locked_layer(
-    wheels: Sequence[Pinned], target: Target, time: int, downloads: Downloads
-) -> Layer:
-    """A layer of wheels of others."""
-    fetched = downloads.fetch(wheels)
-    layer = Layer("wheels", time)
+def wheel_layer(name: str, wheels: Iterable[Path], target: Target, time: int) -> Layer:
+    """A layer of unpacked wheels."""
+    layer = Layer(name, time)
     for wheel in wheels:
-        add_wheel(layer, fetched[wheel.sha256].read_bytes(), target)
-    return layer
-
-
-def own_layer(wheels: Sequence[Path], target: Target, time: int) -> Layer:
-    """A layer of the project's own wheels."""
-    layer = Layer("application", time)
-    for wheel in sorted(wheels):
         add_wheel(layer, wheel.read_bytes(), target)
     return layer
 
