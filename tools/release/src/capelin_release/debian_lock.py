@@ -1,7 +1,7 @@
 """Writes the lock file of Debian packages: `python -m capelin_release.debian_lock`."""
 
+import asyncio
 import hashlib
-import itertools
 import json
 import lzma
 import os
@@ -76,47 +76,19 @@ def read_stanzas(text: str) -> Iterator[dict[str, str]]:
 
 
 def newest(entries: Iterable[Stanza]) -> dict[str, Stanza]:
-    """By name, the entry with the newest version."""
+    """By name, the entry with the newest version; dpkg knows the order."""
     by_name: dict[str, Stanza] = {}
     for entry in entries:
         present = by_name.get(entry["Package"])
-        if present is None or compare_versions(entry["Version"], present["Version"]) > 0:
+        if present is None or is_newer(entry["Version"], than=present["Version"]):
             by_name[entry["Package"]] = entry
     return by_name
 
 
-def compare_versions(left: str, right: str) -> int:
-    """Below zero, zero or above it, in dpkg's order of versions."""
-    for part, other in zip(_split(left), _split(right), strict=True):
-        if order := _compare(part, other):
-            return order
-    return 0
-
-
-def _split(version: str) -> tuple[str, str, str]:
-    epoch, _, rest = version.rpartition(":")
-    upstream, _, revision = rest.rpartition("-") if "-" in rest else (rest, "", "0")
-    return epoch or "0", upstream, revision
-
-
-def _compare(left: str, right: str) -> int:
-    pairs = itertools.zip_longest(_runs(left), _runs(right), fillvalue=("", 0))
-    for (text, number), (other_text, other_number) in pairs:
-        key, other_key = ([*map(_weight, run), 0] for run in (text, other_text))
-        if (key, number) != (other_key, other_number):
-            return 1 if (key, number) > (other_key, other_number) else -1
-    return 0
-
-
-def _runs(text: str) -> list[tuple[str, int]]:
-    return [(run, int(digits or 0)) for run, digits in re.findall(r"(\D*)(\d*)", text)]
-
-
-def _weight(character: str) -> int:
-    # A tilde is before the end (0), letters are before all else.
-    if character == "~":
-        return -1
-    return ord(character) if character.isalpha() else ord(character) + 256
+def is_newer(version: str, than: str) -> bool:
+    """Whether a version is newer, in the order of dpkg."""
+    command = ("dpkg", "--compare-versions", version, "gt", than)
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def resolve(indexes: Mapping[str, Sequence[tuple[str, Stanza]]]) -> dict[str, list[LockedPackage]]:
@@ -157,16 +129,16 @@ def lock_text(snapshot: str, resolved: Mapping[str, Sequence[LockedPackage]]) ->
     return "\n".join(lines) + "\n"
 
 
-def fetch_indexes(mirror: str, keyring: Path) -> dict[str, list[tuple[str, Stanza]]]:
+async def fetch_indexes(mirror: str, keyring: Path) -> dict[str, list[tuple[str, Stanza]]]:
     """The entries of all suites for each architecture, checked against Debian's signatures."""
     indexes: dict[str, list[tuple[str, Stanza]]] = {name: [] for name in ARCHITECTURES}
     for archive, suite in SUITES:
         base = f"{mirror}/{archive}/dists/{suite}"
-        release = _verified(read_url(f"{base}/InRelease"), keyring)
+        release = _verified(await read_url(f"{base}/InRelease"), keyring)
         for architecture, entries in indexes.items():
             path = f"main/binary-{architecture}/Packages.xz"
             match = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(path)}$", release, re.MULTILINE)
-            data = read_url(f"{base}/{path}")
+            data = await read_url(f"{base}/{path}")
             if match is None or hashlib.sha256(data).hexdigest() != match[1]:
                 raise PackageError(f"{base}/{path} is not what the suite's signed list names.")
             text = lzma.decompress(data).decode()
@@ -190,7 +162,7 @@ def _verified(signed: bytes, keyring: Path) -> str:
 def main() -> None:
     """Resolve anew and write the lock file beside this module."""
     mirror = os.environ.get(MIRROR_VARIABLE, MIRROR).rstrip("/")
-    resolved = resolve(fetch_indexes(mirror, KEYRING))
+    resolved = resolve(asyncio.run(fetch_indexes(mirror, KEYRING)))
     snapshot = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     Path(__file__).with_name("debian.lock").write_text(lock_text(snapshot, resolved))
 

@@ -1,19 +1,17 @@
 """Files that a release is built from, by their SHA-256: from the cache, else from their sources."""
 
+import asyncio
 import hashlib
+import os
 import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from capelin.embedded.binaries import BinariesError, open_web
 from capelin.embedded.folders import cache_folder
 from capelin.errors import UserError
 
-_TIMEOUT = 60.0
 _AT_ONCE = 8
 
 
@@ -45,14 +43,25 @@ class Downloads:
         """
         files = {pinned.sha256: pinned for pinned in wanted}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return dict(zip(files, pool.map(self._fetch, files.values()), strict=True))
+        return asyncio.run(self._fetch_all(files))
 
-    def _fetch(self, pinned: Pinned) -> Path:
+    async def _fetch_all(self, files: dict[str, Pinned]) -> dict[str, Path]:
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def fetch(pinned: Pinned) -> Path:
+            async with turn:
+                return await self._fetch(pinned)
+
+        return dict(zip(files, await asyncio.gather(*map(fetch, files.values())), strict=True))
+
+    async def _fetch(self, pinned: Pinned) -> Path:
         file = self.folder / pinned.sha256
         if file.is_file() and _sha256(file.read_bytes()) == pinned.sha256:
             return file
-        data = _first(pinned.name, pinned.urls)
+        self._keep(pinned, await _first(pinned), file)
+        return file
+
+    def _keep(self, pinned: Pinned, data: bytes, file: Path) -> None:
         actual = _sha256(data)
         if actual != pinned.sha256:
             raise DownloadError(
@@ -63,32 +72,31 @@ class Downloads:
         with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as partial:
             partial.write(data)
         Path(partial.name).replace(file)
-        return file
 
 
-def read_url(url: str) -> bytes:
-    """What a URL answers. Proxies and certificates come from the environment.
+async def read_url(url: str) -> bytes:
+    """The body of a response. Proxies and certificates come from the environment.
 
     Raises:
-        OSError: It does not answer, or not with success.
+        DownloadError: The server does not answer, or not with success.
     """
-    if urlsplit(url).scheme not in {"http", "https"}:
-        raise DownloadError(f"{url} is no address of a web server.")
-    request = urllib.request.Request(url, headers={"User-Agent": "capelin"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
-        return response.read()
+    try:
+        async with open_web(os.environ) as web, web.get(url, {}) as response:
+            if not response.ok:
+                raise DownloadError(f"{url}: {response.status}")
+            return await response.read()
+    except BinariesError as error:
+        raise DownloadError(f"{url}: {error}") from error
 
 
-def _first(name: str, urls: Sequence[str]) -> bytes:
+async def _first(pinned: Pinned) -> bytes:
     reasons: list[str] = []
-    for url in urls:
+    for url in pinned.urls:
         try:
-            return read_url(url)
-        except urllib.error.HTTPError as error:
-            reasons.append(f"{url}: {error.code} {error.reason}")
-        except OSError as error:
-            reasons.append(f"{url}: {error.strerror or error}")
-    raise DownloadError(f"{name} cannot be downloaded.", reason="; ".join(reasons))
+            return await read_url(url)
+        except DownloadError as error:
+            reasons.append(error.message)
+    raise DownloadError(f"{pinned.name} cannot be downloaded.", reason="; ".join(reasons))
 
 
 def _sha256(data: bytes) -> str:

@@ -16,6 +16,7 @@ from capelin.embedded.binaries.catalog import (
     check_kubernetes_version,
     parse_component,
 )
+from capelin.embedded.binaries.download import open_web
 from capelin.embedded.binaries.errors import (
     BinariesError,
     NotObtainableError,
@@ -67,5 +68,6 @@ __all__ = [
     "is_new_enough",
     "needed_go",
     "newest_needed_go",
+    "open_web",
     "parse_component",
 ]
