@@ -72,10 +72,6 @@ class Commit:
             raise InvalidInputError(f"The commit has several tags: {', '.join(self.tags)}.")
         return versions[0] if versions else Version.of_development(base, self.time)
 
-    def has_changes(self) -> bool:
-        """Whether the folder has changes that are not in the commit."""
-        return bool(_git(self.repository, "status", "--porcelain"))
-
     def export(self, folder: Path) -> None:
         """Write the commit's files, and nothing that lies beside them, into a folder."""
         archive = _git(self.repository, "archive", "--format=tar", self.revision)

@@ -230,11 +230,6 @@ class Store:
         }
         return self.add_json(manifest, MANIFEST)
 
-    def write_layout(self, entries: Sequence[Descriptor]) -> None:
-        """Write the files that make the folder a layout with these entries."""
-        (self.folder / "oci-layout").write_bytes(_LAYOUT)
-        (self.folder / "index.json").write_bytes(_layout_index(entries))
-
     def write_archive(
         self, file: Path, entries: Sequence[Descriptor], time: int, docker: bytes | None = None
     ) -> None:
