@@ -126,7 +126,7 @@ class Probes:
 
     def _may_scrape(self, scope: Any) -> bool:
         client = scope.get("client")
-        if client is not None and _is_loopback(str(client[0])):
+        if client is not None and is_loopback(str(client[0])):
             return True
         if self._token_file is None:
             return False
@@ -138,7 +138,12 @@ class Probes:
         return bool(token) and compare_digest(shown, b"Bearer " + token)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is a loopback address, also as an IPv6 address that only maps an IPv4 one.
+
+    The kernel treats both forms alike, so this accepts no other machine. 6to4 and NAT64 addresses
+    are routed, and are not loopback addresses.
+    """
     try:
         address = ip_address(host)
     except ValueError:
