@@ -28,15 +28,11 @@ from capelin.client.errors import (
     Unavailable,
     Unreachable,
     Unreadable,
-)
-from capelin.client.server import ExecPlugin, Impersonation, Server, User
-from capelin.client.transport import (
-    ClientOptions,
-    Request,
-    Response,
     describe_connection_error,
-    proxy_for,
 )
+from capelin.client.proxies import proxy_for
+from capelin.client.server import ExecPlugin, Impersonation, Server, User
+from capelin.client.transport import ClientOptions, Request, Response
 from capelin.client.unreadable import UnreadableLog, UnreadableObject, reason_of
 from capelin.client.watch import Event, OnUnreadable
 from capelin.client.workload_clients import WorkloadClients
