@@ -75,7 +75,6 @@ class ClientOptions:
 
     @property
     def response_bytes(self) -> int:
-        """Largest response in bytes."""
         return MAX_BYTES if self.max_bytes is None else self.max_bytes
 
 
@@ -139,7 +138,6 @@ class Transport:
 
     @property
     def max_bytes(self) -> int:
-        """Largest response in bytes."""
         return self._options.response_bytes
 
     @property
@@ -254,7 +252,6 @@ class Transport:
         return error_of(status, body, is_trusted=self._options.destinations is None)
 
     def too_large(self, what: str, limit: int) -> ResponseTooLarge:
-        """The error for a response that is too large."""
         return ResponseTooLarge(
             f"API server at {self._config.server.address} sent {what} of more than "
             f"{size_text(limit)}"

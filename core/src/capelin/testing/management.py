@@ -35,7 +35,6 @@ class ManagementCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.environment.kubeconfig
 
     async def require(self, *providers: str) -> None:

@@ -63,7 +63,6 @@ class Owner:
         return self.manager, self.operation, self.subresource
 
     def dump(self) -> dict[str, Any]:
-        """The entry as JSON."""
         return {
             "manager": self.manager,
             "operation": self.operation,

@@ -126,12 +126,10 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Its URL."""
         return _url(self.listeners)
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.folder / "admin.kubeconfig"
 
     @property
@@ -141,11 +139,9 @@ class ApiServer:
 
     @property
     def keys(self) -> KeyFiles:
-        """Its certificates and keys."""
         return KeyFiles(self.folder / "pki")
 
     def process(self, name: str) -> Process | None:
-        """One of its processes, if it runs."""
         return Process.adopt(self.processes, name)
 
     async def start(self, within: float = 60.0) -> None:

@@ -42,8 +42,6 @@ class _RecordedDigest(Model):
 
 
 class Entry(Model):
-    """One program in the cache."""
-
     model_config = ConfigDict(frozen=True)
 
     component: str
@@ -161,7 +159,6 @@ class Cache:
         self._replace(self.digest_file(image), record.model_dump_json(indent=2))
 
     def digest_file(self, image: str) -> Path:
-        """The file with that record."""
         return self.root / "images" / f"{quote(image, safe=':')}.json"
 
     def source(self, module: str) -> Path:

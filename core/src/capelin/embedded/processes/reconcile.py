@@ -101,7 +101,6 @@ def next_steps(
 
 
 def phase(spec: ProcessSpec | None, observed: Observed | None) -> Phase:
-    """The phase of a process, for people."""
     if observed is not None and observed.stopping:
         return Phase.STOPPING
     if observed is not None and observed.alive:

@@ -106,7 +106,6 @@ class Connections:
         await self.close()
 
     async def close(self) -> None:
-        """Close all of them."""
         if self._session is not None:
             await self._session.close()
             self._session = None

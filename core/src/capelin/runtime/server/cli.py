@@ -19,8 +19,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a server."""
-
     host: str
     port: int
     probes_port: int

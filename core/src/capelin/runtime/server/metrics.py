@@ -53,14 +53,12 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def count(self, path: str, outcome: str, seconds: float) -> None:
-        """Count a call."""
         series = self._series[path]
         series.outcomes[outcome] += 1
         series.buckets[bisect_left(BUCKETS, seconds)] += 1
         series.seconds += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, for a registry."""
         requests = CounterMetricFamily(
             "capelin_runtime_requests", "Calls by outcome.", labels=[*_LABELS, "outcome"]
         )
@@ -115,7 +113,6 @@ class Probes:
     async def __call__(
         self, scope: Any, _receive: object, send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """Serve one request."""
         page = self._pages.get(scope["path"])
         status, text = (404, b"not found") if page is None else page()
         if scope["path"] == "/metrics" and not self._may_scrape(scope):
