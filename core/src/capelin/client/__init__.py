@@ -5,7 +5,7 @@ from capelin.client.auth import Credentials, load_certificate, tls_context
 from capelin.client.circuit_breaker import Backoff, CircuitBreaker, Clock
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
-from capelin.client.config import Config, safe_kubeconfig
+from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
 from capelin.client.destinations import AddressRefusedError, Destinations, guarded_connector
 from capelin.client.election import ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.errors import (
@@ -88,6 +88,7 @@ __all__ = [
     "guarded_connector",
     "load_certificate",
     "needs_apply",
+    "new_kubeconfig",
     "path_of",
     "proxy_for",
     "reason_of",
