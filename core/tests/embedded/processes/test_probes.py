@@ -137,14 +137,6 @@ async def test_only_who_answers_that_all_is_well_is_ready(
         await asked.aclose()
 
 
-async def test_a_component_without_tls_is_ready_when_it_answers_200() -> None:
-    async with server(answer("503 Service Unavailable"), answer("200 OK")) as (url, _):
-        ready = readiness_probe(url)
-        assert await anext(ready) == "it answers 503"
-        assert await anext(ready) == ""
-        await ready.aclose()
-
-
 async def test_where_nobody_listens_nobody_is_alive() -> None:
     async with server() as (url, _):
         pass
