@@ -37,7 +37,10 @@ CODE = (
 )
 
 
-SHARED = ("examples", "tests/docs", "tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py")
+SHARED = (
+    *("examples", "tests/docs", "tests/test_joining.py", "tests/test_load.py"),
+    *("tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py"),
+)
 """Tests that belong to no package and need neither a cluster nor a container engine."""
 
 

@@ -16,11 +16,11 @@ from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Pod, Secret
 from capelin.client import Client, Config, TooManyRequests
 from capelin.contract import CLUSTER_NAME_LABEL, KUBECONFIG_KEY, reference_to
-from capelin.testing.load import Answer, Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import BackendName, CapelinControlPlane
 
 from tests.faults.http2 import Http2Load
+from tests.load import Answer, Load
 
 from .kind_cluster import KindCluster, copy_to, run
 

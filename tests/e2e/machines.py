@@ -13,10 +13,11 @@ import aiohttp
 from capelin.api.core import ConfigMap, Node, Pod
 from capelin.client import Client, Config
 from capelin.embedded.binaries import Binaries
-from capelin.testing.joining import BootstrapToken, ca_cert_hash
 from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
+
+from tests.joining import BootstrapToken, ca_cert_hash
 
 from .conftest import VERSIONS
 from .hosted import Hosted, is_ready

@@ -18,11 +18,12 @@ import pytest
 from capelin.api.core import ConfigMap
 from capelin.client import Client, Config, Invalid
 from capelin.contract import PAUSED_ANNOTATION
-from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import PROGRAMS, RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
+
+from tests.load import Load
 
 from .conftest import VERSIONS
 from .hosted import ControlPlane, Hosted

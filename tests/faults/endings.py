@@ -19,8 +19,9 @@ from pathlib import Path
 
 from capelin.client import Config
 from capelin.embedded.apiserver import ETCD, KUBE_APISERVER, ApiServer, Settings
-from capelin.testing.load import Load
 from capelin.testing.waiting import until
+
+from tests.load import Load
 
 CLIENTS = 10
 PAUSE_SECONDS = 0.1

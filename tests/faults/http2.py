@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from capelin.testing.load import Answer, Connection, Load, trust
 from hpack import Decoder, Encoder
 from hyperframe.frame import (
     ContinuationFrame,
@@ -26,6 +25,8 @@ from hyperframe.frame import (
     SettingsFrame,
     WindowUpdateFrame,
 )
+
+from tests.load import Answer, Connection, Load, trust
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADER_BYTES = 9

@@ -16,7 +16,6 @@ from random import Random
 
 from capelin.embedded.addresses import free_port
 from capelin.embedded.binaries import TESTED_KUBERNETES
-from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.desired import RENEW_ANNOTATION
 from rich.console import Console
@@ -25,6 +24,7 @@ from rich.table import Table
 from tests.faults.http2 import Http2Load
 from tests.faults.interposer import ApiProxy, Clock
 from tests.faults.world import ClusterUnderTest, world
+from tests.load import Load
 
 OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 _CHANGE_SECONDS = 240.0

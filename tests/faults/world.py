@@ -17,7 +17,6 @@ from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import Client, ClientError, Config
 from capelin.embedded.management import Environment, UpRequest, bring_up, remove_environment
 from capelin.embedded.processes import Process
-from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backends.processes.components import api_server_port, etcd_port
@@ -31,6 +30,7 @@ from capelin_infra.topology import (
 )
 
 from tests.faults.interposer import ApiProxy, Clock
+from tests.load import Load
 
 NAMESPACE = "default"
 CONTROL_PLANES, POOLS = "control-plane-capelin", "infrastructure-capelin"

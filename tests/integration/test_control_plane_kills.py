@@ -26,11 +26,12 @@ from capelin.contract import CLUSTER_NAME_LABEL, reference_to
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Process, kill_all, marked_processes
-from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
+
+from tests.load import Load
 
 OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "100"))

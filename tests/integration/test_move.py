@@ -17,10 +17,11 @@ from capelin.embedded.management import (
     remove_environment,
 )
 from capelin.embedded.processes import Process, kill_all, private_folder
-from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.waiting import wait_until_ready
+
+from tests.load import Load
 
 from .pools import Whole, cluster_manifests, condition, pool_manifests
 

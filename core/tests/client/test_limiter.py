@@ -1,4 +1,4 @@
-from capelin.client.transport import RateLimiter
+from capelin.client.retries import RateLimiter
 
 
 class Clock:

@@ -1,5 +1,5 @@
 import pytest
-from capelin.client.transport import Answered, ConnectionLost, retry_delay
+from capelin.client.retries import Answered, ConnectionLost, retry_delay
 
 
 def test_a_lost_request_is_repeated_with_growing_pauses_where_that_is_safe() -> None:

@@ -99,13 +99,26 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("host", "address"),
-    [("", "127.0.0.1"), ("localhost", "127.0.0.1"), ("127.0.0.5", "127.0.0.5"), ("::1", "::1")],
+    [
+        ("", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.5", "127.0.0.5"),
+        ("::1", "::1"),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+    ],
 )
 def test_without_a_client_ca_only_loopback_addresses_are_served(host: str, address: str) -> None:
     assert host_of(replace(DEFAULTS, host=host)) == address
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "extension.example.com"])  # noqa: S104
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("0.0.0.0", "::", "10.0.0.1", "extension.example.com"),  # noqa: S104
+        # Mapped, 6to4 and NAT64 forms of 10.0.0.1, 0.0.0.0 and 127.0.0.1
+        *("::ffff:10.0.0.1", "::ffff:0.0.0.0", "2002:7f00:1::", "64:ff9b::7f00:1"),
+    ],
+)
 def test_other_addresses_need_a_client_ca(host: str) -> None:
     with pytest.raises(AnonymousClientsError, match="set --client-ca"):
         host_of(replace(DEFAULTS, host=host))

@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 import pytest
 from capelin.api import Model
+from capelin.json_patches import apply_json_patch, apply_merge_patch
 from capelin.runtime.dispatch import handler_runners
 from capelin.runtime.extension import Call, Extension
 from capelin.runtime.messages import read
 from capelin.runtime.results import Failure
 from capelin.runtime.topology.golden import changed_patches, record_patches
 from capelin.runtime.topology.mutations import Mutations, NoVariables
-from capelin.runtime.topology.patches import apply_json_patch, apply_merge_patch
 from capelin.runtime.topology.templates import (
     Builtins,
     Selector,

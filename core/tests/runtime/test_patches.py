@@ -2,10 +2,8 @@ from typing import Any
 
 import orjson
 import pytest
+from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
 from capelin.runtime.topology.patches import (
-    PatchError,
-    apply_json_patch,
-    apply_merge_patch,
     is_list,
     is_object,
     json_patch,

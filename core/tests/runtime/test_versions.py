@@ -1,6 +1,5 @@
 """Replacements of deprecated hooks, and how long hooks are supported."""
 
-import logging
 from datetime import date, timedelta
 
 import pytest
@@ -17,7 +16,6 @@ from capelin.runtime import (
     end_of_support,
     removal_problems,
 )
-from capelin.runtime.client import Caller, Registry
 from capelin.runtime.versions import check_replacement
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,8 +102,6 @@ def test_a_replacement_has_to_exist() -> None:
     without = catalog("v1beta1", going={"v1beta1": deprecated()})
     with pytest.raises(CatalogError, match="in favour of v1, which this catalog does not have"):
         without.check()
-    with pytest.raises(CatalogError, match="which this catalog does not have"):
-        Caller(Registry(), namespace_labels=_no_labels, catalog=without)
     catalog("v1beta1", "v1", going={"v1beta1": deprecated()}).check()
 
 
@@ -134,21 +130,3 @@ def test_a_notice_names_the_replacement_and_the_end_of_support() -> None:
         "Try example.com/v1beta1 is deprecated since release 1.16: use v1; it may be removed in"
         " release 1.18, not before 2027-02-28"
     )
-
-
-def test_the_caller_warns_once_for_each_handler(caplog: pytest.LogCaptureFixture) -> None:
-    versions = catalog("v1beta1", "v1", going={"v1beta1": deprecated()})
-    caller = Caller(Registry(), namespace_labels=_no_labels, catalog=versions)
-    with caplog.at_level(logging.WARNING):
-        for handler in ("a.guard", "a.guard", "b.guard"):
-            caller._warn(handler, versions.find("example.com/v1beta1", "Try"))  # pyright: ignore[reportPrivateUsage]
-        caller._warn("c.guard", versions.find("example.com/v1", "Try"))  # pyright: ignore[reportPrivateUsage]
-    messages = [record.getMessage().partition(" is deprecated")[0] for record in caplog.records]
-    assert messages == [
-        f"{handler} serves a deprecated hook: Try example.com/v1beta1"
-        for handler in ("a.guard", "b.guard")
-    ]
-
-
-async def _no_labels(_: str) -> dict[str, str]:
-    return {}

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from capelin.api.core import Secret
-from capelin.client import Client
+from capelin.client import Client, Config
 from capelin.contract import CLUSTER_NAME_LABEL, SECRET_TYPE, controller_of, is_controlled_by
-from capelin.pki import KeyPair, new_ca, read_kubeconfig, validity_of
+from capelin.pki import KeyPair, new_ca, validity_of
 from capelin.provider import Blocked
 from capelin_control_plane.api import CapelinControlPlane, Spec
 from capelin_control_plane.certificates import Authorities
@@ -125,8 +125,8 @@ async def test_the_kubeconfig_is_renewed_at_half_its_life_and_not_before(
     soon = await keep_kubeconfig(client, owner, keys, NOW + timedelta(days=181))
     assert soon.metadata.resource_version == first.metadata.resource_version
     later = await keep_kubeconfig(client, owner, keys, NOW + timedelta(days=184))
-    certificate = read_kubeconfig(later.data["value"]).client_certificate_pem
-    assert certificate is not None
+    certificate = Config.from_secret(later.data["value"]).user.certificate
+    assert isinstance(certificate, bytes)
     assert validity_of(certificate).not_after > NOW + timedelta(days=500)
 
 
@@ -139,7 +139,7 @@ async def test_the_kubeconfig_leads_to_the_endpoint_of_either_family(
 ) -> None:
     keys = await made(client, owner)
     kept = await keep_kubeconfig(client, owner, keys, NOW, Endpoint("127.64.0.9", host, 443))
-    assert read_kubeconfig(kept.data["value"]).server == server
+    assert Config.from_secret(kept.data["value"]).server.address == server
 
 
 async def test_a_kubeconfig_that_is_deleted_or_not_ours_any_more_is_mended(

@@ -53,14 +53,10 @@ class StatusVersion(Model):
 
 
 class UpgradeStep(Model):
-    """One version of an upgrade plan."""
-
     version: str
 
 
 class Variable(Model):
-    """A variable's name and value."""
-
     name: str
     value: Any = None
 
@@ -117,14 +113,10 @@ class Endpoint(Model):
 
 
 class NetworkRanges(Model):
-    """CIDR blocks."""
-
     cidr_blocks: list[str] = []
 
 
 class ClusterNetwork(Model):
-    """Network of a workload cluster."""
-
     api_server_port: int | None = None
     service_domain: str | None = None
     services: NetworkRanges = Field(default_factory=NetworkRanges)
@@ -132,8 +124,6 @@ class ClusterNetwork(Model):
 
 
 class ClassReference(Model):
-    """Reference to a ClusterClass."""
-
     name: str | None = None
     namespace: str | None = None
 
@@ -145,8 +135,6 @@ class VariableOverrides(Model):
 
 
 class ControlPlaneTopology(Model):
-    """The control plane of a managed topology."""
-
     metadata: Metadata = Field(default_factory=Metadata)
     replicas: int | None = None
     rollout: Rollout | None = None
@@ -173,15 +161,11 @@ class WorkerTopology(Model):
 
 
 class WorkersTopology(Model):
-    """The workers of a managed topology."""
-
     machine_deployments: list[WorkerTopology] = []
     machine_pools: list[WorkerTopology] = []
 
 
 class Topology(Model):
-    """The managed topology of a Cluster."""
-
     class_ref: ClassReference = Field(default_factory=ClassReference)
     version: str | None = None
     control_plane: ControlPlaneTopology = Field(default_factory=ControlPlaneTopology)
@@ -190,8 +174,6 @@ class Topology(Model):
 
 
 class ClusterSpec(Model):
-    """Desired state of the Cluster."""
-
     paused: bool | None = None
     cluster_network: ClusterNetwork = Field(default_factory=ClusterNetwork)
     control_plane_endpoint: Endpoint = Field(default_factory=Endpoint)
@@ -209,16 +191,12 @@ class ClusterInitialization(Model):
 
 
 class FailureDomain(Model):
-    """A failure domain."""
-
     name: str
     control_plane: bool | None = None
     attributes: dict[str, str] = {}
 
 
 class ClusterStatus(Model):
-    """Observed state of the Cluster."""
-
     conditions: list[Condition] = []
     initialization: ClusterInitialization = Field(default_factory=ClusterInitialization)
     control_plane: Replicas | None = None
@@ -247,8 +225,6 @@ class Bootstrap(Model):
 
 
 class MachineSpec(Model):
-    """Desired state of the Machine."""
-
     cluster_name: str | None = None
     bootstrap: Bootstrap = Field(default_factory=Bootstrap)
     infrastructure_ref: ContractReference | None = None
@@ -269,8 +245,6 @@ class MachineInitialization(Model):
 
 
 class NodeReference(Model):
-    """A Machine's Node."""
-
     name: str | None = None
 
 
@@ -284,8 +258,6 @@ class MachineDeletion(Model):
 
 
 class MachineStatus(Model):
-    """Observed state of the Machine."""
-
     conditions: list[Condition] = []
     initialization: MachineInitialization = Field(default_factory=MachineInitialization)
     node_ref: NodeReference | None = None
@@ -308,15 +280,11 @@ class Machine(BaseObject):
 
 
 class MachineTemplate(Model):
-    """The template for new Machines."""
-
     metadata: Metadata = Field(default_factory=Metadata)
     spec: MachineSpec = Field(default_factory=MachineSpec)
 
 
 class MachineDeploymentSpec(Model):
-    """Desired state of the MachineDeployment."""
-
     cluster_name: str | None = None
     replicas: int | None = None
     selector: LabelSelector = Field(default_factory=LabelSelector)
@@ -327,8 +295,6 @@ class MachineDeploymentSpec(Model):
 
 
 class MachineDeploymentStatus(Replicas):
-    """Observed state of the MachineDeployment."""
-
     conditions: list[Condition] = []
     selector: str | None = None
     phase: str | None = None
@@ -352,8 +318,6 @@ class MachineSet(BaseObject):
 
 
 class MachinePoolSpec(Model):
-    """Desired state of the MachinePool."""
-
     cluster_name: str | None = None
     replicas: int | None = None
     template: MachineTemplate = Field(default_factory=MachineTemplate)
@@ -362,8 +326,6 @@ class MachinePoolSpec(Model):
 
 
 class MachinePoolStatus(Replicas):
-    """Observed state of the MachinePool."""
-
     conditions: list[Condition] = []
     initialization: MachineInitialization = Field(default_factory=MachineInitialization)
     node_refs: list[ObjectReference] = []
@@ -396,8 +358,6 @@ class HealthChecks(Model):
 
 
 class MachineHealthCheckSpec(Model):
-    """Desired state of the MachineHealthCheck."""
-
     cluster_name: str | None = None
     selector: LabelSelector = Field(default_factory=LabelSelector)
     checks: HealthChecks = Field(default_factory=HealthChecks)
@@ -405,8 +365,6 @@ class MachineHealthCheckSpec(Model):
 
 
 class MachineHealthCheckStatus(Model):
-    """Observed state of the MachineHealthCheck."""
-
     conditions: list[Condition] = []
     expected_machines: int | None = None
     current_healthy: int | None = None
@@ -427,14 +385,10 @@ class MachineHealthCheck(BaseObject):
 
 
 class ClassTemplate(Model):
-    """Reference to a template of a ClusterClass."""
-
     template_ref: TemplateReference | None = None
 
 
 class ControlPlaneClass(ClassTemplate):
-    """The control planes of the class."""
-
     metadata: Metadata = Field(default_factory=Metadata)
     machine_infrastructure: ClassTemplate | None = None
 
@@ -449,8 +403,6 @@ class WorkerClass(Model):
 
 
 class WorkersClass(Model):
-    """The workers of the class."""
-
     machine_deployments: list[WorkerClass] = []
     machine_pools: list[WorkerClass] = []
 
@@ -464,16 +416,12 @@ class VariableSchema(Model):
 
 
 class ClassVariable(Model):
-    """A variable of the class."""
-
     name: str
     required: bool | None = None
     schema_: VariableSchema = Field(default_factory=VariableSchema)
 
 
 class ExternalPatch(Model):
-    """External patches of a ClusterClass."""
-
     generate_patches_extension: str | None = None
     validate_topology_extension: str | None = None
     discover_variables_extension: str | None = None
@@ -481,8 +429,6 @@ class ExternalPatch(Model):
 
 
 class ClassPatch(Model):
-    """A patch of the templates for a Cluster."""
-
     name: str
     description: str | None = None
     enabled_if: str | None = None
@@ -503,8 +449,6 @@ class ClassUpgrade(Model):
 
 
 class ClusterClassSpec(Model):
-    """Desired state of the ClusterClass."""
-
     infrastructure: ClassTemplate | None = None
     control_plane: ControlPlaneClass | None = None
     workers: WorkersClass = Field(default_factory=WorkersClass)
@@ -515,24 +459,18 @@ class ClusterClassSpec(Model):
 
 
 class VariableDefinition(Model):
-    """One definition of a variable."""
-
     from_: str | None = None
     required: bool | None = None
     schema_: VariableSchema = Field(default_factory=VariableSchema)
 
 
 class StatusVariable(Model):
-    """A variable with all its definitions."""
-
     name: str
     definitions_conflict: bool | None = None
     definitions: list[VariableDefinition] = []
 
 
 class ClusterClassStatus(Model):
-    """Observed state of the ClusterClass."""
-
     conditions: list[Condition] = []
     variables: list[StatusVariable] = []
     observed_generation: int | None = None
@@ -550,8 +488,6 @@ class ClusterClass(BaseObject):
 
 
 class ServiceReference(Model):
-    """The Service of an extension."""
-
     namespace: str | None = None
     name: str | None = None
     path: str | None = None
@@ -567,23 +503,17 @@ class ExtensionClientConfig(Model):
 
 
 class ExtensionConfigSpec(Model):
-    """Desired state of the ExtensionConfig."""
-
     client_config: ExtensionClientConfig = Field(default_factory=ExtensionClientConfig)
     namespace_selector: LabelSelector | None = None
     settings: dict[str, str] = {}
 
 
 class GroupVersionHook(Model):
-    """A hook in a version."""
-
     api_version: str
     hook: str
 
 
 class ExtensionHandler(Model):
-    """A handler of an extension."""
-
     name: str
     request_hook: GroupVersionHook
     timeout_seconds: int | None = None
@@ -591,8 +521,6 @@ class ExtensionHandler(Model):
 
 
 class ExtensionConfigStatus(Model):
-    """Observed state of the ExtensionConfig."""
-
     conditions: list[Condition] = []
     handlers: list[ExtensionHandler] = []
 
@@ -615,8 +543,6 @@ class BootstrapInitialization(Model):
 
 
 class KubeadmConfigStatus(Model):
-    """Observed state of the KubeadmConfig."""
-
     conditions: list[Condition] = []
     initialization: BootstrapInitialization = Field(default_factory=BootstrapInitialization)
     data_secret_name: str | None = None
@@ -632,15 +558,11 @@ class KubeadmConfig(BaseObject):
 
 
 class KubeadmControlPlaneTemplateSpec(Model):
-    """Desired state of the KubeadmControlPlaneTemplate."""
-
     metadata: Metadata = Field(default_factory=Metadata)
     spec: dict[str, Any] = {}
 
 
 class KubeadmControlPlaneSpec(Model):
-    """Desired state of the KubeadmControlPlane."""
-
     replicas: int | None = None
     version: str | None = None
     machine_template: KubeadmControlPlaneTemplateSpec = Field(
@@ -650,14 +572,10 @@ class KubeadmControlPlaneSpec(Model):
 
 
 class ControlPlaneInitialization(Model):
-    """Whether the control plane is initialized."""
-
     control_plane_initialized: bool | None = None
 
 
 class KubeadmControlPlaneStatus(Replicas):
-    """Observed state of the KubeadmControlPlane."""
-
     conditions: list[Condition] = []
     initialization: ControlPlaneInitialization = Field(default_factory=ControlPlaneInitialization)
     selector: str | None = None

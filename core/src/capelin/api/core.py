@@ -35,8 +35,6 @@ Bytes = Annotated[bytes, BeforeValidator(_decoded), PlainSerializer(_encoded)]
 
 
 class ObjectReference(Model):
-    """A reference to an object of any kind."""
-
     api_version: str | None = None
     kind: str | None = None
     namespace: str | None = None
@@ -50,8 +48,6 @@ class LabelSelector(Model):
     """Selects objects by their labels."""
 
     class Requirement(Model):
-        """One requirement of a selector."""
-
         key: str
         operator: str
         values: list[str] = []
@@ -102,14 +98,10 @@ class ServiceAccount(BaseObject):
 
 
 class NamespaceSpec(Model):
-    """Desired state of the Namespace."""
-
     finalizers: list[str] = []
 
 
 class NamespaceStatus(Model):
-    """Observed state of the Namespace."""
-
     phase: str | None = None
     conditions: list[StateCondition] = []
 
@@ -126,8 +118,6 @@ class Namespace(BaseObject):
 
 
 class LeaseSpec(Model):
-    """Desired state of the Lease."""
-
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: MicroTime | None = None
@@ -169,8 +159,6 @@ class Event(BaseObject):
 
 
 class EventSource(Model):
-    """The reporter of a core event."""
-
     component: str | None = None
     host: str | None = None
 
@@ -208,8 +196,6 @@ class Taint(Model):
 
 
 class NodeSpec(Model):
-    """Desired state of the Node."""
-
     provider_id: str | None = None
     pod_cidr: str | None = None
     pod_cidrs: list[str] = []
@@ -240,8 +226,6 @@ class NodeSystemInfo(Model):
 
 
 class NodeStatus(Model):
-    """Observed state of the Node."""
-
     addresses: list[NodeAddress] = []
     allocatable: dict[str, str] = {}
     capacity: dict[str, str] = {}
@@ -281,8 +265,6 @@ class Toleration(Model):
 
 
 class PodSpec(Model):
-    """Desired state of the Pod."""
-
     containers: list[Container] = []
     init_containers: list[Container] = []
     node_name: str | None = None
@@ -294,8 +276,6 @@ class PodSpec(Model):
 
 
 class ContainerStatus(Model):
-    """Observed state of the Container."""
-
     name: str
     image: str | None = None
     ready: bool | None = None
@@ -305,8 +285,6 @@ class ContainerStatus(Model):
 
 
 class PodStatus(Model):
-    """Observed state of the Pod."""
-
     phase: str | None = None
     reason: str | None = None
     message: str | None = None
@@ -333,23 +311,17 @@ class PodTemplateMeta(Model):
 
 
 class PodTemplate(Model):
-    """The template for new pods."""
-
     metadata: PodTemplateMeta = Field(default_factory=PodTemplateMeta)
     spec: PodSpec = Field(default_factory=PodSpec)
 
 
 class WorkloadSpec(Model):
-    """Desired state of the Workload."""
-
     replicas: int | None = None
     selector: LabelSelector | None = None
     template: PodTemplate = Field(default_factory=PodTemplate)
 
 
 class WorkloadStatus(Model):
-    """Observed state of the Workload."""
-
     observed_generation: int | None = None
     replicas: int | None = None
     updated_replicas: int | None = None
@@ -376,8 +348,6 @@ class StatefulSet(BaseObject):
 
 
 class ServicePort(Model):
-    """A port that a service listens on."""
-
     name: str | None = None
     protocol: str | None = None
     port: int
@@ -386,8 +356,6 @@ class ServicePort(Model):
 
 
 class ServiceSpec(Model):
-    """Desired state of the Service."""
-
     type: str | None = None
     cluster_ip: str | None = None
     cluster_ips: list[str] = []
@@ -398,21 +366,15 @@ class ServiceSpec(Model):
 
 
 class LoadBalancerIngress(Model):
-    """An address of a load balancer."""
-
     ip: str | None = None
     hostname: str | None = None
 
 
 class LoadBalancerStatus(Model):
-    """Observed state of the LoadBalancer."""
-
     ingress: list[LoadBalancerIngress] = []
 
 
 class ServiceStatus(Model):
-    """Observed state of the Service."""
-
     load_balancer: LoadBalancerStatus = Field(default_factory=LoadBalancerStatus)
     conditions: list[StateCondition] = []
 
@@ -448,8 +410,6 @@ class Subject(Model):
 
 
 class RoleRef(Model):
-    """The role of a binding."""
-
     api_group: str
     kind: str
     name: str
@@ -496,8 +456,6 @@ class ClusterRoleBinding(BaseObject):
 
 
 class Names(Model):
-    """Names of a kind."""
-
     kind: str | None = None
     list_kind: str | None = None
     plural: str | None = None
@@ -507,8 +465,6 @@ class Names(Model):
 
 
 class DefinedVersion(Model):
-    """A version of a kind."""
-
     name: str
     served: bool | None = None
     storage: bool | None = None
@@ -517,8 +473,6 @@ class DefinedVersion(Model):
 
 
 class CustomResourceDefinitionSpec(Model):
-    """Desired state of the CustomResourceDefinition."""
-
     group: str | None = None
     scope: str | None = None
     names: Names = Field(default_factory=Names)
@@ -527,8 +481,6 @@ class CustomResourceDefinitionSpec(Model):
 
 
 class CustomResourceDefinitionStatus(Model):
-    """Observed state of the CustomResourceDefinition."""
-
     conditions: Annotated[list[StateCondition], NULL_IS_EMPTY] = []
     accepted_names: Names = Field(default_factory=Names)
     stored_versions: Annotated[list[str], NULL_IS_EMPTY] = []
@@ -536,8 +488,6 @@ class CustomResourceDefinitionStatus(Model):
 
 @kind(group="apiextensions.k8s.io", version="v1", namespaced=False)
 class CustomResourceDefinition(BaseObject):
-    """The definition of a custom kind."""
-
     spec: CustomResourceDefinitionSpec = Field(default_factory=CustomResourceDefinitionSpec)
     status: CustomResourceDefinitionStatus = Field(default_factory=CustomResourceDefinitionStatus)
 

@@ -94,7 +94,6 @@ class BaseObject(Model):
 
     @property
     def name(self) -> str:
-        """`metadata.name`."""
         return self.metadata.name
 
     @property

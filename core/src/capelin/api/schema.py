@@ -46,7 +46,6 @@ class SchemaWalker:
     _open: list[type[BaseModel]] = field(default_factory=list[type[BaseModel]])
 
     def of_type(self, bare: "BareType", path: str) -> Schema:
-        """The schema of a type, with its markers."""
         schema = self._shape(bare, path)
         for marker in bare.markers:
             try:

@@ -5,7 +5,7 @@ from capelin.client.auth import Credentials, load_certificate, tls_context
 from capelin.client.circuit_breaker import Backoff, CircuitBreaker, Clock
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
-from capelin.client.config import Config, safe_kubeconfig
+from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
 from capelin.client.destinations import AddressRefusedError, Destinations, guarded_connector
 from capelin.client.election import ElectionTiming, LeaderElection, LeadershipLost
 from capelin.client.errors import (
@@ -28,15 +28,11 @@ from capelin.client.errors import (
     Unavailable,
     Unreachable,
     Unreadable,
-)
-from capelin.client.server import ExecPlugin, Impersonation, Server, User
-from capelin.client.transport import (
-    ClientOptions,
-    Request,
-    Response,
     describe_connection_error,
-    proxy_for,
 )
+from capelin.client.proxies import proxy_for
+from capelin.client.server import ExecPlugin, Impersonation, Server, User
+from capelin.client.transport import ClientOptions, Request, Response
 from capelin.client.unreadable import UnreadableLog, UnreadableObject, reason_of
 from capelin.client.watch import Event, OnUnreadable
 from capelin.client.workload_clients import WorkloadClients
@@ -92,6 +88,7 @@ __all__ = [
     "guarded_connector",
     "load_certificate",
     "needs_apply",
+    "new_kubeconfig",
     "path_of",
     "proxy_for",
     "reason_of",

@@ -104,7 +104,6 @@ def field_configuration(obj: BaseObject, fields: Mapping[str, Any]) -> Unstructu
 
 
 def field_manager(manager: str, fields: Mapping[str, Any]) -> str:
-    """The field manager of a set of fields."""
     return f"{manager}-{','.join(sorted(fields))}"[:_MAX_MANAGER]
 
 

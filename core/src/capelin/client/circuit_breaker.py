@@ -4,6 +4,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from capelin.backoff import exponential_delay
+
 Clock = Callable[[], float]
 T = TypeVar("T")
 
@@ -17,8 +19,7 @@ class Backoff:
 
     def seconds(self, failures: int) -> float:
         """The pause after so many failures in a row."""
-        # A larger power would overflow.
-        return min(self.first_seconds * 2.0 ** min(failures - 1, 63), self.longest_seconds)
+        return exponential_delay(failures, first=self.first_seconds, longest=self.longest_seconds)
 
 
 @dataclass(slots=True)

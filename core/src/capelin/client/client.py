@@ -1,39 +1,16 @@
 """A client of one API server: read, watch, apply, patch and delete objects."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast
-from urllib.parse import quote
+from typing import Any, Literal, TypeVar, cast
 
 from capelin.api import BaseObject, Resource, Unstructured
 from capelin.client import apply
-from capelin.client.codecs import (
-    Codec,
-    Kind,
-    Listing,
-    Page,
-    Selector,
-    codec_of,
-    encode,
-    path_of,
-    selection,
-)
-from capelin.client.config import Config
-from capelin.client.errors import (
-    Conflict,
-    Expired,
-    Invalid,
-    NotFound,
-    NotServed,
-    ResponseTooLarge,
-    Unreadable,
-)
-from capelin.client.transport import ClientOptions, Request, Transport
-from capelin.client.unreadable import UnreadableLog, UnreadableObject
-from capelin.client.watch import Event, OnUnreadable, follow, mirror, only_readable
-from capelin.json_text import read_json
+from capelin.client.codecs import Codec, Kind, codec_of, encode, path_of
+from capelin.client.errors import Conflict, Invalid, NotFound
+from capelin.client.reader import Reader
+from capelin.client.transport import Request
 
 T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
@@ -42,12 +19,6 @@ ManifestT = TypeVar("ManifestT", bound=BaseObject | Unstructured)
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
-_PAGE = 500
-_SMALL_PAGE = 100
-"""How many objects `iterate` keeps in memory."""
-_MAX_PAGES = 10_000
-_LIST_RESPONSES = 4
-"""A list in memory may have as much as so many of the largest responses."""
 _PATCH_TYPES = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}
 _PODS = Resource("", "v1", "Pod", "pods")
 _SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
@@ -61,7 +32,7 @@ class Token:
     expires: datetime
 
 
-class Client:
+class Client(Reader):
     """A client of one API server, as one user.
 
     A kind is a class made with `@kind`, for which objects of that class are returned, or a
@@ -73,266 +44,6 @@ class Client:
         manager: the field manager of `apply`.
         options: rate limits and timeouts.
     """
-
-    def __init__(
-        self, config: Config, *, manager: str = "capelin", options: ClientOptions | None = None
-    ) -> None:
-        self.config = config
-        self.manager = manager
-        self._transport = Transport(config, options or ClientOptions())
-        self._resources: dict[str, tuple[Resource, ...]] = {}
-        self.unreadable = UnreadableLog()
-        """Logs each object that cannot be read once."""
-
-    @classmethod
-    async def connect(
-        cls, config: Config, *, manager: str = "capelin", options: ClientOptions | None = None
-    ) -> Self:
-        """A client of a server that answers and accepts our credentials; the caller closes it.
-
-        Raises:
-            Unreachable: the server does not answer.
-            Unauthorized: it does not accept the credentials.
-        """
-        client = cls(config, manager=manager, options=options)
-        try:
-            await client.request("GET", "/api")
-        except BaseException:
-            await client.close()
-            raise
-        return client
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections. Running watches end."""
-        await self._transport.close()
-
-    # Discovery and raw requests
-
-    async def resources(self, group_version: str) -> tuple[Resource, ...]:
-        """The kinds of `v1` or of `group/version` that the API server serves now.
-
-        Raises:
-            NotServed: it does not serve that group and version.
-        """
-        group, _, version = group_version.rpartition("/")
-        path = f"/apis/{quote(group)}/{quote(version)}" if group else f"/api/{quote(version)}"
-        response = await self.request("GET", path)
-        return tuple(
-            Resource(group, version, entry["kind"], entry["name"], entry["namespaced"])
-            for entry in cast("dict[str, Any]", response).get("resources") or ()
-            if "/" not in entry["name"]
-        )
-
-    async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
-        """The resource of an unstructured object's kind.
-
-        Raises:
-            NotServed: the API server does not serve the kind.
-        """
-        group_version, kind = str(manifest["apiVersion"]), str(manifest["kind"])
-        # A kind that is not in the cache may have been installed since.
-        for refresh in (False, True):
-            if refresh or group_version not in self._resources:
-                self._resources[group_version] = await self.resources(group_version)
-            for resource in self._resources[group_version]:
-                if resource.kind == kind:
-                    return resource
-        raise NotServed(404, "NotFound", f"the API server has no kind {kind} in {group_version}")
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        parameters: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = "application/json",
-        timeout: float | None = None,  # noqa: ASYNC109 - the transport's, retries included
-        max_bytes: int | None = None,
-    ) -> Any:
-        """Send any request; return the JSON of the response, or its text if it is not JSON."""
-        response = await self._transport.send(
-            Request(
-                method,
-                path,
-                parameters or {},
-                None if body is None else encode(body),
-                content_type,
-                accept="application/json, */*",
-                repeatable=method in {"GET", "HEAD", "PUT"},
-                timeout=timeout,
-                max_bytes=max_bytes,
-            )
-        )
-        if response.content_type == "application/json":
-            try:
-                return read_json(response.body)
-            except ValueError as error:
-                raise Unreadable(
-                    f"the response to {method} {path} cannot be read: {error}"
-                ) from None
-        return response.body.decode()
-
-    # Reading
-
-    async def get(self, kind: Kind[T], name: str, namespace: str | None = None) -> T:
-        """Read an object.
-
-        Raises:
-            NotFound: there is no object of that name.
-        """
-        codec = codec_of(kind)
-        path = path_of(codec.resource, namespace, name)
-        response = await self._transport.send(Request("GET", path, repeatable=True))
-        return codec.decode(response.body)
-
-    async def find(self, kind: Kind[T], name: str, namespace: str | None = None) -> T | None:
-        """Read an object; `None` if there is none of that name."""
-        try:
-            return await self.get(kind, name, namespace)
-        except NotFound:
-            return None
-
-    async def list(
-        self,
-        kind: Kind[T],
-        namespace: str | None = None,
-        *,
-        labels: Selector | None = None,
-        fields: Selector | None = None,
-    ) -> Listing[T]:
-        """Read all objects of a kind, in one namespace or in all, page by page.
-
-        An object that cannot be read is logged once, and is among the list's `unreadable`.
-        """
-        codec = codec_of(kind)
-        path = path_of(codec.resource, namespace)
-        parameters = selection(labels, fields)
-        try:
-            return await self._list(codec, path, {**parameters, "limit": str(_PAGE)})
-        except Expired:
-            # The continue token expired between two pages: read all objects in one request.
-            return await self._list(codec, path, parameters)
-
-    async def iterate(
-        self,
-        kind: Kind[T],
-        namespace: str | None = None,
-        *,
-        labels: Selector | None = None,
-        fields: Selector | None = None,
-    ) -> AsyncGenerator[T]:
-        """Read all objects of a kind, a few at a time, where a list would need much memory.
-
-        A Machine takes 44 KiB, so a thousand of them take more than the rest of a provider.
-        An object that cannot be read is logged once and skipped.
-
-        Raises:
-            Expired: the loop took so long that the continue token expired; start again.
-        """
-        codec = codec_of(kind)
-        path = path_of(codec.resource, namespace)
-        parameters = {**selection(labels, fields), "limit": str(_SMALL_PAGE)}
-        async for page in self._pages(codec, path, parameters):
-            for item in page.items:
-                yield item
-
-    async def _list(self, codec: Codec[T], path: str, parameters: Mapping[str, str]) -> Listing[T]:
-        items: list[T] = []
-        unreadable: list[UnreadableObject] = []
-        version = ""
-        total = _LIST_RESPONSES * self._transport.max_bytes
-        async for page in self._pages(codec, path, parameters, total=total):
-            items.extend(page.items)
-            unreadable.extend(page.unreadable)
-            version = page.resource_version
-        return Listing(items, version, tuple(unreadable))
-
-    async def _pages(
-        self,
-        codec: Codec[T],
-        path: str,
-        parameters: Mapping[str, str],
-        *,
-        total: int | None = None,
-    ) -> AsyncGenerator[Page[T]]:
-        """The pages of a list: smaller ones where objects are so large that a page is too large."""
-        query, size = dict(parameters), 0
-        for _ in range(_MAX_PAGES):
-            try:
-                response = await self._transport.send(Request("GET", path, query, repeatable=True))
-            except ResponseTooLarge:
-                limit = int(query.get("limit", "1")) // 8
-                if not limit:
-                    raise
-                parameters = {**parameters, "limit": str(limit)}
-                query = {**query, "limit": str(limit)}
-                continue
-            size += len(response.body)
-            if total is not None and size > total:
-                raise self._transport.too_large("a list", total)
-            page = codec.decode_page(response.body)
-            for unreadable in page.unreadable:
-                self.unreadable.report(unreadable)
-            yield page
-            if not page.next:
-                return
-            query = {**parameters, "continue": page.next}
-        raise ResponseTooLarge(f"a list of {codec.resource.plural} has no end")
-
-    def watch(
-        self,
-        kind: Kind[T],
-        namespace: str | None = None,
-        *,
-        labels: Selector | None = None,
-        fields: Selector | None = None,
-        since: str | None = None,
-        on_unreadable: OnUnreadable | None = None,
-    ) -> AsyncGenerator[Event[T]]:
-        """Follow the objects of a kind across broken connections, until the caller stops.
-
-        Without `since`, existing objects come first, as `ADDED`. If the server has forgotten the
-        version where we were, everything is listed again and compared, so that no change and no
-        deletion is missed. With `since`, only later events come, and nothing is kept in memory.
-
-        An object that cannot be read does not end the watch: it is logged once, its events go to
-        `on_unreadable`, and the other objects' events continue. After it was read once, its last
-        readable state remains the known one until it is deleted.
-
-        Use `contextlib.aclosing` where the connection must be closed at once.
-
-        Raises:
-            Expired: the events after `since` are no longer available: list again.
-            Unreachable: the server does not answer, and never did.
-        """
-        codec = codec_of(kind)
-        path, parameters = path_of(codec.resource, namespace), selection(labels, fields)
-
-        def follow_from(version: str) -> AsyncGenerator[Event[T | UnreadableObject]]:
-            return follow(self._transport, codec, path, parameters, version)
-
-        async def relist() -> Listing[T]:
-            return await self.list(kind, namespace, labels=labels, fields=fields)
-
-        def report(event: Event[UnreadableObject]) -> None:
-            self.unreadable.report(event.object)
-            if on_unreadable is not None:
-                on_unreadable(event)
-
-        events = mirror(codec, relist, follow_from) if since is None else follow_from(since)
-        return only_readable(events, report)
 
     # Writing
 

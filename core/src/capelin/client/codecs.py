@@ -26,9 +26,7 @@ class Kind(Protocol[KindT_co]):
     For a class made with `@kind`, it returns objects of that class; for a `Resource`, plain JSON.
     """
 
-    def read(self, data: Mapping[str, Any], /) -> KindT_co:
-        """An object of the kind."""
-        ...
+    def read(self, data: Mapping[str, Any], /) -> KindT_co: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,6 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity and version of an object."""
-
     key: tuple[str, str]
     """Namespace and name."""
     uid: str
@@ -53,8 +49,6 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """One page of a list."""
-
     items: list[T]
     resource_version: str
     next: str
@@ -80,7 +74,6 @@ def codec_of(kind: Kind[T]) -> Codec[T]:
 
 
 def encode(value: Any) -> bytes:
-    """Encode JSON."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 

@@ -100,7 +100,15 @@ class Config:
 
     def flattened(self, *, name: str = "capelin") -> bytes:
         """A kubeconfig with this server, this user and one context, all called `name`."""
-        return kubeconfig.flatten(self.server, self.user, self.namespace, name)
+        return kubeconfig.flatten(
+            self.server, self.user, self.namespace, name, cluster=name, username=name
+        )
+
+
+def new_kubeconfig(server: Server, user: User, *, cluster: str, username: str) -> bytes:
+    """A kubeconfig with the context `USERNAME@CLUSTER`, as kubeadm names it."""
+    context = f"{username}@{cluster}"
+    return kubeconfig.flatten(server, user, None, context, cluster=cluster, username=username)
 
 
 def safe_kubeconfig(data: bytes, *, name: str = "capelin") -> bytes:

@@ -1,8 +1,11 @@
 """Exceptions of the client, one for each reason that a caller may handle."""
 # ruff: noqa: N818 - they are named as the API server names its reasons
 
+import os
 from collections.abc import Mapping
 from typing import Any, cast
+
+import aiohttp
 
 from capelin.client.unreadable import UnreadableObject
 from capelin.json_text import read_json
@@ -186,3 +189,28 @@ def _text(status: int, body: bytes) -> str:
     """The start of a response that is no `Status`: a proxy's page, a line of text."""
     line = " ".join(body[:512].decode("utf-8", "replace").split())
     return f"the server answered with status {status}: {line}" if line else ""
+
+
+def describe_connection_error(error: aiohttp.ClientError) -> str:
+    """What went wrong with a connection; the same words for the same situation."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            problem = error.certificate_error
+            reason = (
+                f"its certificate is not trusted: {getattr(problem, 'verify_message', problem)}"
+            )
+        case aiohttp.ClientConnectorDNSError():
+            reason = "its name is not known"
+        case aiohttp.ClientSSLError():
+            reason = f"no TLS with it: {getattr(error.os_error, 'reason', None) or 'refused'}"
+        case aiohttp.ConnectionTimeoutError():
+            reason = "no connection in time"
+        case aiohttp.ClientHttpProxyError(status=status):
+            reason = f"its proxy answered with status {status}"
+        case aiohttp.ServerTimeoutError():
+            reason = "it fell silent"
+        case aiohttp.ClientOSError(errno=int(number)):
+            reason = os.strerror(number).lower()
+        case _:
+            reason = "it closed the connection"
+    return reason

@@ -57,6 +57,9 @@ def load_list(listed: str, context: str | None) -> Context:
 def load_untrusted(data: bytes, context: str | None) -> Context:
     """Read a kubeconfig that is not trusted: refuse one that names programs or files here."""
     parsed = _parse(data, "the kubeconfig", Path("/"), is_trusted=False)
+    if context is None and not parsed.current:
+        # Other programs, Cluster API among them, do not take the only context instead.
+        raise ConfigError(f"the kubeconfig has no current-context: {_available(parsed.contexts)}")
     server, user, namespace = _choose(parsed, context)
     local = {
         "exec": user.exec is not None,
@@ -269,23 +272,21 @@ def _text(value: Mapping[str, Any], key: str, where: str) -> str:
     return text
 
 
-def flatten(server: Server, user: User, namespace: str, name: str) -> bytes:
-    """Write a kubeconfig with one server, one user and one context, all of that name.
+def flatten(
+    server: Server, user: User, namespace: str | None, context: str, *, cluster: str, username: str
+) -> bytes:
+    """Write a kubeconfig with one server, one user and one context.
 
     Credentials in files stay in files, so that their renewal needs no change here.
     """
+    names = {"cluster": cluster, "user": username, "namespace": namespace}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": name,
-        "clusters": [{"name": name, "cluster": _cluster_entry(server)}],
-        "users": [{"name": name, "user": _user_entry(user)}],
-        "contexts": [
-            {
-                "name": name,
-                "context": {"cluster": name, "user": name, "namespace": namespace},
-            }
-        ],
+        "current-context": context,
+        "clusters": [{"name": cluster, "cluster": _cluster_entry(server)}],
+        "users": [{"name": username, "user": _user_entry(user)}],
+        "contexts": [{"name": context, "context": _without_none(names)}],
     }
     return yaml.dump(
         _quoted(content),
@@ -387,5 +388,5 @@ def _pem_entry(name: str, material: PemSource | None) -> dict[str, Any]:
             return {f"{name}-data": base64.b64encode(material).decode()}
 
 
-def _without_none(entries: dict[str, Any]) -> dict[str, Any]:
+def _without_none(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if value is not None}

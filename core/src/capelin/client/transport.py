@@ -1,12 +1,10 @@
 """Sends requests to one API server: connections, credentials, rate limit, retries, timeouts."""
 
 import asyncio
-import ipaddress
 import logging
 import os
 import random
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,8 +27,11 @@ from capelin.client.errors import (
     ConfigError,
     ResponseTooLarge,
     Unreachable,
+    describe_connection_error,
     error_of,
 )
+from capelin.client.proxies import proxy_for
+from capelin.client.retries import Answered, ConnectionLost, RateLimiter, retry_delay
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,6 @@ class ClientOptions:
 
     @property
     def response_bytes(self) -> int:
-        """Largest response in bytes."""
         return MAX_BYTES if self.max_bytes is None else self.max_bytes
 
 
@@ -138,7 +138,6 @@ class Transport:
 
     @property
     def max_bytes(self) -> int:
-        """Largest response in bytes."""
         return self._options.response_bytes
 
     @property
@@ -253,7 +252,6 @@ class Transport:
         return error_of(status, body, is_trusted=self._options.destinations is None)
 
     def too_large(self, what: str, limit: int) -> ResponseTooLarge:
-        """The error for a response that is too large."""
         return ResponseTooLarge(
             f"API server at {self._config.server.address} sent {what} of more than "
             f"{size_text(limit)}"
@@ -356,154 +354,3 @@ def size_text(size: int) -> str:
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:
     header = response.headers.get("Retry-After", "")
     return float(header) if header.isdecimal() else None
-
-
-# Errors
-
-
-def describe_connection_error(error: aiohttp.ClientError) -> str:
-    """What went wrong with a connection; the same words for the same situation."""
-    match error:
-        case aiohttp.ClientConnectorCertificateError():
-            problem = error.certificate_error
-            reason = (
-                f"its certificate is not trusted: {getattr(problem, 'verify_message', problem)}"
-            )
-        case aiohttp.ClientConnectorDNSError():
-            reason = "its name is not known"
-        case aiohttp.ClientSSLError():
-            reason = f"no TLS with it: {getattr(error.os_error, 'reason', None) or 'refused'}"
-        case aiohttp.ConnectionTimeoutError():
-            reason = "no connection in time"
-        case aiohttp.ClientHttpProxyError(status=status):
-            reason = f"its proxy answered with status {status}"
-        case aiohttp.ServerTimeoutError():
-            reason = "it fell silent"
-        case aiohttp.ClientOSError(errno=int(number)):
-            reason = os.strerror(number).lower()
-        case _:
-            reason = "it closed the connection"
-    return reason
-
-
-# Retries
-
-_CONNECT_ATTEMPTS = 5
-_RETRY_AFTER_ATTEMPTS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The server answered; `retry_after` is how long it asked us to wait."""
-
-    status: int
-    retry_after: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLost:
-    """The connection failed, before or after the request may have reached the server."""
-
-    sent: bool
-
-
-def retry_delay(
-    outcome: Answered | ConnectionLost, *, repeatable: bool, attempt: int, jitter: float
-) -> float | None:
-    """Seconds until the next attempt, or `None` where another one is not safe or not wanted.
-
-    Args:
-        outcome: how the last attempt ended.
-        repeatable: whether doing it twice is the same as doing it once.
-        attempt: the number of the last attempt, counted from 1.
-        jitter: a random number from 0 to 1, so that many clients do not come back together.
-    """
-    match outcome:
-        case ConnectionLost(sent=sent) if attempt < _CONNECT_ATTEMPTS and (repeatable or not sent):
-            return 0.05 * 2.0 ** (attempt - 1) * (1 + jitter)
-        # 429 and 503 with Retry-After come from filters in front: nothing was done yet.
-        case Answered(status=status, retry_after=seconds) if attempt < _RETRY_AFTER_ATTEMPTS and (
-            status in {429, 503} or (repeatable and status in {500, 502, 504})
-        ):
-            return None if seconds is None else seconds * (1 + jitter / 10)
-        case _:
-            return None
-
-
-# Rate limit
-
-
-class RateLimiter:
-    """A token bucket: `burst` requests at once and `qps` per second from then on, in order."""
-
-    def __init__(self, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._qps = qps
-        self._burst = burst
-        self._clock = clock
-        self._tokens = float(burst)
-        self._updated = clock()
-
-    def reserve(self) -> float:
-        """Take the next token; return in how many seconds it may be used."""
-        now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._qps)
-        self._updated = now
-        self._tokens -= 1
-        return max(0.0, -self._tokens / self._qps)
-
-    async def wait(self) -> None:
-        """Take the next token and wait until it may be used."""
-        seconds = self.reserve()
-        if seconds > 0:
-            await asyncio.sleep(seconds)
-
-
-# Proxies
-
-
-def proxy_for(address: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy for `address` from `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, as in Go."""
-    parts = urlsplit(address)
-    proxy = _variable(environ, f"{parts.scheme}_proxy")
-    host = parts.hostname or ""
-    if not proxy or _is_local(host):
-        return None
-    exceptions = [entry.strip().lower() for entry in _variable(environ, "no_proxy").split(",")]
-    if any(_matches(exception, host, parts.port) for exception in exceptions if exception):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _variable(environ: Mapping[str, str], name: str) -> str:
-    return environ.get(name.upper()) or environ.get(name) or ""
-
-
-def _is_local(host: str) -> bool:
-    address = _ip_address(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
-
-
-def _matches(exception: str, host: str, port: int | None) -> bool:
-    if exception == "*":
-        return True
-    address = _ip_address(host)
-    if address is not None and "/" in exception:
-        try:
-            return address in ipaddress.ip_network(exception, strict=False)
-        except ValueError:
-            return False
-    name, _, exception_port = exception.partition(":")
-    if exception_port.isdecimal() and int(exception_port) != port:
-        return False
-    name = exception if address is not None and address.version == 6 else name
-    name = name.removeprefix("*")
-    return host == name.removeprefix(".") or (
-        address is None and host.endswith(name if name.startswith(".") else f".{name}")
-    )
-
-
-def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

@@ -34,8 +34,6 @@ class UnreadableObject:
 
     @classmethod
     def of(cls, resource: Resource, metadata: Mapping[str, Any], reason: str) -> "UnreadableObject":
-        """From the object's metadata."""
-
         def text(key: str) -> str:
             value: object = metadata.get(key)
             return value if isinstance(value, str) else ""

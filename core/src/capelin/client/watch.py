@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 import aiohttp
 
+from capelin.backoff import exponential_delay
 from capelin.client.codecs import Codec, Listing
 from capelin.client.errors import (
     ApiError,
@@ -153,7 +154,7 @@ async def follow(
 
 def backoff(failures: int, jitter: float) -> float:
     """Seconds until the next attempt after so many failures in a row."""
-    return min(30.0, 0.8 * 2.0 ** (failures - 1)) * (0.5 + jitter / 2) if failures else 0.0
+    return exponential_delay(failures, first=0.8, longest=30.0) * (0.5 + jitter / 2)
 
 
 async def _list_with_retries(relist: Callable[[], Awaitable[Listing[T]]]) -> Listing[T]:

@@ -67,7 +67,6 @@ class ConditionSpec:
 
     @classmethod
     def of(cls, condition: Condition) -> "ConditionSpec":
-        """What a condition says."""
         return cls(
             condition.type,
             condition.status,

@@ -5,13 +5,16 @@ control plane as its controller. What a user brought has not: it is read, and ne
 removed.
 """
 
-from typing import Literal
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal, cast
 
 from capelin.api import BaseObject, ObjectMeta
 from capelin.api.core import Secret
+from capelin.client import Config, ConfigError
 from capelin.contract.labels import CLUSTER_NAME_LABEL, SECRET_TYPE
 from capelin.contract.references import reference_to
-from capelin.pki import KeyPair, ServiceAccountKeys
+from capelin.pki import KeyPair, ServiceAccountKeys, reissue_reason
 
 SecretPurpose = Literal["kubeconfig", "ca", "etcd", "proxy", "sa", "apiserver-etcd-client"]
 """What a secret is for, as it stands at the end of its name.
@@ -35,6 +38,49 @@ def secret_name(cluster: str, purpose: SecretPurpose) -> str:
 def kubeconfig_secret(kubeconfig: bytes, *, cluster: str, owner: BaseObject) -> Secret:
     """The secret through which core, and administrators, reach the workload cluster."""
     return _secret(cluster, "kubeconfig", {KUBECONFIG_KEY: kubeconfig}, owner)
+
+
+def kubeconfig_reason(
+    data: bytes | None,
+    server: str,
+    ca_pem: bytes,
+    *,
+    signer_pem: bytes,
+    common_name: str,
+    organizations: Iterable[str] = (),
+    now: datetime,
+    share: float = 0.5,
+) -> str | None:
+    """Why a kubeconfig must be renewed, as a clause after "because"; `None` if it is good.
+
+    `ca_pem` is the CA to trust, `signer_pem` the CA that signs its client certificate.
+    """
+    if data is None:
+        return "there is none yet"
+    try:
+        config = Config.from_secret(data)
+    except ConfigError:
+        return "the present one cannot be read"
+    certificate = config.user.certificate
+    differences = {
+        "its user impersonates another": config.user.impersonate is not None,
+        "its server is another": config.server.address != server,
+        "it trusts other CAs": config.server.ca != ca_pem,
+        "it has no client certificate": certificate is None,
+    }
+    if difference := next((reason for reason, applies in differences.items() if applies), None):
+        return difference
+    # `from_secret` accepts no certificate in a file.
+    reason = reissue_reason(
+        cast("bytes", certificate),
+        signer_pem,
+        common_name=common_name,
+        organizations=organizations,
+        usages=("client",),
+        now=now,
+        share=share,
+    )
+    return reason and f"with its client certificate, {reason}"
 
 
 def certificate_secret(

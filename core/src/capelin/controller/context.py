@@ -36,7 +36,6 @@ class Context:
         return replace(self, _loop=asyncio.get_running_loop(), _read=read)
 
     def now(self) -> datetime:
-        """The time."""
         return datetime.now(UTC)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:

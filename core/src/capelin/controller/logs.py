@@ -116,7 +116,6 @@ class TextLines(_Lines):
     """One line for people, and the traceback under it where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text."""
         context = _current.get()
         where = f"{context} " if context else ""
         line = f"{self.moment(record)} {record.levelname:<7} {where}{self.message(record)}"
@@ -128,7 +127,6 @@ class JsonLines(_Lines):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON."""
         line = {
             "time": self.moment(record),
             "level": record.levelname.lower(),

@@ -15,6 +15,8 @@ from math import isfinite
 from random import Random
 from typing import NamedTuple
 
+from capelin.backoff import exponential_delay
+
 
 class ObjectKey(NamedTuple):
     """An object by name. A cluster-scoped one has an empty namespace."""
@@ -86,9 +88,8 @@ class Timing:
 
     def retry(self, failures: int, random: Random) -> float:
         """The wait after so many failures in a row: doubling, with a fifth of jitter."""
-        # Past 60 doublings the ceiling has long been reached, and floats would overflow.
-        delay = self.first_retry * 2 ** min(failures - 1, 60)
-        return min(delay, self.longest_retry) * random.uniform(0.8, 1.2)
+        delay = exponential_delay(failures, first=self.first_retry, longest=self.longest_retry)
+        return delay * random.uniform(0.8, 1.2)
 
 
 class _Run(NamedTuple):

@@ -147,7 +147,6 @@ class Reconciler(ABC, Generic[ObjectT]):
 
     @property
     def main_watch(self) -> For[ObjectT]:
-        """The watch of the kind that the reconciler is for."""
         (main,) = (watch for watch in self.watches if isinstance(watch, For))
         return cast("For[ObjectT]", main)
 

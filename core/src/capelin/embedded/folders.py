@@ -1,4 +1,7 @@
-"""Capelin's folders for state and for caches, as the XDG specification names them."""
+"""Capelin's folders for state and for caches, as the XDG specification names them.
+
+`platformdirs` would add a dependency for these three lines, and other folders on macOS.
+"""
 
 import os
 from collections.abc import Mapping

@@ -181,7 +181,6 @@ class _Connection:
             self.relay.open[self.target] -= 1
 
     def close(self) -> None:
-        """Close both sides."""
         self.relay.connections.discard(self)
         self._drop_server()
         self.relay.watch(self.client, 0, None)

@@ -24,8 +24,6 @@ from capelin.pki.certificates import (
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """The validity period of a certificate."""
-
     not_before: datetime
     not_after: datetime
 

@@ -72,7 +72,6 @@ class StatusDraft:
         self._status = status
 
     def set_fields(self, **values: Any) -> None:
-        """Change fields of the status."""
         self._fields |= values
 
     def set_spec_field(self, name: str, value: Any) -> None:
@@ -92,7 +91,6 @@ class StatusDraft:
         )
 
     def compose(self, now: datetime) -> Model:
-        """The status to send."""
         status = self.status
         own: list[Condition] = status.conditions if self._status else []
         kept = {

@@ -140,7 +140,6 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         return False
 
     async def find_cluster(self, client: Client, obj: KindT) -> Cluster | None:
-        """The Cluster that an object is part of."""
         return await cluster_of(client, obj)
 
     async def find_owner(
@@ -460,7 +459,6 @@ def _checked(cls: type[ProviderReconciler[Any]], kind: object) -> type[Any]:
 
 
 def _status_type(kind: type[Any]) -> type[Model]:
-    """The class of a kind's status."""
     annotation = kind.model_fields["status"].annotation
     return next(
         argument for argument in (*get_args(annotation), annotation) if argument is not type(None)

@@ -37,7 +37,6 @@ class HookId:
 
     @property
     def api_version(self) -> str:
-        """What stands in `apiVersion`."""
         return f"{self.group}/{self.version}"
 
     def path(self, handler: str | None = None) -> str:
@@ -65,12 +64,10 @@ class Hook(Generic[RequestT, ResponseT]):
 
     @classmethod
     def request_type(cls) -> type[RequestT]:
-        """The type of the hook's requests."""
         return _message_types(cls)[0]
 
     @classmethod
     def response_type(cls) -> type[ResponseT]:
-        """The type of the hook's responses."""
         return _message_types(cls)[1]
 
     @classmethod
@@ -201,7 +198,6 @@ class Catalog:
 
     @property
     def conversions(self) -> tuple[Conversion, ...]:
-        """Every registered conversion."""
         return tuple(self._conversions.values())
 
     def find(self, api_version: str, name: str) -> AnyHook:

@@ -44,8 +44,6 @@ class EncodedResponse(NamedTuple):
 
 
 class HandlerRunner:
-    """Runs one handler."""
-
     def __init__(self, handler: Handler, known_settings: Collection[str] | None = None) -> None:
         """Prepare the handler.
 

@@ -68,11 +68,9 @@ class Handler:
 
     @property
     def path(self) -> str:
-        """The URL path of the handler."""
         return self.hook.id.path(None if self.hook.singleton else self.name)
 
     def discovered(self) -> ExtensionHandler:
-        """The handler as discovery reports it."""
         return ExtensionHandler(
             name=self.name,
             request_hook=GroupVersionHook(
@@ -196,7 +194,6 @@ class Extension:
             )
 
     def discovery(self) -> DiscoveryResponse:
-        """The response to a discovery request."""
         return DiscoveryResponse(
             status="Success", handlers=[handler.discovered() for handler in self.discovered]
         )

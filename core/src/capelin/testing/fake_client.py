@@ -37,11 +37,9 @@ class Clock:
         self.now = now
 
     def __call__(self) -> datetime:
-        """The time."""
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward."""
         self.now += timedelta(seconds=seconds)
 
 

@@ -22,8 +22,6 @@ _CONDITIONS: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class FakeKind:
-    """A kind that is served."""
-
     resource: Resource
     schema: Schema
     model: type[BaseObject] | None

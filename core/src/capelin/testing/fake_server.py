@@ -26,6 +26,7 @@ from capelin.client import (
     Request,
     Response,
 )
+from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
 from capelin.testing.fake_kinds import (
     FakeKind,
     Key,
@@ -41,9 +42,7 @@ from capelin.testing.patches import (
     Paths,
     compare,
     default,
-    json_patched,
     merge,
-    merge_patched,
     paths_of,
     prune,
 )
@@ -215,11 +214,11 @@ class FakeServer:
         old = self._stored(target)
         if content_type == "application/json-patch+json":
             try:
-                new = json_patched(old.manifest, patch)
-            except (KeyError, IndexError, ValueError, TypeError) as error:
+                new = apply_json_patch(old.manifest, patch)
+            except PatchError as error:
                 raise target.error(Invalid, 422, f"cannot be patched: {error}") from None
         else:
-            new = merge_patched(old.manifest, patch)
+            new = apply_merge_patch(old.manifest, patch)
         return self._update(target, old, new).dump()
 
     def _update(self, target: Target, old: _Stored | None, new: Unstructured) -> _Stored:

@@ -1,15 +1,12 @@
 """One management cluster for all workers of a test run, with the providers that tests name."""
 
 import asyncio
-import fcntl
-import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from capelin.embedded.binaries import TESTED_KUBERNETES
+from capelin.embedded.file_locks import hold_lock
 from capelin.embedded.management import (
     Environment,
     UpRequest,
@@ -35,7 +32,6 @@ class ManagementCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.environment.kubeconfig
 
     async def require(self, *providers: str) -> None:
@@ -46,7 +42,7 @@ class ManagementCluster:
         Raises:
             BusyError: if an environment of this machine has such a provider.
         """
-        async with _locked(self.environment.folder.parent / "start"):
+        async with hold_lock(self.environment.folder.parent / "start"):
             settings = self.environment.settings()
             if settings is None or not {*providers} <= {*settings.providers}:
                 await _bring_up(self.environment, providers)
@@ -55,7 +51,7 @@ class ManagementCluster:
 async def started(folder: Path) -> ManagementCluster:
     """The management cluster in a folder, started if it does not run."""
     cluster = ManagementCluster(Environment(folder))
-    async with _locked(folder.parent / "start"):
+    async with hold_lock(folder.parent / "start"):
         status = current_status(cluster.environment)
         if status is None or not status.is_up:
             await _bring_up(cluster.environment)
@@ -90,17 +86,6 @@ def _another_run_has(providers: tuple[str, ...], environment: Environment) -> bo
         settings is not None and not {*providers}.isdisjoint(settings.providers)
         for settings in (other.settings() for other in others if other != environment)
     )
-
-
-@asynccontextmanager
-async def _locked(file: Path) -> AsyncGenerator[None]:
-    """Hold a lock that other workers of the test run may have."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def is_one(folder: Path) -> bool:

@@ -1,12 +1,11 @@
-"""Patches as the API server does them: server-side apply, merge patches and JSON patches.
+"""Server-side apply, as the API server does it.
 
-The names and rules of server-side apply are those of `sigs.k8s.io/structured-merge-diff`. A path
+The names and rules are those of `sigs.k8s.io/structured-merge-diff`. A path
 is a tuple of `f:name`, `k:{"type":"Ready"}` and `v:"value"`, as in `managedFields`.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,7 +63,6 @@ class Owner:
         return self.manager, self.operation, self.subresource
 
     def dump(self) -> dict[str, Any]:
-        """The entry as JSON."""
         return {
             "manager": self.manager,
             "operation": self.operation,
@@ -277,63 +275,3 @@ def _tree(paths: Paths) -> dict[str, Any]:
         if node:
             node["."] = {}
     return tree
-
-
-# Merge patches and JSON patches
-
-
-def merge_patched(value: Any, patch: Any) -> Any:
-    """The value with a merge patch (RFC 7386)."""
-    if not isinstance(patch, dict):
-        return patch
-    fields = cast("dict[str, Any]", patch)
-    merged = dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else {}
-    for name, part in fields.items():
-        if part is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = merge_patched(merged.get(name), part)
-    return merged
-
-
-def json_patched(document: Any, patch: Iterable[Mapping[str, Any]]) -> Any:
-    """The document with a JSON patch (RFC 6902), without `move` and `copy`.
-
-    Raises:
-        KeyError, IndexError, ValueError, TypeError: a path is not there, or a test fails.
-    """
-    patched = deepcopy(document)
-    for step in patch:
-        _do_step(patched, step)
-    return patched
-
-
-def _do_step(document: Any, step: Mapping[str, Any]) -> None:
-    *parents, last = (
-        part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
-    )
-    parent: Any = document
-    for part in parents:
-        parent = parent[int(part) if _is_list(parent) else part]
-    key: Any = last
-    if _is_list(parent):
-        key = len(parent) if last == "-" else int(last)
-    match step["op"]:
-        case "add" if _is_list(parent):
-            parent.insert(key, step["value"])
-        case "add":
-            parent[key] = step["value"]
-        case "replace":
-            _ = parent[key]
-            parent[key] = step["value"]
-        case "remove":
-            del parent[key]
-        case "test":
-            if parent[key] != step["value"]:
-                raise ValueError(f"testing value {step['path']} failed")
-        case other:
-            raise ValueError(f"a FakeClient has no JSON patch operation {other}")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)

@@ -1,7 +1,6 @@
 """One API server for all workers of a test run; what a killed run left behind is removed."""
 
 import asyncio
-import fcntl
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from capelin.embedded.apiserver import ApiServer, Settings
+from capelin.embedded.file_locks import lock_held, open_lock, try_lock, wait_for_lock
 from capelin.embedded.processes import kill_all, private_folder
 from capelin.testing import management
 
@@ -41,22 +41,23 @@ def held_run(name: str, base: Path | None = None) -> Generator[Path]:
     """
     base = private_folder(base or default_base())
     run = base / name
-    with _locked(base / "lock"):
+    with lock_held(base / "lock"):
         for other in base.iterdir():
             if other.is_dir():
                 _remove_unless_used(other)
-        users = _hold(private_folder(run) / "users")
+        users = open_lock(private_folder(run) / "users")
+        wait_for_lock(users, shared=True)
     try:
         yield run
     finally:
-        with _locked(base / "lock"):
+        with lock_held(base / "lock"):
             os.close(users)
             _remove_unless_used(run)
 
 
 def shared_api_server(run: Path) -> ApiServer:
     """The API server of a run, started by the first worker that asks."""
-    with _locked(run / "start"):
+    with lock_held(run / "start"):
         return run_elsewhere(_started(run / "shared"))
 
 
@@ -83,12 +84,10 @@ async def _started(folder: Path) -> ApiServer:
 
 
 def _remove_unless_used(run: Path) -> None:
-    users = os.open(run / "users", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    users = try_lock(run / "users")
+    if users is None:
         return
-    else:
+    try:
         for server in run.iterdir():
             if management.is_one(server):
                 run_elsewhere(management.removed(server))
@@ -98,19 +97,3 @@ def _remove_unless_used(run: Path) -> None:
         shutil.rmtree(run)
     finally:
         os.close(users)
-
-
-def _hold(file: Path) -> int:
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
-
-
-@contextmanager
-def _locked(file: Path) -> Generator[None]:
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

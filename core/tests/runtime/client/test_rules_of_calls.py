@@ -1,45 +1,25 @@
 """What is decided without a server."""
 
 import pytest
-from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ServiceReference
-from capelin.api.core import LabelSelector
-from capelin.runtime import Catalog, Hook, Request, RetryResponse
+from capelin.api.capi import ExtensionClientConfig, ServiceReference
 from capelin.runtime.client import (
     EndpointError,
-    NamespacedName,
     NoResponseError,
     RefusedError,
-    Registry,
-    UnknownHandlerError,
     endpoint_of,
     endpoint_of_url,
-    merge_responses,
 )
-from capelin.runtime.client.backoff import BlockedCalls, TTLCache
-from capelin.runtime.client.discovery import accepted, problems_of
-from capelin.runtime.client.registry import selects
+from capelin.runtime.client.discovery import problems_of
 from capelin.runtime.client.responses import read_response
 from capelin.runtime.v1alpha1 import (
     CLUSTER_API,
-    AfterControlPlaneInitialized,
-    BeforeClusterCreate,
     BeforeClusterCreateResponse,
-    BeforeClusterUpgrade,
     ExtensionHandler,
     GeneratePatchesResponse,
     GroupVersionHook,
 )
 
 HOOK = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
-DEMO = NamespacedName("default", "demo")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def said(
@@ -55,13 +35,6 @@ def said(
         timeout_seconds=seconds,
         failure_policy=policy,
     )
-
-
-def config(name: str, *handlers: ExtensionHandler) -> ExtensionConfig:
-    made = ExtensionConfig.of(name)
-    made.spec.client_config.url = "https://example.com"
-    made.status.handlers = accepted(name, handlers)
-    return made
 
 
 def blocking(seconds: int, message: str = "") -> BeforeClusterCreateResponse:
@@ -129,34 +102,6 @@ def test_what_leads_nowhere_is_refused(said: ExtensionClientConfig, words: str) 
 
 
 @pytest.mark.parametrize(
-    ("operator", "values", "labels", "holds"),
-    [
-        ("In", ["a", "b"], {"tier": "a"}, True),
-        ("In", ["a", "b"], {"tier": "c"}, False),
-        ("In", ["a"], {}, False),
-        ("NotIn", ["a"], {"tier": "a"}, False),
-        ("NotIn", ["a"], {}, True),
-        ("Exists", [], {"tier": ""}, True),
-        ("Exists", [], {}, False),
-        ("DoesNotExist", [], {}, True),
-        ("DoesNotExist", [], {"tier": ""}, False),
-    ],
-)
-def test_selectors_read_labels_as_kubernetes_does(
-    operator: str, values: list[str], labels: dict[str, str], holds: bool
-) -> None:
-    one = LabelSelector.Requirement(key="tier", operator=operator, values=values)
-    selector = LabelSelector(match_labels={"team": "x"}, match_expressions=[one])
-    assert selects(selector, {"team": "x", **labels}) is holds
-    assert not selects(selector, labels)
-
-
-def test_nothing_said_selects_everything() -> None:
-    assert selects(None, {})
-    assert selects(LabelSelector(), {"a": "b"})
-
-
-@pytest.mark.parametrize(
     ("handlers", "words"),
     [
         ([said(), said(hook="BeforeClusterDelete")], "2 handlers are called gate"),
@@ -177,43 +122,9 @@ def test_discovery_is_refused_as_cluster_api_does(
     assert words in problem
 
 
-def test_what_a_handler_does_not_say_is_ten_seconds_and_fail() -> None:
-    assert not problems_of([said(seconds=0), said("other", policy="Ignore")], CLUSTER_API)
-    (found,) = accepted("ext", [said()])
-    assert (found.name, found.timeout_seconds, found.failure_policy) == ("gate.ext", 10, "Fail")
-
-
-def test_a_registry_finds_handlers_by_hook_and_name() -> None:
-    registry = Registry(
-        [config("b", said()), config("a", said(), said("up", "BeforeClusterUpgrade"))]
-    )
-    assert [one.name for one in registry.handlers(BeforeClusterCreate)] == ["gate.a", "gate.b"]
-    assert registry.get("up.a").path == f"/{HOOK}/beforeclusterupgrade/up"
-    registry.add(config("a"))
-    assert not registry.handlers(BeforeClusterUpgrade)
-    registry.remove("b")
-    with pytest.raises(UnknownHandlerError, match=r"no handler gate\.b is registered; known: none"):
-        registry.get("gate.b")
-
-
-def test_a_registry_keeps_what_it_knew_when_an_address_is_spoilt() -> None:
-    registry = Registry([config("a", said())])
-    spoilt = config("a")
-    spoilt.spec.client_config.url = "http://example.com"
-    with pytest.raises(EndpointError):
-        registry.add(spoilt)
-    assert registry.get("gate.a")
-
-
-def test_several_answers_wait_for_the_first_that_wants_to_be_asked() -> None:
-    one = merge_responses(
-        BeforeClusterCreate, [blocking(0), blocking(30, "late"), blocking(5, "soon"), blocking(0)]
-    )
-    assert one == blocking(5, "late, soon")
-    assert merge_responses(BeforeClusterCreate, []) == blocking(0)
-    assert (
-        "retry_after_seconds" not in merge_responses(AfterControlPlaneInitialized, []).model_dump()
-    )
+def test_discovery_accepts_missing_and_zero_values() -> None:
+    handlers = [said(), said("zero", seconds=0), said("other", policy="Ignore")]
+    assert not problems_of(handlers, CLUSTER_API)
 
 
 def test_an_answer_is_read_as_go_reads_it() -> None:
@@ -254,80 +165,3 @@ def test_what_cannot_be_read_is_no_answer(body: bytes, words: str) -> None:
 def test_what_is_no_success_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(RefusedError, match=words):
         read_response("h", BeforeClusterCreateResponse, body)
-
-
-def test_what_holds_back_does_so_until_its_time_is_over() -> None:
-    clock = Clock()
-    blocked = BlockedCalls(clock)
-    blocked.add(BeforeClusterCreate, DEMO, blocking(0, "go"))
-    assert blocked.current(BeforeClusterCreate, DEMO) is None
-    blocked.add(BeforeClusterCreate, DEMO, blocking(10, "closed"))
-    clock.now += 4
-    assert blocked.current(BeforeClusterCreate, DEMO) == blocking(6, "closed")
-    assert blocked.current(BeforeClusterCreate, NamespacedName("default", "other")) is None
-    assert blocked.current(BeforeClusterUpgrade, DEMO) is None
-    clock.now += 5.9
-    assert blocked.current(BeforeClusterCreate, DEMO) == blocking(1, "closed")
-    clock.now += 0.1
-    assert blocked.current(BeforeClusterCreate, DEMO) is None
-
-
-ZOO = Catalog()
-
-
-class _Zoo:
-    @ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before a cage is built")
-    class BeforeClusterCreate(Hook[Request, RetryResponse]):
-        """Has the name of one of Cluster API's hooks."""
-
-
-def test_an_answer_holds_no_hook_of_another_group_back() -> None:
-    blocked = BlockedCalls(Clock())
-    blocked.add(BeforeClusterCreate, DEMO, blocking(10, "closed"))
-    assert blocked.current(_Zoo.BeforeClusterCreate, DEMO) is None
-
-
-class CountResponse(RetryResponse):
-    visitors: int
-
-
-@ZOO.hook("zoo.example.com/v1", tag="Zoo", summary="Before a gate opens")
-class BeforeGateOpens(Hook[Request, CountResponse]):
-    """Says more than when to ask again."""
-
-
-class OldCountResponse(RetryResponse):
-    """The old version counts nobody."""
-
-
-class _OldZoo:
-    @ZOO.hook("zoo.example.com/v1beta1", tag="Zoo", summary="Before a gate opens")
-    class BeforeGateOpens(Hook[Request, OldCountResponse]):
-        """Counts nobody."""
-
-
-def test_an_answer_that_holds_back_is_given_again_with_all_that_it_says() -> None:
-    clock = Clock()
-    blocked = BlockedCalls(clock)
-    full = CountResponse(status="Success", message="full", visitors=7, retry_after_seconds=10)
-    blocked.add(BeforeGateOpens, DEMO, full)
-    clock.now += 4
-    assert blocked.current(BeforeGateOpens, DEMO) == full.model_copy(
-        update={"retry_after_seconds": 6}
-    )
-    assert full.retry_after_seconds == 10
-    old = OldCountResponse(status="Success", message="full", retry_after_seconds=6)
-    assert blocked.current(_OldZoo.BeforeGateOpens, DEMO) == old
-
-
-def test_a_store_forgets() -> None:
-    clock = Clock()
-    store: TTLCache[str] = TTLCache(10, clock)
-    store.put("a", "1")
-    clock.now += 5
-    store.put("b", "2")
-    store.put("a", "3")
-    clock.now += 9
-    assert (store.get("a"), store.get("b")) == ("3", "2")
-    clock.now += 1
-    assert (store.get("a"), store.get("b")) == (None, None)

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Literal
 
 from capelin.api.core import Secret
-from capelin.client import AlreadyExists, Client
+from capelin.client import AlreadyExists, Client, Config, Server, User, new_kubeconfig
 from capelin.contract import (
     CERTIFICATE_KEY,
     KUBECONFIG_KEY,
@@ -14,6 +14,7 @@ from capelin.contract import (
     controller_of,
     ensure_owner,
     is_controlled_by,
+    kubeconfig_reason,
     kubeconfig_secret,
     reference_to,
     secret_name,
@@ -25,12 +26,9 @@ from capelin.pki import (
     KeyPair,
     ServiceAccountKeys,
     issue,
-    kubeconfig_reason,
     new_ca,
-    new_kubeconfig,
     new_service_account_keys,
     read_ca,
-    read_kubeconfig,
     read_service_account_keys,
 )
 from capelin.provider import Blocked
@@ -147,8 +145,9 @@ def _new_kubeconfig(
         validity=desired.validity,
         algorithm=desired.algorithm,
     )
-    ca = authorities.ca.certificate_pem
-    return new_kubeconfig(endpoint.url, ca, _ADMINISTRATOR, pair, cluster=desired.cluster)
+    server = Server(endpoint.url, ca=authorities.ca.certificate_pem)
+    user = User(certificate=pair.certificate_pem, key=pair.private_key_pem)
+    return new_kubeconfig(server, user, cluster=desired.cluster, username=_ADMINISTRATOR)
 
 
 async def _find(
@@ -229,5 +228,5 @@ def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:
 
 
 def _is_issued_before(data: bytes, moment: datetime | None) -> bool:
-    certificate = read_kubeconfig(data).client_certificate_pem
-    return certificate is not None and issued_before(certificate, moment)
+    certificate = Config.from_secret(data).user.certificate
+    return isinstance(certificate, bytes) and issued_before(certificate, moment)

@@ -5,9 +5,10 @@ import subprocess
 
 import pytest
 from capelin.embedded.binaries import Binaries
-from capelin.testing.joining import BootstrapToken, ca_cert_hash
 from capelin.testing.waiting import until
 from capelin_control_plane.workload import workload_objects
+
+from tests.joining import BootstrapToken, ca_cert_hash
 
 from .rig import NEW, Rig, control_plane, settled
 

@@ -15,12 +15,13 @@ from capelin.embedded.binaries import Binaries
 from capelin.embedded.processes import Process
 from capelin.pki import issue, new_ca, validity_of
 from capelin.provider import Blocked
-from capelin.testing.load import trust
 from capelin.testing.waiting import until
 from capelin_control_plane.backends.processes import ProcessesBackend, probes
 from capelin_control_plane.backends.processes.components import api_server_port
 from capelin_control_plane.desired import ComponentSettings
 from capelin_control_plane.instances import Observed
+
+from tests.load import trust
 
 from .rig import KEY, NEW, OLD, Rig, control_plane, settled
 

@@ -18,8 +18,6 @@ from capelin.runtime.v1alpha1 import ExtensionHandler
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request and its outcome."""
-
     label: str
     """The request, for people: to which handler, and with what."""
     outcome: HttpResponse | NoResponseError
@@ -48,12 +46,10 @@ class Exchange:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is a success."""
         return self.status == "Success"
 
     @property
     def message(self) -> str:
-        """The message for people."""
         return str((self.document or {}).get("message", ""))
 
     def unreadable(self, kind: type[Response]) -> str | None:

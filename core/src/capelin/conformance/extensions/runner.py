@@ -62,7 +62,6 @@ class RuleResult:
 
     @property
     def outcome(self) -> Outcome:
-        """The result in one word."""
         if self.problems:
             return "advice" if self.rule.advice else "failed"
         return "ok" if self.tried else "untried"
@@ -128,8 +127,6 @@ def _unique(problems: Iterator[str]) -> tuple[str, ...]:
 
 
 class _Runner:
-    """Sends requests to one server."""
-
     def __init__(
         self,
         endpoint: Endpoint,

@@ -63,11 +63,9 @@ class KeyFiles:
     folder: Path
 
     def ca(self, name: str) -> Path:
-        """The certificate of a CA."""
         return self.folder / f"{name}.crt"
 
     def files(self, name: str) -> CertificateFiles:
-        """A certificate and its key."""
         return CertificateFiles(self.folder / f"{name}.crt", self.folder / f"{name}.key")
 
     @property
@@ -81,7 +79,6 @@ class KeyFiles:
         return self.folder / "service-account.pub"
 
     def read(self, name: str) -> KeyPair:
-        """Read a certificate and its key."""
         return KeyPair(
             (self.folder / f"{name}.crt").read_bytes(), (self.folder / f"{name}.key").read_bytes()
         )

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from capelin.client import Server, User, new_kubeconfig
 from capelin.embedded.addresses import free_address, free_port
 from capelin.embedded.apiserver.keys import KeyFiles, certificates
 from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
@@ -30,7 +31,6 @@ from capelin.embedded.processes import (
     tcp_probe,
     write_private,
 )
-from capelin.pki import new_kubeconfig
 
 CONTROLLERS = (
     "clusterrole-aggregation-controller",
@@ -126,12 +126,10 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Its URL."""
         return _url(self.listeners)
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.folder / "admin.kubeconfig"
 
     @property
@@ -141,11 +139,9 @@ class ApiServer:
 
     @property
     def keys(self) -> KeyFiles:
-        """Its certificates and keys."""
         return KeyFiles(self.folder / "pki")
 
     def process(self, name: str) -> Process | None:
-        """One of its processes, if it runs."""
         return Process.adopt(self.processes, name)
 
     async def start(self, within: float = 60.0) -> None:
@@ -191,12 +187,12 @@ def _read_listeners(file: Path) -> Listeners | None:
 
 
 def _write_kubeconfigs(folder: Path, listeners: Listeners, keys: KeyFiles) -> None:
-    authority = keys.ca("ca").read_bytes()
-    for user in ("admin", "controller-manager"):
-        write_private(
-            folder / f"{user}.kubeconfig",
-            new_kubeconfig(_url(listeners), authority, user, keys.read(user), cluster="capelin"),
-        )
+    server = Server(_url(listeners), ca=keys.ca("ca").read_bytes())
+    for name in ("admin", "controller-manager"):
+        pair = keys.read(name)
+        user = User(certificate=pair.certificate_pem, key=pair.private_key_pem)
+        kubeconfig = new_kubeconfig(server, user, cluster="capelin", username=name)
+        write_private(folder / f"{name}.kubeconfig", kubeconfig)
 
 
 def _declared(

@@ -14,8 +14,6 @@ Files are written in `work` and renamed into place, so a killed process leaves n
 The kernel releases the locks of a process that dies.
 """
 
-import asyncio
-import fcntl
 import hashlib
 import os
 import shutil
@@ -31,8 +29,8 @@ from pydantic import ConfigDict, ValidationError
 from capelin.api import Model
 from capelin.embedded.binaries.catalog import ComponentVersion, Platform
 from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
+from capelin.embedded.file_locks import hold_lock, try_lock
 
-_LOCK_POLL_SECONDS = 0.1
 _PRUNE_KEEPS = ("blobs", "images", "index", "locks")
 
 
@@ -42,8 +40,6 @@ class _RecordedDigest(Model):
 
 
 class Entry(Model):
-    """One program in the cache."""
-
     model_config = ConfigDict(frozen=True)
 
     component: str
@@ -161,7 +157,6 @@ class Cache:
         self._replace(self.digest_file(image), record.model_dump_json(indent=2))
 
     def digest_file(self, image: str) -> Path:
-        """The file with that record."""
         return self.root / "images" / f"{quote(image, safe=':')}.json"
 
     def source(self, module: str) -> Path:
@@ -287,46 +282,3 @@ def _children(folder: Path) -> Iterable[Path]:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-@asynccontextmanager
-async def hold_lock(
-    file: Path, *, shared: bool = False, on_wait: Callable[[], None] | None = None
-) -> AsyncGenerator[int]:
-    """Wait for the lock on a file and hold it; yields its file descriptor.
-
-    A child process that inherits the descriptor holds the lock too, for as long as it lives.
-    """
-    descriptor = _open_lock(file)
-    try:
-        # Polled: a thread that blocks in flock could not be cancelled by Ctrl-C.
-        while not _flock(descriptor, shared=shared):
-            if on_wait is not None:
-                on_wait()
-                on_wait = None
-            await asyncio.sleep(_LOCK_POLL_SECONDS)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def try_lock(file: Path) -> int | None:
-    """The descriptor of the exclusive lock; None if any process holds it, shared or not."""
-    descriptor = _open_lock(file)
-    if _flock(descriptor, shared=False):
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _open_lock(file: Path) -> int:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _flock(descriptor: int, *, shared: bool) -> bool:
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -42,8 +42,6 @@ class GoneError(SourceFailedError):
 
 
 class System(Model):
-    """The platform of an image."""
-
     os: str
     architecture: str
 
@@ -79,20 +77,16 @@ class Reference:
     tag: str
 
     def __str__(self) -> str:
-        """The usual form."""
         return f"{self.host}/{self.repository}:{self.tag}"
 
     @classmethod
     def parse(cls, text: str) -> "Reference":
-        """Parse a reference as the catalog has it."""
         host, _, rest = text.partition("/")
         repository, _, tag = rest.rpartition(":")
         return cls(host, repository, tag)
 
 
 class Repository:
-    """One repository of a registry."""
-
     def __init__(self, web: Web, base: str, name: str) -> None:
         self._web = web
         self._base = f"{base}/v2/{name}"

@@ -17,8 +17,6 @@ class OwnedFlagError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """A certificate and its private key."""
-
     certificate: PurePath
     key: PurePath
 

@@ -78,7 +78,6 @@ class Etcd:
 
     @property
     def client_url(self) -> str:
-        """The URL for clients."""
         return f"https://{self.advertise_host}:{self.client_port}"
 
     @property
@@ -88,7 +87,6 @@ class Etcd:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of an etcd member."""
         return command_line(
             {
                 "advertise-client-urls": self.client_url,

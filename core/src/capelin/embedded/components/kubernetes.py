@@ -99,8 +99,6 @@ def apiserver_dns_names(service_domain: str = "cluster.local") -> tuple[str, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeApiServer:
-    """One kube-apiserver."""
-
     bind_address: str
     advertise_address: str
     port: int
@@ -122,7 +120,6 @@ class KubeApiServer:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of a kube-apiserver."""
         kubelet = self.kubelet_client
         return command_line(
             {
@@ -165,8 +162,6 @@ class KubeApiServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeControllerManager:
-    """One kube-controller-manager."""
-
     kubeconfig: PurePath
     bind_address: str
     port: int
@@ -188,7 +183,6 @@ class KubeControllerManager:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of a kube-controller-manager."""
         signing = self.signing
         return command_line(
             {
@@ -221,8 +215,6 @@ class KubeControllerManager:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeScheduler:
-    """One kube-scheduler."""
-
     kubeconfig: PurePath
     bind_address: str
     port: int
@@ -234,7 +226,6 @@ class KubeScheduler:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of a kube-scheduler."""
         return command_line(
             {
                 "authentication-kubeconfig": self.kubeconfig,

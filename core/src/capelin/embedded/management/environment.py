@@ -1,6 +1,5 @@
 """An environment by name: its folder, what it was asked to be, and who may change it now."""
 
-import fcntl
 import os
 import re
 from collections.abc import Generator, Mapping
@@ -12,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError
 
 from capelin.api import Model
+from capelin.embedded.file_locks import open_lock, take_lock
 from capelin.embedded.folders import state_folder
 from capelin.embedded.processes import (
     private_folder,
@@ -221,13 +221,11 @@ def hold_lock(path: Path, note: str) -> Generator[str | None]:
 def _open_locked(path: Path) -> int | None:
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_lock(path)
         except FileNotFoundError:
             private_folder(path.parent)
             continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(descriptor):
             os.close(descriptor)
             return None
         # Whoever held it before may have removed the folder: then this lock is on nothing.

@@ -147,7 +147,6 @@ class _Stream:
         self._received = b""
 
     async def write(self, data: bytes) -> None:
-        """Send all of it."""
         if self._tls is None:
             self._writer.write(data)
         else:
@@ -187,7 +186,6 @@ class _Stream:
             await self._with_tls(self._tls, ssl.SSLObject.do_handshake)
 
     def abort(self) -> None:
-        """Close it at once."""
         self._writer.transport.abort()
 
     async def _receive(self) -> None:
@@ -216,8 +214,6 @@ class _Stream:
 
 
 class _Tls:
-    """A TLS session with its buffers."""
-
     def __init__(self, trust: ssl.SSLContext, host: str) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.session = trust.wrap_bio(self.incoming, self.outgoing, server_hostname=host)

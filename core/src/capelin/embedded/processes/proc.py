@@ -42,7 +42,6 @@ class MarkedProcess:
 
 @cache
 def boot_id() -> str:
-    """The id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -155,7 +154,6 @@ class Activity:
 
 
 def activity(pid: int) -> Activity:
-    """The activity of all threads of a process."""
     timeslices, runnable = 0, False
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError, ValueError, IndexError):

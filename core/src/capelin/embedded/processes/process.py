@@ -135,12 +135,10 @@ class Process:
 
     @property
     def name(self) -> str:
-        """Its name in the state folder."""
         return self._record.name
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._record.identity.pid
 
     @property

@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from capelin.backoff import exponential_delay
 from capelin.embedded.processes.proc import Identity, MarkedProcess
 from capelin.embedded.processes.spec import ProcessSpec
 
 FAILED_AFTER = 3
 """A process is called failed after this many ends in a row. The supervisor still restarts it."""
 
-_MAX_DOUBLINGS = 64
 _SHORTEST_PAUSE = 0.015
 _LONGEST_PAUSE = 0.5
 _POLLS = 100
@@ -44,8 +44,9 @@ class Backoff:
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after this many ends in a row."""
-        # More doublings overflow a float.
-        return min(self.longest, self.first * self.factor ** min(failures - 1, _MAX_DOUBLINGS))
+        return exponential_delay(
+            failures, first=self.first, longest=self.longest, factor=self.factor
+        )
 
     def failures(self, before: int, ran_for: float, ready_for: float = 0.0) -> int:
         """The number of ends in a row, with one more after a run of `ran_for` seconds."""
@@ -100,7 +101,6 @@ def next_steps(
 
 
 def phase(spec: ProcessSpec | None, observed: Observed | None) -> Phase:
-    """The phase of a process, for people."""
     if observed is not None and observed.stopping:
         return Phase.STOPPING
     if observed is not None and observed.alive:

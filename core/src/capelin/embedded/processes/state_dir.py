@@ -70,7 +70,6 @@ def write_private(path: Path, content: bytes, *, lasting: bool = False) -> None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write the record of a process."""
     write_private(folder / f"{record.name}{_SUFFIX}", json.dumps(asdict(record)).encode())
 
 
@@ -106,7 +105,6 @@ def read_record(folder: Path, name: str) -> Record | None:
 
 
 def recorded_names(folder: Path) -> Iterator[str]:
-    """The names of all processes with a record."""
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         if not path.name.startswith("."):
             yield path.name.removesuffix(_SUFFIX)

@@ -1,7 +1,6 @@
 """Keeps the declared processes running, and leaves them running when it exits."""
 
 import asyncio
-import fcntl
 import logging
 import os
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from capelin.embedded.file_locks import open_lock, take_lock
 from capelin.embedded.processes import proc, state_dir
 from capelin.embedded.processes.lifecycle import Lifecycle, describe_error
 from capelin.embedded.processes.process import CAUSE_UNKNOWN, Process
@@ -333,19 +333,15 @@ def _why(name: str, state: ProcessState) -> str:
 
 
 async def _lock(folder: Path) -> int:
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = open_lock(folder / "lock")
     deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # A child of the previous supervisor holds the lock too between fork and exec, even if
-            # that supervisor was killed.
-            if time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-                continue
+    # A child of the previous supervisor holds the lock too between fork and exec, even if that
+    # supervisor was killed.
+    while not take_lock(descriptor):
+        if time.monotonic() >= deadline:
             os.close(descriptor)
             raise AlreadySupervisedError(
                 f"another Capelin process supervises {folder}; wait for it or stop it"
-            ) from None
-        return descriptor
+            )
+        await asyncio.sleep(0.02)
+    return descriptor

@@ -1,15 +1,10 @@
 """The client of the Runtime SDK: calls handlers as Cluster API does.
 
-`call` sends one request, `discover` asks a server for its handlers, and `Caller` calls the handlers
-of a `Registry` with retries, caching, failure policies and merged responses.
+`call` sends one request to a handler, and `discover` asks a server for its handlers.
 """
 
-from capelin.client import Backoff
-from capelin.runtime.client.backoff import NamespacedName
-from capelin.runtime.client.caller import Caller, NamespaceLabels
 from capelin.runtime.client.calls import call, discover, encode
 from capelin.runtime.client.discovery import (
-    accepted,
     impossible_timeouts,
     malformed_names,
     problems_of,
@@ -23,24 +18,14 @@ from capelin.runtime.client.errors import (
     DiscoveryError,
     EndpointError,
     FailureKind,
-    NamespaceMismatchError,
-    NoHandlerError,
-    NoMergeRuleError,
     NoResponseError,
     RefusedError,
-    TooManyHandlersError,
-    UnknownHandlerError,
 )
 from capelin.runtime.client.http import ClientCertificate, Connections, HttpResponse
-from capelin.runtime.client.metrics import CallMetrics
-from capelin.runtime.client.registry import RegisteredHandler, Registry, registered_handlers
-from capelin.runtime.client.responses import Merge, merge_responses, read_response
+from capelin.runtime.client.responses import read_response
 
 __all__ = [
-    "Backoff",
     "CallError",
-    "CallMetrics",
-    "Caller",
     "ClientCertificate",
     "Connections",
     "DiscoveryError",
@@ -48,19 +33,8 @@ __all__ = [
     "EndpointError",
     "FailureKind",
     "HttpResponse",
-    "Merge",
-    "NamespaceLabels",
-    "NamespaceMismatchError",
-    "NamespacedName",
-    "NoHandlerError",
-    "NoMergeRuleError",
     "NoResponseError",
     "RefusedError",
-    "RegisteredHandler",
-    "Registry",
-    "TooManyHandlersError",
-    "UnknownHandlerError",
-    "accepted",
     "call",
     "discover",
     "encode",
@@ -68,10 +42,8 @@ __all__ = [
     "endpoint_of_url",
     "impossible_timeouts",
     "malformed_names",
-    "merge_responses",
     "problems_of",
     "read_response",
-    "registered_handlers",
     "repeated_names",
     "unknown_hooks",
     "unknown_policies",

@@ -1,12 +1,13 @@
 """The one exchange with a hook server: a request to a handler, and its response."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import orjson
 
 from capelin.api import Unstructured
-from capelin.runtime.catalog import AnyHook, Catalog, Hook
+from capelin.runtime.catalog import AnyHook, Catalog, Hook, deprecation_notice
 from capelin.runtime.client.discovery import problems_of
 from capelin.runtime.client.endpoint import Endpoint
 from capelin.runtime.client.errors import DiscoveryError
@@ -15,6 +16,8 @@ from capelin.runtime.client.responses import read_response
 from capelin.runtime.messages import Response
 from capelin.runtime.v1alpha1 import Discovery, ExtensionHandler
 from capelin.runtime.v1alpha1.discovery import DEFAULT_TIMEOUT_SECONDS
+
+log = logging.getLogger(__name__)
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -62,7 +65,7 @@ def encode(hook: AnyHook, request: Mapping[str, Any]) -> bytes:
 async def discover(
     connections: Connections, endpoint: Endpoint, *, name: str, catalog: Catalog
 ) -> list[ExtensionHandler]:
-    """The handlers of a server, as Cluster API accepts them.
+    """The handlers of a server, as Cluster API accepts them. Logs deprecated hooks.
 
     Raises:
         NoResponseError: the server does not respond.
@@ -73,4 +76,8 @@ async def discover(
     handlers = (await call(connections, endpoint, Discovery, {}, label=label)).handlers
     if problems := problems_of(handlers, catalog):
         raise DiscoveryError(name, problems)
+    for handler in handlers:
+        hook = catalog.find(handler.request_hook.api_version, handler.request_hook.hook)
+        if (notice := deprecation_notice(hook)) is not None:
+            log.warning("%s.%s serves a deprecated hook: %s", handler.name, name, notice)
     return handlers

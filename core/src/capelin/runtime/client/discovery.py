@@ -3,14 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from capelin.api import capi
 from capelin.runtime.catalog import Catalog
 from capelin.runtime.v1alpha1 import ExtensionHandler
-from capelin.runtime.v1alpha1.discovery import (
-    DEFAULT_TIMEOUT_SECONDS,
-    HANDLER_NAME,
-    MAX_TIMEOUT_SECONDS,
-)
+from capelin.runtime.v1alpha1.discovery import HANDLER_NAME, MAX_TIMEOUT_SECONDS
 from capelin.runtime.versions import CatalogError
 
 
@@ -70,23 +65,4 @@ def problems_of(handlers: Sequence[ExtensionHandler], catalog: Catalog) -> list[
         *impossible_timeouts(handlers),
         *unknown_policies(handlers),
         *unknown_hooks(handlers, catalog),
-    ]
-
-
-def accepted(extension: str, handlers: Sequence[ExtensionHandler]) -> list[capi.ExtensionHandler]:
-    """Handlers as an ExtensionConfig's status has them."""
-    return [
-        capi.ExtensionHandler(
-            name=f"{handler.name}.{extension}",
-            request_hook=capi.GroupVersionHook(
-                api_version=handler.request_hook.api_version, hook=handler.request_hook.hook
-            ),
-            timeout_seconds=(
-                DEFAULT_TIMEOUT_SECONDS
-                if handler.timeout_seconds is None
-                else handler.timeout_seconds
-            ),
-            failure_policy=handler.failure_policy or "Fail",
-        )
-        for handler in handlers
     ]

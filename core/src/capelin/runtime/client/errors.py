@@ -14,26 +14,6 @@ class EndpointError(CallError):
     """The endpoint or the client certificate cannot be used."""
 
 
-class UnknownHandlerError(CallError):
-    """No such handler is registered, or it serves another hook."""
-
-
-class NamespaceMismatchError(CallError):
-    """The handler is not for this namespace."""
-
-
-class NoHandlerError(CallError):
-    """No handler serves the hook, and its response cannot be left empty."""
-
-
-class NoMergeRuleError(CallError):
-    """Several handlers serve the hook, and no rule merges their responses."""
-
-
-class TooManyHandlersError(CallError):
-    """Several handlers serve a hook that allows one."""
-
-
 class DiscoveryError(CallError):
     """Cluster API would refuse the handlers: all of them for one that is invalid."""
 
@@ -45,19 +25,9 @@ class DiscoveryError(CallError):
 class NoResponseError(CallError):
     """The call brought no response. The handler's failure policy says what follows."""
 
-    def __init__(
-        self,
-        failure_kind: FailureKind,
-        message: str,
-        *,
-        reached: bool = True,
-        http_status: int | None = None,
-    ) -> None:
+    def __init__(self, failure_kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.failure_kind: FailureKind = failure_kind
-        self.reached = reached
-        """Whether there was a connection: without one, all handlers of the server fail alike."""
-        self.http_status = http_status
 
 
 class RefusedError(CallError):

@@ -83,7 +83,7 @@ class HttpResponse:
                 text = self.body[: _SHOWN_BYTES + 1].decode(errors="replace")
                 text = text if len(text) <= _SHOWN_BYTES else f"{text[:_SHOWN_BYTES]}..."
                 message = f"{handler} responded with status {self.status}: {text!r}"
-        raise NoResponseError(self.failure_kind, message, http_status=self.status)
+        raise NoResponseError(self.failure_kind, message)
 
 
 class Connections:
@@ -106,7 +106,6 @@ class Connections:
         await self.close()
 
     async def close(self) -> None:
-        """Close all of them."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -158,13 +157,12 @@ class Connections:
                 )
         except aiohttp.ConnectionTimeoutError as error:
             reason = describe_connection_error(error)
-            raise _no_response("unreachable", endpoint, reason, reached=False) from None
+            raise _no_response("unreachable", endpoint, reason) from None
         except TimeoutError:
             raise _no_response("timeout", endpoint, f"no response in {seconds:g} s") from None
         except aiohttp.ClientError as error:
-            reached = not isinstance(error, aiohttp.ClientConnectorError)
             reason = describe_connection_error(error)
-            raise _no_response(_kind(error), endpoint, reason, reached=reached) from None
+            raise _no_response(_kind(error), endpoint, reason) from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -204,17 +202,13 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         if size > MAX_RESPONSE_BYTES:
             response.close()
             limit = f"{MAX_RESPONSE_BYTES // 2**20} MiB"
-            raise NoResponseError(
-                "unreadable", f"a response is above {limit}", http_status=response.status
-            )
+            raise NoResponseError("unreadable", f"a response is above {limit}")
         pieces.append(piece)
     return b"".join(pieces)
 
 
-def _no_response(
-    kind: FailureKind, endpoint: Endpoint, reason: str, *, reached: bool = True
-) -> NoResponseError:
-    return NoResponseError(kind, f"{endpoint.url} does not respond ({reason})", reached=reached)
+def _no_response(kind: FailureKind, endpoint: Endpoint, reason: str) -> NoResponseError:
+    return NoResponseError(kind, f"{endpoint.url} does not respond ({reason})")
 
 
 def _kind(error: aiohttp.ClientError) -> FailureKind:

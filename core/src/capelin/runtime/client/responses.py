@@ -1,18 +1,11 @@
-"""Reads responses as Cluster API does, and merges several into one."""
+"""Reads responses as Cluster API does."""
 
 import json
-from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import orjson
 
-from capelin.runtime.catalog import AnyHook
-from capelin.runtime.client.errors import (
-    NoHandlerError,
-    NoMergeRuleError,
-    NoResponseError,
-    RefusedError,
-)
+from capelin.runtime.client.errors import NoResponseError, RefusedError
 from capelin.runtime.messages import MessageError, Response, RetryResponse, read
 from capelin.runtime.topology.patches import is_object
 
@@ -69,61 +62,3 @@ def _field(document: dict[str, Any], name: str) -> object:
         if key.casefold() == name.casefold():
             return value
     return None
-
-
-Merge = Callable[[AnyHook, Sequence[Response]], Response]
-"""Merges several successes into one response."""
-
-
-def default_merge(hook: AnyHook, *, handlers: int) -> Merge:
-    """The rule for a hook that has no own one: it loses nothing.
-
-    Raises:
-        NoMergeRuleError: the responses of several handlers cannot be merged without loss.
-    """
-    more = hook.response_type().model_fields.keys() - RetryResponse.model_fields.keys()
-    if hook.exclusive or (more and handlers < 2):
-        return _the_only_one
-    if more:
-        raise NoMergeRuleError(
-            f"no rule merges {', '.join(sorted(more))} of several responses of {hook.id.name};"
-            " pass one in merges, or call the handlers one by one"
-        )
-    return merge_responses
-
-
-def _the_only_one(hook: AnyHook, responses: Sequence[Response]) -> Response:
-    if responses:
-        return responses[0]
-    try:
-        return success_response(hook)
-    except MessageError as error:
-        raise NoHandlerError(
-            f"no handler serves {hook.id.name}, and its response cannot be empty ({error})"
-        ) from None
-
-
-def success_response(hook: AnyHook) -> Response:
-    """An empty success: every other field has Go's zero value.
-
-    Raises:
-        MessageError: the hook's response needs more.
-    """
-    kind = hook.response_type()
-    zero = {str(field.validation_alias): None for field in kind.model_fields.values()}
-    return read(kind, {**zero, "status": "Success"})
-
-
-def merge_responses(hook: AnyHook, responses: Sequence[Response]) -> Response:
-    """Merge responses: the shortest wait, and all messages.
-
-    Other fields are lost, so a hook that has some needs a rule of its own.
-    """
-    fields: dict[str, Any] = {
-        "status": "Success",
-        "message": ", ".join(response.message for response in responses if response.message),
-    }
-    if hook.blocks():
-        waits = [r.retry_after_seconds for r in responses if isinstance(r, RetryResponse)]
-        fields["retry_after_seconds"] = min((wait for wait in waits if wait), default=0)
-    return hook.response_type()(**fields)

@@ -51,7 +51,6 @@ class App:
         """Whether clients are to open their next connection elsewhere."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             await _run_lifespan(self._extension, receive, send)
             return
@@ -129,7 +128,6 @@ def _time_limit(timeout_seconds: int, query: bytes) -> float:
 
 
 async def _run_lifespan(extension: Extension, receive: Receive, send: Send) -> None:
-    """Run the lifespan of the extension."""
     await receive()
     async with AsyncExitStack() as stack:
         try:

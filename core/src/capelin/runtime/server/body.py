@@ -31,9 +31,7 @@ class ClientGoneError(Exception):
 class Reader(Protocol):
     """A call that reads its body."""
 
-    def abort(self, error: type[Exception]) -> None:
-        """End it with an error."""
-        ...
+    def abort(self, error: type[Exception]) -> None: ...
 
 
 class BodyBudget:

@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import NoReturn
 
 from capelin.runtime.extension import Extension, InvalidExtensionError
+from capelin.runtime.server.metrics import is_loopback
 from capelin.runtime.server.process import PortTakenError, Process, listen
 from capelin.runtime.server.tls import CertificateError, Certificates
 
@@ -19,8 +19,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a server."""
-
     host: str
     port: int
     probes_port: int
@@ -92,20 +90,13 @@ def host_of(chosen: Options) -> str:
         return chosen.host
     if chosen.host in ("", "localhost"):
         return "127.0.0.1"
-    if not _is_loopback(chosen.host):
+    if not is_loopback(chosen.host):
         raise AnonymousClientsError(
             f"refusing to listen on {chosen.host} without --client-ca: anybody who reaches the"
             " extension could call its hooks; set --client-ca to the CA of Cluster API's client"
             " certificate, or --allow-any-client"
         )
     return chosen.host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def serve(extension: Extension, arguments: Sequence[str] | None = None) -> NoReturn:

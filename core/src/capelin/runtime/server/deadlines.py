@@ -134,7 +134,6 @@ class CallDeadline:
             self._listener = asyncio.create_task(self._until_gone())
 
     def abort(self, error: type[Exception]) -> None:
-        """End the call with an error."""
         self._end(error)
 
     async def _until_gone(self) -> None:

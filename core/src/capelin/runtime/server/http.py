@@ -58,7 +58,6 @@ class HookProtocol(HttpToolsProtocol):
             next(iter(limits.waiting)).cut_off()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self._limits.waiting.pop(self, None)
         self._stop_head_timer()
         super().connection_lost(exc)
@@ -77,19 +76,16 @@ class HookProtocol(HttpToolsProtocol):
             self._start_head_timer()
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
         self._pending = 0
         self._in_head = False
         self._stop_head_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body is complete."""
         self._pending = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
         self._pending = 0
         self._in_head = True
         self._limits.waiting.pop(self, None)
@@ -126,7 +122,6 @@ class BufferedTransport(asyncio.Transport):
         self._pieces: list[bytes | bytearray | memoryview] = []
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write soon."""
         if not self._pieces:
             self._loop.call_soon(self._flush)
         self._pieces.append(data)
@@ -150,7 +145,6 @@ class BufferedTransport(asyncio.Transport):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
         self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -53,14 +53,12 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def count(self, path: str, outcome: str, seconds: float) -> None:
-        """Count a call."""
         series = self._series[path]
         series.outcomes[outcome] += 1
         series.buckets[bisect_left(BUCKETS, seconds)] += 1
         series.seconds += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, for a registry."""
         requests = CounterMetricFamily(
             "capelin_runtime_requests", "Calls by outcome.", labels=[*_LABELS, "outcome"]
         )
@@ -115,7 +113,6 @@ class Probes:
     async def __call__(
         self, scope: Any, _receive: object, send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """Serve one request."""
         page = self._pages.get(scope["path"])
         status, text = (404, b"not found") if page is None else page()
         if scope["path"] == "/metrics" and not self._may_scrape(scope):
@@ -126,7 +123,7 @@ class Probes:
 
     def _may_scrape(self, scope: Any) -> bool:
         client = scope.get("client")
-        if client is not None and _is_loopback(str(client[0])):
+        if client is not None and is_loopback(str(client[0])):
             return True
         if self._token_file is None:
             return False
@@ -138,7 +135,12 @@ class Probes:
         return bool(token) and compare_digest(shown, b"Bearer " + token)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is a loopback address, also as an IPv6 address that only maps an IPv4 one.
+
+    The kernel treats both forms alike, so this accepts no other machine. 6to4 and NAT64 addresses
+    are routed, and are not loopback addresses.
+    """
     try:
         address = ip_address(host)
     except ValueError:

@@ -30,7 +30,6 @@ class Certificates:
         self._current = self._read()
 
     def context(self) -> ssl.SSLContext:
-        """What to listen with."""
         context = self._read()
         # It is called in every handshake, whether or not the client names the server.
         context.sni_callback = self._use_current
@@ -52,7 +51,6 @@ class Certificates:
         return True
 
     async def follow(self) -> None:
-        """Refresh for ever."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self.refresh()

@@ -1,13 +1,11 @@
 """Changing the templates of a cluster: patches, variables, and handlers that stay as released."""
 
+from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
 from capelin.runtime.topology.cow import UnexpectedTemplateError
 from capelin.runtime.topology.golden import changed_patches, record_patches
 from capelin.runtime.topology.mutations import Mutations, NoVariables
 from capelin.runtime.topology.patches import (
-    PatchError,
     UnreadablePatchError,
-    apply_json_patch,
-    apply_merge_patch,
     apply_patch,
     is_object,
     json_patch,

@@ -45,7 +45,6 @@ class CopyOnWrite:
         """What was asked for, before and now. Nothing in here is inside of something else."""
 
     def whole(self) -> Unstructured:
-        """All of the document."""
         if () not in self._asked:
             self._copy_the_rest((), self.document)
             self._asked[()] = self._before, self.document

@@ -18,10 +18,11 @@ from typing import Any
 import orjson
 
 from capelin.api import Unstructured
+from capelin.json_patches import apply_json_patch, apply_merge_patch
 from capelin.runtime.dispatch import HandlerRunner
 from capelin.runtime.extension import Extension, Handler
 from capelin.runtime.messages import read
-from capelin.runtime.topology.patches import apply_json_patch, apply_merge_patch, same
+from capelin.runtime.topology.patches import same
 from capelin.runtime.v1alpha1 import (
     GeneratePatches,
     GeneratePatchesRequest,

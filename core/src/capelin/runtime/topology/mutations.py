@@ -8,10 +8,11 @@ import orjson
 from pydantic import BaseModel
 
 from capelin.api import Model, Unstructured
+from capelin.json_patches import PatchError
 from capelin.runtime.extension import Call
 from capelin.runtime.results import Failure
 from capelin.runtime.topology.cow import CopyOnWrite, UnexpectedTemplateError
-from capelin.runtime.topology.patches import PatchError, is_object, merge_patch
+from capelin.runtime.topology.patches import is_object, merge_patch
 from capelin.runtime.topology.templates import Builtins, Selector, Template, TemplateRef
 from capelin.runtime.topology.variables import RequestVariables, variable_schemas
 from capelin.runtime.v1alpha1 import (

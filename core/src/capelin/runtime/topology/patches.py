@@ -9,6 +9,8 @@ from typing import Any, TypeGuard
 
 import orjson
 
+from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
+
 Operation = dict[str, Any]
 """One step of a JSON Patch (RFC 6902)."""
 
@@ -16,10 +18,6 @@ Operation = dict[str, Any]
 _MISSING = object()
 
 _kind: Callable[[object], object] = type
-
-
-class PatchError(ValueError):
-    """A patch that cannot be made, or does not apply to its document."""
 
 
 class UnreadablePatchError(PatchError):
@@ -85,36 +83,6 @@ def _merge(before: dict[str, Any], after: dict[str, Any], path: str) -> dict[str
     return patch
 
 
-def apply_json_patch(document: Any, patch: list[Operation]) -> Any:
-    """The document after the steps; it stays as it is itself.
-
-    Raises:
-        PatchError: a step does not fit.
-    """
-    # Steps work on the inside of something, and the document as a whole may be replaced too.
-    outside = {"": _copy(document)}
-    for step in patch:
-        try:
-            _STEPS[step["op"]](outside, step)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            shown = orjson.dumps(step).decode()
-            raise PatchError(f"the step {shown} does not fit the document") from error
-    return outside[""]
-
-
-def apply_merge_patch(document: Any, patch: Any) -> Any:
-    """The document with the patch's fields; it stays as it is itself."""
-    if not is_object(patch):
-        return _copy(patch)
-    merge_responses = dict(document) if is_object(document) else {}
-    for key, value in patch.items():
-        if value is None:
-            merge_responses.pop(key, None)
-        else:
-            merge_responses[key] = apply_merge_patch(merge_responses.get(key), value)
-    return merge_responses
-
-
 def apply_patch(document: Any, patch_type: str, patch: bytes) -> Any:
     """The document after a patch as hooks send it, decoded from base64.
 
@@ -155,10 +123,6 @@ def _equals_are_same(document: Any, other: Any) -> bool:
 
 def _canonical(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-
-
-def _copy(document: Any) -> Any:
-    return orjson.loads(orjson.dumps(document))
 
 
 def _compare(before: Any, after: Any, path: str, steps: list[Operation]) -> None:
@@ -240,75 +204,3 @@ def _refuse_null(value: Any, path: str) -> None:
     if is_object(value):
         for key, inner in value.items():
             _refuse_null(inner, f"{path}.{key}")
-
-
-def _place(document: Any, path: str) -> tuple[Any, Any]:
-    """What holds the value at a path, and the key or index of it there."""
-    holder: Any = document
-    first, *rest = path.split("/")
-    keys = [first, *(part.replace("~1", "/").replace("~0", "~") for part in rest)]
-    for key in keys[:-1]:
-        holder = holder[_key(holder, key)]
-    return holder, _key(holder, keys[-1])
-
-
-def _key(holder: Any, key: str) -> Any:
-    if not is_list(holder):
-        return key
-    if key == "-":
-        return len(holder)
-    if not key.isdecimal():
-        raise ValueError(key)
-    return int(key)
-
-
-def _get(document: Any, path: str) -> Any:
-    holder, key = _place(document, path)
-    return holder[key]
-
-
-def _add(document: Any, step: Operation) -> None:
-    holder, key = _place(document, step["path"])
-    value = _copy(step["value"])
-    if not is_list(holder):
-        holder[key] = value
-    elif key <= len(holder):
-        holder.insert(key, value)
-    else:
-        raise IndexError(key)
-
-
-def _remove(document: Any, step: Operation) -> None:
-    holder, key = _place(document, step["path"])
-    del holder[key]
-
-
-def _replace(document: Any, step: Operation) -> None:
-    holder, key = _place(document, step["path"])
-    holder[key]  # it has to be there
-    holder[key] = _copy(step["value"])
-
-
-def _copy_within(document: Any, step: Operation) -> None:
-    _add(document, {"path": step["path"], "value": _get(document, step["from"])})
-
-
-def _move(document: Any, step: Operation) -> None:
-    value = _get(document, step["from"])
-    _remove(document, {"path": step["from"]})
-    _add(document, {"path": step["path"], "value": value})
-
-
-def _test(document: Any, step: Operation) -> None:
-    if not same(_get(document, step["path"]), step["value"]):
-        raise ValueError(step["path"])
-
-
-_STEPS: dict[str, Callable[[Any, Operation], None]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "copy": _copy_within,
-    "move": _move,
-    "test": _test,
-}

@@ -22,8 +22,6 @@ BUILTIN = "builtin"
 
 
 class Metadata(Part):
-    """Labels and annotations."""
-
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
@@ -35,8 +33,6 @@ class Reference(Part):
 
 
 class ClassReference(Part):
-    """The ClusterClass."""
-
     name: str
     namespace: str
 
@@ -60,8 +56,6 @@ class Network(Part):
 
 
 class ClusterBuiltins(Part):
-    """The Cluster."""
-
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -118,22 +112,18 @@ class Builtins:
 
     @cached_property
     def cluster(self) -> ClusterBuiltins:
-        """The Cluster."""
         return read(ClusterBuiltins, self._document.get("cluster") or {})
 
     @cached_property
     def control_plane(self) -> ControlPlaneBuiltins | None:
-        """The control plane, for the templates that belong to it."""
         return self._part(ControlPlaneBuiltins, "controlPlane")
 
     @cached_property
     def machine_deployment(self) -> WorkerBuiltins | None:
-        """The MachineDeployment, for the templates that belong to one."""
         return self._part(WorkerBuiltins, "machineDeployment")
 
     @cached_property
     def machine_pool(self) -> WorkerBuiltins | None:
-        """The MachinePool, for the templates that belong to one."""
         return self._part(WorkerBuiltins, "machinePool")
 
     def _part(self, model: type[PartT], name: str) -> PartT | None:
@@ -162,12 +152,10 @@ class Template(TemplateRef, Generic[VariablesT_co]):
 
     @property
     def kind(self) -> str:
-        """The template's kind."""
         return str(self._draft.document.get("kind", ""))
 
     @property
     def api_version(self) -> str:
-        """The template's group and version."""
         return str(self._draft.document.get("apiVersion", ""))
 
     @property

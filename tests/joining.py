@@ -4,11 +4,10 @@ import hashlib
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import re
 
-from capelin.testing.joining import BootstrapToken, ca_cert_hash
+from tests.joining import BootstrapToken, ca_cert_hash
 
 CA = b"""-----BEGIN CERTIFICATE-----
 MIIBgTCCASegAwIBAgIUTIORBpb4eGEk4bR7XBuPvZgzrJwwCgYIKoZIzj0EAwIw

@@ -1,4 +1,4 @@
-"""Kubeconfigs are what kubectl reads, and say when they must be made anew."""
+"""Kubeconfigs of workload clusters are readable by kubectl, and renewed in time."""
 
 import base64
 import shutil
@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from capelin.pki import (
-    KubeconfigAccess,
-    KubeconfigError,
-    issue,
-    kubeconfig_reason,
-    new_ca,
-    new_kubeconfig,
-    read_kubeconfig,
-)
+from capelin.client import Config, Server, User, new_kubeconfig
+from capelin.contract import kubeconfig_reason
+from capelin.pki import issue, new_ca
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 CA = new_ca("kubernetes", now=NOW)
@@ -31,7 +25,15 @@ CLIENT = issue(
     validity=timedelta(days=100),
 )
 SERVER = "https://127.64.0.1:6443"
-CONFIG = new_kubeconfig(SERVER, CA.certificate_pem, "demo-admin", CLIENT, cluster="demo")
+USER = User(certificate=CLIENT.certificate_pem, key=CLIENT.private_key_pem)
+
+
+def created() -> bytes:
+    server = Server(SERVER, ca=CA.certificate_pem)
+    return new_kubeconfig(server, USER, cluster="demo", username="demo-admin")
+
+
+CONFIG = created()
 
 
 def test_it_says_where_whom_to_trust_and_as_whom() -> None:
@@ -64,18 +66,7 @@ def test_it_says_where_whom_to_trust_and_as_whom() -> None:
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
-    again = new_kubeconfig(SERVER, CA.certificate_pem, "demo-admin", CLIENT, cluster="demo")
-    assert again == CONFIG
-
-
-def test_a_namespace_goes_into_the_context() -> None:
-    config = new_kubeconfig(SERVER, CA.certificate_pem, "u", CLIENT, namespace="team")
-    assert yaml.safe_load(config)["contexts"] == [
-        {
-            "name": "u@kubernetes",
-            "context": {"cluster": "kubernetes", "user": "u", "namespace": "team"},
-        }
-    ]
+    assert created() == CONFIG
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
@@ -101,19 +92,11 @@ def test_kubectl_reads_it(tmp_path: Path) -> None:
 
 
 def test_it_reads_back() -> None:
-    assert read_kubeconfig(CONFIG) == KubeconfigAccess(
-        SERVER, CA.certificate_pem, CLIENT.certificate_pem
-    )
-    assert read_kubeconfig(CONFIG).client_certificate_pem == CLIENT.certificate_pem
+    assert Config.from_secret(CONFIG) == Config(Server(SERVER, ca=CA.certificate_pem), USER)
 
 
 def changed(change: dict[str, Any]) -> bytes:
     return yaml.safe_dump(yaml.safe_load(CONFIG) | change).encode()
-
-
-def test_a_user_with_a_token_has_no_certificate() -> None:
-    config = changed({"users": [{"name": "demo-admin", "user": {"token": "t"}}]})
-    assert read_kubeconfig(config).client_certificate_pem is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +111,6 @@ def test_a_user_with_a_token_has_no_certificate() -> None:
         changed({"current-context": None}),
         changed({"clusters": []}),
         changed({"users": None}),
-        changed({"clusters": [{"name": "demo", "cluster": {"server": SERVER}}]}),
         changed(
             {
                 "clusters": [
@@ -143,20 +125,20 @@ def test_a_user_with_a_token_has_no_certificate() -> None:
         # What a tenant may have put beside our certificate.
         changed({"users": [{"name": "demo-admin", "user": {"exec": {"command": "/bin/sh"}}}]}),
         CONFIG.replace(b"  user:\n", b"  user:\n    <<: {exec: {command: /bin/sh}}\n"),
+        changed({"users": [{"name": "demo-admin", "user": {"client-key": "/etc/key"}}]}),
+        changed({"users": [{"name": "demo-admin", "user": {"tokenFile": "/etc/token"}}]}),
     ],
 )
-def test_what_is_no_kubeconfig_is_refused_and_made_anew(broken: bytes) -> None:
-    with pytest.raises(KubeconfigError, match="is no kubeconfig whose current context has"):
-        read_kubeconfig(broken)
+def test_unreadable_and_unsafe_kubeconfigs_are_renewed(broken: bytes) -> None:
     assert reason(broken) == "the present one cannot be read"
 
 
-def test_an_error_quotes_nothing_of_the_kubeconfig() -> None:
-    with pytest.raises(KubeconfigError) as refused:
-        read_kubeconfig(b"token: [secret-of-mine")
-    assert "secret-of-mine" not in str(refused.value)
-    assert refused.value.__cause__ is None
-    assert refused.value.__suppress_context__
+def test_a_kubeconfig_without_a_ca_or_that_impersonates_is_renewed() -> None:
+    clusters = [{"name": "demo", "cluster": {"server": SERVER}}]
+    assert reason(changed({"clusters": clusters})) == "it trusts other CAs"
+    (user,) = yaml.safe_load(CONFIG)["users"]
+    user["user"]["as"] = "somebody"
+    assert reason(changed({"users": [user]})) == "its user impersonates another"
 
 
 def reason(data: bytes | None, **changes: Any) -> str | None:

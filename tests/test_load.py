@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from capelin.client import Config, Server
 from capelin.pki import issue, new_ca
-from capelin.testing.load import Load
+
+from tests.load import Load
 
 NOW = datetime.now(UTC)
 CA = new_ca("ca", now=NOW)
