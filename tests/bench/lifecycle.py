@@ -25,9 +25,9 @@ from capelin.testing.administrator import Administrator
 from capelin.testing.extensions import fake_request
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy, LifecycleResult
-from capelin_lifecycle.extension import BLOCKING, NOT_BLOCKING
 from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
-from capelin_lifecycle.memory import CONFIG_MAP
+from capelin_lifecycle.hooks import BLOCKING, NOT_BLOCKING
+from capelin_lifecycle.policies.memory import CONFIG_MAP
 from capelin_lifecycle.provider import provider
 
 from tests.bench.rows import Row, percentile

@@ -19,10 +19,10 @@ from capelin_lifecycle.api import (
     Policy,
     ResultStatus,
 )
-from capelin_lifecycle.occurrence import Occurrence, result_name
-from capelin_lifecycle.pending import new_result
-from capelin_lifecycle.records import record_after
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.occurrence import Occurrence, result_name
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.reconcilers.pending import new_result
+from capelin_lifecycle.reconcilers.records import record_after
 
 
 def policy(name: str = "p", *, namespace: str | None = "team", **spec: Any) -> Policy:

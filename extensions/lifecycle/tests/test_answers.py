@@ -11,13 +11,13 @@ from capelin.client import Client, ClientError, Config, ConfigError, Unreachable
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import LifecycleResult, Policy
-from capelin_lifecycle.clusters import WholeCluster
-from capelin_lifecycle.decide import Answer
+from capelin_lifecycle.decision import Answer
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.extension import answer_for
-from capelin_lifecycle.occurrence import occurrence_of, result_name
-from capelin_lifecycle.pending import PendingResult, PendingResults, new_result
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.hooks import answer_for
+from capelin_lifecycle.policies.clusters import WholeCluster
+from capelin_lifecycle.policies.occurrence import occurrence_of, result_name
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.reconcilers.pending import PendingResult, PendingResults, new_result
 
 from .factories import known, occurrence, policy
 
@@ -28,7 +28,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a hook wait for the processes of the sandbox, which the first test starts."""
-    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
+    monkeypatch.setattr("capelin_lifecycle.hooks._SECONDS_AT_ONCE", 30.0)
 
 
 def rules(expression: str) -> dict[str, Any]:
@@ -167,7 +167,7 @@ async def test_results_are_created_behind_the_answers() -> None:
 async def test_a_result_is_created_when_the_api_server_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("capelin_lifecycle.pending._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("capelin_lifecycle.reconcilers.pending._RETRY_SECONDS", 0.01)
     client, pending = FakeClient(LifecycleResult), PendingResults()
 
     class Flaky(Client):

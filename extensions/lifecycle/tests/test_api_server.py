@@ -7,8 +7,8 @@ from capelin.api import Resource
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import LifecyclePolicy
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
 from capelin_lifecycle.provider import patches_policy
+from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
 
 from .test_expressions import OBJECT
 

@@ -10,8 +10,8 @@ from capelin_lifecycle.actions.approval import (
     ApprovalRunner,
     approval_outcome,
 )
+from capelin_lifecycle.actions.schedule import next_opening
 from capelin_lifecycle.api import Approval, Window
-from capelin_lifecycle.schedule import next_opening
 
 from .factories import known
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from capelin_lifecycle.decide import Answer, ResultView, decide
-from capelin_lifecycle.occurrence import PolicyKey, result_name
+from capelin_lifecycle.decision import Answer, ResultView, decide
+from capelin_lifecycle.policies.occurrence import PolicyKey, result_name
 
 from .factories import known, occurrence
 

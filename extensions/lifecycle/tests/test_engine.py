@@ -19,12 +19,12 @@ from capelin.testing.extensions import fake_request, response_of
 from capelin.testing.fake_client import Clock
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import LIFECYCLE_HOOKS, LifecyclePolicy, LifecycleResult
-from capelin_lifecycle.clusters import KnownCluster
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.extension import build
 from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
-from capelin_lifecycle.memory import CONFIG_MAP, KEY
-from capelin_lifecycle.occurrence import cluster_occurrence
+from capelin_lifecycle.hooks import build
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY
+from capelin_lifecycle.policies.occurrence import cluster_occurrence
 
 # One by one: an engine works for the whole cluster, with its own clock.
 pytestmark = [pytest.mark.usefixtures("provider_crds"), pytest.mark.integration]

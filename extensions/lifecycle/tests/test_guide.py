@@ -35,6 +35,7 @@ from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.counting import CountedCluster, counted, refusal
 from capelin_lifecycle.actions.http import request_of
 from capelin_lifecycle.actions.job import JOBS, PODS
+from capelin_lifecycle.actions.topology import check_topology, generated_patches, upgrade_plan
 from capelin_lifecycle.actions.validate import validate_outcome
 from capelin_lifecycle.api import (
     GROUP,
@@ -42,10 +43,9 @@ from capelin_lifecycle.api import (
     LifecyclePolicy,
     Quota,
 )
-from capelin_lifecycle.occurrence import cluster_occurrence
-from capelin_lifecycle.policies import policy_problem
-from capelin_lifecycle.selection import KnownPolicy, matches
-from capelin_lifecycle.topology import check_topology, generated_patches, upgrade_plan
+from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy, matches
+from capelin_lifecycle.reconcilers.policies import policy_problem
 from capelin_machine_pool.provider import provider as machine_pool_provider
 
 from .factories import World, occurrence

@@ -13,7 +13,7 @@ from aiohttp import web
 from capelin.api.core import Secret
 from capelin.pki import KeyPair, issue, new_ca
 from capelin_lifecycle.actions import RUNNERS, Outcome
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 from .factories import World, known
 

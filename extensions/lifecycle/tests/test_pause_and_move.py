@@ -19,14 +19,18 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     PolicyStatus,
 )
-from capelin_lifecycle.clusters import WholeCluster
-from capelin_lifecycle.occurrence import Occurrence, result_name
-from capelin_lifecycle.pending import new_result, owner_reference
-from capelin_lifecycle.policies import FINALIZER, LifecyclePolicyReconciler, policy_problem
-from capelin_lifecycle.records import RESULT_FINALIZER
-from capelin_lifecycle.results import ResultReconciler
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import Store
+from capelin_lifecycle.policies.clusters import WholeCluster
+from capelin_lifecycle.policies.occurrence import Occurrence, result_name
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.reconcilers.pending import new_result, owner_reference
+from capelin_lifecycle.reconcilers.policies import (
+    FINALIZER,
+    LifecyclePolicyReconciler,
+    policy_problem,
+)
+from capelin_lifecycle.reconcilers.records import RESULT_FINALIZER
+from capelin_lifecycle.reconcilers.results import ResultReconciler
 
 from .factories import OneWorkload, policy
 

@@ -15,8 +15,8 @@ from capelin_lifecycle.actions.counting import CountedCluster, counted, node_cou
 from capelin_lifecycle.actions.quota import QuotaRunner
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, Quota
-from capelin_lifecycle.clusters import KnownCluster, counted_copies
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.clusters import KnownCluster, counted_copies
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 from .factories import World, policy
 
@@ -274,7 +274,7 @@ async def test_clusters_of_a_group_share_a_quota(group_by: dict[str, str], phase
 async def test_counting_many_clusters_leaves_turns_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("capelin_lifecycle.clusters._TURN_SECONDS", 0)
+    monkeypatch.setattr("capelin_lifecycle.policies.clusters._TURN_SECONDS", 0)
     limits = [{"resource": "clusters", "limit": 1}]
     made = policy(hook="BeforeClusterCreate", action={"quota": {"limits": limits}})
     quota = made.spec.action.quota

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 import pytest
-from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.functions import read_amount
-from capelin_lifecycle.sandbox import MIB, Budget, ManifestError, Owner, Question, Sandbox
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+from capelin_lifecycle.sandbox.functions import read_amount
+from capelin_lifecycle.sandbox.pool import MIB, Budget, ManifestError, Owner, Question, Sandbox
 
 ROOT = Path(__file__).parents[3]
 MALLORY = Owner("policy-of-mallory", 1, "mallory")

@@ -17,8 +17,7 @@ from capelin.runtime.v1alpha1 import (
     ValidateTopologyRequest,
 )
 from capelin.testing.extensions import fake_request
-from capelin_lifecycle.api import PatchVersion, UpgradePlan
-from capelin_lifecycle.topology import (
+from capelin_lifecycle.actions.topology import (
     check_topology,
     discovered_variables,
     generated_patches,
@@ -26,6 +25,7 @@ from capelin_lifecycle.topology import (
     upgrade_plan,
     upgrade_steps,
 )
+from capelin_lifecycle.api import PatchVersion, UpgradePlan
 
 from .factories import known
 

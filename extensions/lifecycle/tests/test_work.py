@@ -12,7 +12,7 @@ from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
 from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
 from capelin_lifecycle.api import Source
-from capelin_lifecycle.sandbox import Owner
+from capelin_lifecycle.sandbox.pool import Owner
 
 from .factories import World, known
 

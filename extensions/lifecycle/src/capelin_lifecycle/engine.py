@@ -24,21 +24,21 @@ from capelin_lifecycle.actions.quota import reserve
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.actions.validate import validate_outcome
 from capelin_lifecycle.api import LifecycleResult, Quota
-from capelin_lifecycle.clusters import KnownCluster, WholeCluster, counted_copies
-from capelin_lifecycle.expressions import ExpressionError
 from capelin_lifecycle.handlers import EVERY_GATE, needed_handlers
-from capelin_lifecycle.memory import CONFIG_MAP, from_text, stored_text
-from capelin_lifecycle.occurrence import Occurrence, result_name
-from capelin_lifecycle.pending import PendingResult, PendingResults
-from capelin_lifecycle.policies import (
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster, counted_copies
+from capelin_lifecycle.policies.memory import CONFIG_MAP, from_text, stored_text
+from capelin_lifecycle.policies.occurrence import Occurrence, result_name
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.reconcilers.pending import PendingResult, PendingResults
+from capelin_lifecycle.reconcilers.policies import (
     ClusterLifecyclePolicyReconciler,
     LifecyclePolicyReconciler,
     policy_problem,
 )
-from capelin_lifecycle.registration import Registration
-from capelin_lifecycle.results import ResultReconciler
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import Store
+from capelin_lifecycle.reconcilers.registration import Registration
+from capelin_lifecycle.reconcilers.results import ResultReconciler
+from capelin_lifecycle.sandbox.expressions import ExpressionError
 
 log = logging.getLogger(__name__)
 

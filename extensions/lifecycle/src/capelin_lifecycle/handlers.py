@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from capelin_lifecycle.api import LIFECYCLE_HOOKS
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 TOPOLOGY_HANDLERS: Final = {
     "GeneratePatches": "generate-patches-v1",

@@ -15,14 +15,14 @@ from capelin_lifecycle.api import (
     LifecycleReservation,
     LifecycleResult,
 )
-from capelin_lifecycle.extension import NAME
 from capelin_lifecycle.guards import quota_labels_policy, references_policy
-from capelin_lifecycle.memory import CONFIG_MAP
-from capelin_lifecycle.policies import (
+from capelin_lifecycle.hooks import NAME
+from capelin_lifecycle.policies.memory import CONFIG_MAP
+from capelin_lifecycle.reconcilers.policies import (
     ClusterLifecyclePolicyReconciler,
     LifecyclePolicyReconciler,
 )
-from capelin_lifecycle.results import ResultReconciler
+from capelin_lifecycle.reconcilers.results import ResultReconciler
 
 RECONCILERS: Final[list[type[Reconciler[Any]]]] = [
     ResultReconciler,

@@ -11,7 +11,7 @@ from capelin.client import Client, WorkloadClients
 from capelin_lifecycle.actions.counting import CountedCluster
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import CreatedObject, LifecycleResult, Phase, Quota
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 MANAGER: Final = "capelin-lifecycle"
 """Field manager of all that the extension writes."""

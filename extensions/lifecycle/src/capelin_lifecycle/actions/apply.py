@@ -19,7 +19,7 @@ from capelin_lifecycle.actions.action import (
 from capelin_lifecycle.actions.sources import SourceError, read_source
 from capelin_lifecycle.actions.workload import created_object, delete_all, workload_client
 from capelin_lifecycle.api import CreatedObject, LifecycleResult, Source
-from capelin_lifecycle.selection import KnownPolicy, in_range
+from capelin_lifecycle.policies.selection import KnownPolicy, in_range
 
 _FIRST: Final = ("CustomResourceDefinition", "Namespace")
 _POLL_SECONDS: Final = 5

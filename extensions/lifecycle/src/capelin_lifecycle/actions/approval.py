@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Final
 
 from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, failed, waiting
+from capelin_lifecycle.actions.schedule import next_opening, window_problems
 from capelin_lifecycle.api import Approval
-from capelin_lifecycle.occurrence import Occurrence
-from capelin_lifecycle.schedule import next_opening, window_problems
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 ANNOTATION_PREFIX = "approval.runtime.capelin.cluster.x-k8s.io/"
 _LONGEST_NAME = 63

@@ -10,7 +10,7 @@ from capelin.controller import redact
 from capelin_lifecycle.actions.action import SLOW_SECONDS, Lasting, Outcome, Run, done, failed
 from capelin_lifecycle.actions.workload import created_object, unique_name, workload_client
 from capelin_lifecycle.api import Velero, VolumeSnapshots
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 BACKUPS: Final = Resource("velero.io", "v1", "Backup", "backups")
 SNAPSHOTS: Final = Resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")

@@ -11,9 +11,9 @@ from capelin.api import Unstructured, amount
 from capelin.api.capi import Cluster
 
 from capelin_lifecycle.api import Quota
-from capelin_lifecycle.expressions import ExpressionError, as_amount
-from capelin_lifecycle.sandbox import SANDBOX, Question
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount
+from capelin_lifecycle.sandbox.pool import SANDBOX, Question
 
 VARIABLES = ("object",)
 

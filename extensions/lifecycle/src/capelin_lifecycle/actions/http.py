@@ -32,7 +32,7 @@ from capelin_lifecycle.actions.action import (
     waiting,
 )
 from capelin_lifecycle.api import Http, Phase
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 _MAX_BYTES: Final = 65_536
 

@@ -16,7 +16,7 @@ from capelin_lifecycle.actions.workload import (
     workload_client,
 )
 from capelin_lifecycle.api import Job
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 JOBS: Final = Resource("batch", "v1", "Job", "jobs")
 EVENTS: Final = Resource("", "v1", "Event", "events")

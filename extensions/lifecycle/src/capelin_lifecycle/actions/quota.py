@@ -20,9 +20,9 @@ from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waitin
 from capelin_lifecycle.actions.counting import VARIABLES, CountedCluster, counted, refusal
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import MOST_RESERVATIONS, Quota
-from capelin_lifecycle.expressions import expression_problems
-from capelin_lifecycle.occurrence import cluster_occurrence
-from capelin_lifecycle.selection import KnownPolicy, matches
+from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy, matches
+from capelin_lifecycle.sandbox.expressions import expression_problems
 
 _TRIES = 10
 _CLUSTERS: Final = Cluster.resource

@@ -7,9 +7,9 @@ from capelin.api import Unstructured
 
 from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
 from capelin_lifecycle.api import Validate
-from capelin_lifecycle.expressions import ExpressionError, expression_problems
-from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
+from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
 
 CLUSTER_VARIABLES = ("fromVersion", "now", "object", "toVersion")
 """For the hooks of a Cluster's life: `object` is the Cluster."""

@@ -24,32 +24,32 @@ from capelin.runtime.v1alpha1 import (
 )
 
 from capelin_lifecycle.actions import ACTIONS_AT_ONCE
+from capelin_lifecycle.actions.topology import (
+    check_topology,
+    discovered_variables,
+    generated_patches,
+    upgrade_plan,
+)
 from capelin_lifecycle.api import HookName, PatchVersion
-from capelin_lifecycle.clusters import KnownCluster
-from capelin_lifecycle.decide import Answer, ResultView, decide
+from capelin_lifecycle.decision import Answer, ResultView, decide
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
-from capelin_lifecycle.live import (
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.live import (
     TopologyRequest,
     contradiction,
     live_occurrence,
     requested_version,
     topology_cluster,
 )
-from capelin_lifecycle.occurrence import (
+from capelin_lifecycle.policies.occurrence import (
     Occurrence,
     cluster_occurrence,
     occurrence_of,
     result_name,
 )
-from capelin_lifecycle.pending import PendingResult, new_result
-from capelin_lifecycle.selection import KnownPolicy, selected
-from capelin_lifecycle.topology import (
-    check_topology,
-    discovered_variables,
-    generated_patches,
-    upgrade_plan,
-)
+from capelin_lifecycle.policies.selection import KnownPolicy, selected
+from capelin_lifecycle.reconcilers.pending import PendingResult, new_result
 
 NAME: Final = "lifecycle"
 _TIMEOUT_SECONDS: Final = 10

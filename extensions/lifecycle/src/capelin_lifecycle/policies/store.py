@@ -24,10 +24,10 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     PolicyKind,
 )
-from capelin_lifecycle.clusters import KnownCluster, WholeCluster
-from capelin_lifecycle.decide import ResultView
-from capelin_lifecycle.occurrence import Occurrence, PolicyKey
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.decision import ResultView
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
+from capelin_lifecycle.policies.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 log = logging.getLogger(__name__)
 

@@ -41,9 +41,9 @@ from capelin_lifecycle.api import (
     TemplatePatch,
     UpgradePlan,
 )
-from capelin_lifecycle.expressions import ExpressionError, expression_problems
-from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
+from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
 
 PATCH_VARIABLES: Final = ("object", "variables")
 _BUILTIN: Final = "builtin"

@@ -8,7 +8,7 @@ from typing import Final
 
 from capelin_lifecycle.actions import RUNNERS, Outcome
 from capelin_lifecycle.api import GROUP, LifecycleResult, ResultRecord
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 RESULT_FINALIZER: Final = f"{GROUP}/result"
 _WORK: Final = frozenset({"backup", "http", "job"})

@@ -10,9 +10,9 @@ from capelin.client import ClientError
 from capelin.controller import Context, ObjectKey, Permission
 
 from capelin_lifecycle.handlers import needed_handlers
-from capelin_lifecycle.memory import CONFIG_MAP, KEY, stored_text, to_text
-from capelin_lifecycle.occurrence import PolicyKey
-from capelin_lifecycle.store import Store, Subject
+from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY, stored_text, to_text
+from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.store import Store, Subject
 
 NAME: Final = "lifecycle"
 """The usual name of the extension's ExtensionConfig."""

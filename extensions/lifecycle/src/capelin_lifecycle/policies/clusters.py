@@ -13,8 +13,8 @@ from capelin.contract import PAUSED_ANNOTATION
 
 from capelin_lifecycle.actions.counting import CountedCluster, counted
 from capelin_lifecycle.api import Quota
-from capelin_lifecycle.occurrence import Occurrence, cluster_occurrence
-from capelin_lifecycle.selection import KnownPolicy, matches
+from capelin_lifecycle.policies.occurrence import Occurrence, cluster_occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy, matches
 
 _HOOK: Final = "BeforeClusterCreate"
 """The hook of all quotas."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capelin_lifecycle.api import Phase
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 INVALID_RETRY_SECONDS = 30
 FAILED_RETRY_SECONDS = 30

@@ -21,8 +21,8 @@ from typing import Any, Final, cast
 
 import orjson
 
-from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.sandbox_worker import RESULT, TASK
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+from capelin_lifecycle.sandbox.worker import RESULT, TASK
 
 MIB: Final = 2**20
 _START_SECONDS: Final = 60.0
@@ -260,7 +260,7 @@ class _Worker:
         own, its = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "capelin_lifecycle.sandbox_worker"],
+                [sys.executable, "-P", "-m", "capelin_lifecycle.sandbox.worker"],
                 stdin=its.fileno(),
                 stdout=its.fileno(),
                 env=environment,

@@ -11,8 +11,8 @@ from capelin.runtime.v1alpha1 import GeneratePatchesRequest, ValidateTopologyReq
 from capelin.versions import Version
 
 from capelin_lifecycle.api import HookName
-from capelin_lifecycle.clusters import KnownCluster
-from capelin_lifecycle.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.occurrence import Occurrence
 
 
 def requested_version(request: Any) -> str:

@@ -48,11 +48,12 @@ from capelin_lifecycle.api import (
     ResultRecord,
     ResultStatus,
 )
-from capelin_lifecycle.clusters import KnownCluster, counted_copies
-from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.occurrence import PolicyKey
-from capelin_lifecycle.pending import owner_reference
-from capelin_lifecycle.records import (
+from capelin_lifecycle.policies.clusters import KnownCluster, counted_copies
+from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import KnownResult, Store, Subject
+from capelin_lifecycle.reconcilers.pending import owner_reference
+from capelin_lifecycle.reconcilers.records import (
     RESULT_FINALIZER,
     abandoned,
     is_over,
@@ -61,8 +62,7 @@ from capelin_lifecycle.records import (
     record_after,
     stays,
 )
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import KnownResult, Store, Subject
+from capelin_lifecycle.sandbox.expressions import ExpressionError
 
 Clock = Callable[[], datetime]
 

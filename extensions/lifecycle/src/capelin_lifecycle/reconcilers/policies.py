@@ -24,9 +24,9 @@ from capelin.controller import (
     Result,
 )
 
-from capelin_lifecycle import registration
 from capelin_lifecycle.actions import POLICY_LABEL, RUNNERS
 from capelin_lifecycle.actions.sources import source_problems
+from capelin_lifecycle.actions.topology import topology_problems
 from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
@@ -37,13 +37,13 @@ from capelin_lifecycle.api import (
     ResultCounts,
     ResultSummary,
 )
-from capelin_lifecycle.occurrence import PolicyKey
-from capelin_lifecycle.records import RESULT_FINALIZER, is_record
-from capelin_lifecycle.registration import Registration
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import KnownResult, Store, Subject
-from capelin_lifecycle.topology import topology_problems
-from capelin_lifecycle.unreadable import UnreadablePolicies
+from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import KnownResult, Store, Subject
+from capelin_lifecycle.reconcilers import registration
+from capelin_lifecycle.reconcilers.records import RESULT_FINALIZER, is_record
+from capelin_lifecycle.reconcilers.registration import Registration
+from capelin_lifecycle.reconcilers.unreadable import UnreadablePolicies
 
 PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 

@@ -26,8 +26,8 @@ from capelin_lifecycle.api import (
     ResultRecord,
     ResultSpec,
 )
-from capelin_lifecycle.occurrence import Occurrence
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 log = logging.getLogger(__name__)
 
