@@ -17,7 +17,8 @@ from capelin_lifecycle.hooks import answer_for
 from capelin_lifecycle.policies.clusters import WholeCluster
 from capelin_lifecycle.policies.occurrence import occurrence_of, result_name
 from capelin_lifecycle.policies.selection import KnownPolicy
-from capelin_lifecycle.reconcilers.pending import PendingResult, PendingResults, new_result
+from capelin_lifecycle.reconcilers.pending import PendingResult, PendingResults
+from capelin_lifecycle.reconcilers.records import new_result
 
 from .factories import known, occurrence, policy
 
@@ -117,7 +118,7 @@ async def test_a_greater_order_starts_when_the_smaller_one_is_done() -> None:
     first, second = policy("first", action=HAS_TEAM), policy("second", order=1, action=HAS_TEAM)
     replica = Replica(first, second)
     answer = await replica.asked()
-    assert answer.message == "policy first: a team; policy second has started"
+    assert answer.message == "policy first: a team; policy second: waits for policy first"
     assert replica.left_behind == {"first": None, "second": None}
     replica = Replica(first, second)
     assert await replica.asked(team="red") == Answer()
@@ -132,7 +133,9 @@ async def test_a_result_that_waits_keeps_a_greater_order_waiting() -> None:
     result = new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW)
     status = {"phase": "Waiting", "message": "no", "since": "2026-01-01T00:00:00Z"}
     replica.sees(LifecycleResult.read({**result.dump(), "status": status}))
-    assert (await replica.asked()).message == "policy first: no; policy second has started"
+    assert (
+        await replica.asked()
+    ).message == "policy first: no; policy second: waits for policy first"
     assert replica.left_behind == {"second": None}
 
 

@@ -14,8 +14,7 @@ from capelin.testing.fake_client import FakeClient
 from capelin_lifecycle.api import HookName, Policy
 from capelin_lifecycle.decision import Answer
 from capelin_lifecycle.hooks import answer_for, build
-from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
-from capelin_lifecycle.policies.live import contradiction
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster, contradiction
 from capelin_lifecycle.policies.occurrence import occurrence_of
 
 from .factories import policy

@@ -24,6 +24,7 @@ from capelin_lifecycle.api.actions import (
     Action,
 )
 from capelin_lifecycle.api.names import (
+    BLOCKING_HOOKS,
     GROUP,
     LIFECYCLE_HOOKS,
     UPGRADE_HOOKS,
@@ -44,7 +45,6 @@ def _only(action: str, *hooks: str) -> str:
 
 
 _WITH_WORKLOAD = tuple(hook for hook in LIFECYCLE_HOOKS if hook != "BeforeClusterCreate")
-_BLOCKING = tuple(hook for hook in LIFECYCLE_HOOKS if hook != "AfterControlPlaneInitialized")
 
 
 class PolicySpec(Model):
@@ -84,11 +84,11 @@ class PolicySpec(Model):
             "an upgradePlan is for the hook GenerateUpgradePlan",
         ),
         rule(
-            _only("validate", *_BLOCKING, "ValidateTopology"),
+            _only("validate", *BLOCKING_HOOKS, "ValidateTopology"),
             "validate is for ValidateTopology and for the hooks that can block a Cluster",
         ),
         rule(
-            _only("approval", *_BLOCKING),
+            _only("approval", *BLOCKING_HOOKS),
             "an approval is for hooks that can block a Cluster",
         ),
         rule(_only("http", *LIFECYCLE_HOOKS), "http is for the hooks of a Cluster's life"),

@@ -1,26 +1,28 @@
-"""What a replica keeps of each Cluster, so that a hook counts quotas without listing Clusters."""
+"""What a replica keeps of each Cluster, and whether a request fits the live Cluster. Pure.
 
-import asyncio
-import time
+A caller may send anything, so hooks decide from the live Cluster. Of the request they take the name
+of the hook, the Cluster's identity, and the versions of an upgrade, as far as they fit the
+Cluster's topology.
+"""
+
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, cast
 
 import orjson
 from capelin.api import AnyObject, BaseObject, Resource, Unstructured
 from capelin.api.capi import Cluster
 from capelin.contract import PAUSED_ANNOTATION
+from capelin.runtime.v1alpha1 import GeneratePatchesRequest, ValidateTopologyRequest
+from capelin.versions import Version
 
-from capelin_lifecycle.actions.counting import CountedCluster, counted
-from capelin_lifecycle.api import Quota
+from capelin_lifecycle.api import HookName
 from capelin_lifecycle.policies.occurrence import Occurrence, cluster_occurrence
-from capelin_lifecycle.policies.selection import KnownPolicy, matches
 
 _HOOK: Final = "BeforeClusterCreate"
 """The hook of all quotas."""
 _CHANGING: Final = frozenset({"managedFields", "resourceVersion"})
-"""What changes with the status, which is not kept."""
-_TURN_SECONDS: Final = 0.005
+"""Fields of the metadata that change with the status, which copies do not have."""
 
 
 class WholeCluster(BaseObject):
@@ -60,57 +62,105 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """A Cluster without its status, as small as it can be."""
+    """A Cluster as small as it can be; copies of a replica have no status."""
 
     occurrence: Occurrence
     document: bytes
     facts: ClusterFacts
-    _counts: dict[tuple[str, int], CountedCluster] = field(
-        default_factory=dict[tuple[str, int], CountedCluster], compare=False
-    )
+    counts: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """How quotas count it, remembered by the uids of their policies."""
 
     @classmethod
     def of(cls, manifest: Unstructured) -> "KnownCluster":
         """A Cluster as it was read."""
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _CHANGING}
-        kept = {"metadata": metadata, "spec": manifest.get("spec") or {}}
+        kept = {**manifest, "metadata": metadata, "spec": manifest.get("spec") or {}}
         facts = ClusterFacts.of(metadata, kept["spec"])
         return cls(cluster_occurrence(_HOOK, manifest), orjson.dumps(kept), facts)
 
     @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations."""
+        return self.manifest["metadata"].get("annotations") or {}
+
+    @property
     def manifest(self) -> Unstructured:
-        """The Cluster without its status."""
+        """The Cluster."""
         return orjson.loads(self.document)
 
-    def is_counted(self, policy: KnownPolicy, labels: Mapping[str, str] | None) -> bool:
-        """Whether a policy is for it, in a namespace with these labels."""
-        return matches(policy, self.occurrence, labels)
 
-    async def counted(self, policy: KnownPolicy, quota: Quota) -> CountedCluster:
-        """It as the quota of a policy counts it."""
-        version = policy.uid, policy.generation
-        if version not in self._counts:
-            for other in [key for key in self._counts if key[0] == policy.uid]:
-                del self._counts[other]
-            self._counts[version] = await counted(policy, quota, orjson.loads(self.document))
-        return self._counts[version]
+def requested_version(request: Any) -> str:
+    """The resource version of the Cluster in a request."""
+    metadata = cast("dict[str, Any]", request.cluster_json.get("metadata") or {})
+    return str(metadata.get("resourceVersion", ""))
 
 
-async def counted_copies(
-    clusters: Mapping[str, KnownCluster],
-    own: KnownCluster,
-    policy: KnownPolicy,
-    quota: Quota,
-    namespaces: Mapping[str, Mapping[str, str]],
-) -> list[CountedCluster]:
-    """All Clusters that a policy's quota counts, and `own`, which may be newer than its copy."""
-    found: list[CountedCluster] = []
-    began = time.monotonic()
-    for cluster in {**clusters, own.occurrence.uid: own}.values():
-        if cluster.is_counted(policy, namespaces.get(cluster.occurrence.namespace)):
-            found.append(await cluster.counted(policy, quota))
-        if time.monotonic() - began > _TURN_SECONDS:
-            # Expressions are evaluated for all Clusters when a policy is new: others wait too.
-            await asyncio.sleep(0)
-            began = time.monotonic()
-    return found
+TopologyRequest = GeneratePatchesRequest | ValidateTopologyRequest
+
+
+def topology_cluster(request: TopologyRequest) -> Occurrence:
+    """The Cluster that a request about its templates names, by the builtin variables."""
+    builtin: dict[str, Any] = {}
+    for variable in request.variables:
+        value: object = variable.value
+        if variable.name == "builtin" and isinstance(value, dict):
+            builtin = cast("dict[str, Any]", value)
+    found: object = builtin.get("cluster")
+    cluster = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return Occurrence(
+        hook="GeneratePatches",
+        namespace=str(cluster.get("namespace", "")),
+        cluster=str(cluster.get("name", "")),
+        uid=str(cluster.get("uid", "")),
+    )
+
+
+def live_occurrence(requested: Occurrence, live: KnownCluster) -> Occurrence:
+    """The occurrence of a request, with everything but its versions from the live Cluster."""
+    return replace(
+        live.occurrence,
+        hook=requested.hook,
+        from_version=requested.from_version,
+        to_version=requested.to_version,
+    )
+
+
+def contradiction(requested: Occurrence, live: KnownCluster) -> str | None:
+    """Why Cluster API would not call this hook for the live Cluster; `None` if it would."""
+    hook: HookName = requested.hook
+    facts = live.facts
+    if hook == "BeforeClusterDelete":
+        return None if facts.is_deleted else "it is not being deleted"
+    if hook == "BeforeClusterCreate":
+        return None
+    if not facts.is_created:
+        return "it has not been created"
+    if requested.to_version is None:
+        return None
+    return _version_problem(requested, live.occurrence.target_version)
+
+
+def _version_problem(requested: Occurrence, target: str | None) -> str | None:
+    """What is wrong with the versions of an upgrade, by the version of the live topology.
+
+    A step of an upgrade ends at or before that version; BeforeClusterUpgrade and
+    AfterClusterUpgrade are about the whole upgrade.
+    """
+    to = _parsed(requested.to_version)
+    wanted = _parsed(target)
+    if to is None or wanted is None:
+        return f"its topology has version {target}, not {requested.to_version}"
+    whole = requested.hook in ("BeforeClusterUpgrade", "AfterClusterUpgrade")
+    if to > wanted or (whole and to != wanted):
+        return f"its topology has version {target}, not {requested.to_version}"
+    start = _parsed(requested.from_version)
+    if requested.from_version is not None and (start is None or start > to):
+        return f"no upgrade leads from {requested.from_version} to {requested.to_version}"
+    return None
+
+
+def _parsed(text: str | None) -> Version | None:
+    try:
+        return Version.parse(text or "")
+    except ValueError:
+        return None

@@ -24,9 +24,8 @@ from capelin.controller import (
     Result,
 )
 
-from capelin_lifecycle.actions import POLICY_LABEL, RUNNERS
+from capelin_lifecycle.actions import CHECKS, POLICY_LABEL
 from capelin_lifecycle.actions.sources import source_problems
-from capelin_lifecycle.actions.topology import topology_problems
 from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
@@ -59,10 +58,9 @@ _PERMISSIONS: Final = (
 
 def policy_problem(policy: Policy) -> str | None:
     """Why a policy cannot be used. Nothing that it says may break more than itself."""
-    known = KnownPolicy.of(policy)
+    check = CHECKS.get(policy.spec.action.name)
     try:
-        runner = RUNNERS.get(policy.spec.action.name)
-        problems = topology_problems(known) if runner is None else runner.problems(known)
+        problems = [] if check is None else check(KnownPolicy.of(policy))
     except Exception as error:  # noqa: BLE001 - a policy that nobody foresaw
         return f"it cannot be checked ({type(error).__name__})"
     return "; ".join(problems)[:1024] or None
