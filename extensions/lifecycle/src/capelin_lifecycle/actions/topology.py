@@ -279,7 +279,10 @@ async def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) 
     variables = {"templates": templates, "variables": _variables(request.variables, ())}
     namespaces = (item.holder_reference.namespace for item in request.items)
     owner = policy.owner(next(namespaces, ""))
-    values = await evaluated(validate, TOPOLOGY_VARIABLES, variables, owner)
+    try:
+        values = await evaluated(validate, TOPOLOGY_VARIABLES, variables, owner)
+    except ExpressionError as error:
+        raise Failure(f"policy {policy.name}: {error}") from None
     if broken := broken_rules(validate, values):
         raise Failure(f"policy {policy.name}: {'; '.join(broken)}")
 
