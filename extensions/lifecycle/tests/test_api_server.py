@@ -90,7 +90,7 @@ async def test_good_policies_are_accepted(
                 "action": {"validate": RULE},
                 "versions": {"to": "1.34"},
             },
-            "only upgrades have versions",
+            "versions is for hooks of upgrades",
         ),
         (
             {
