@@ -32,6 +32,7 @@ from capelin_lifecycle.reconcilers.policies import (
     LifecyclePolicyReconciler,
     policy_problem,
 )
+from capelin_lifecycle.reconcilers.priority import HookPriority
 from capelin_lifecycle.reconcilers.registration import EVERY_GATE, Registration, needed_handlers
 from capelin_lifecycle.reconcilers.results import ResultReconciler
 
@@ -82,6 +83,7 @@ class Engine:
         self._first_seconds = first_seconds
         self._client: Client | None = None
         self.judge = Judge(self.store)
+        self.priority = HookPriority()
         self.pending = PendingResults()
         """Results that are about to be created."""
         self._lookups = asyncio.Semaphore(_LOOKUPS)
@@ -214,7 +216,7 @@ class Engine:
     def _reconcilers(self, config: Config) -> list[Reconciler[Any]]:
         registration = Registration(self.store, self._options.extension_config, config.namespace)
         return [
-            ResultReconciler(self.store, self.judge, config.namespace, self._clock),
+            ResultReconciler(self.store, self.judge, config.namespace, self._clock, self.priority),
             LifecyclePolicyReconciler(self.store, config.namespace, registration),
             ClusterLifecyclePolicyReconciler(self.store, config.namespace),
         ]

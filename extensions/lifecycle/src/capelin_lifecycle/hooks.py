@@ -209,7 +209,8 @@ class TopologyHandlers:
 
 def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[Any, Any]], Any]:
     async def answer(call: Call[Any, Any]) -> Response:
-        answered = await answer_for(engine, name, call.request, blocks=blocks)
+        with engine.priority.answering():
+            answered = await answer_for(engine, name, call.request, blocks=blocks)
         if answered.retry_seconds == 0:
             return proceed()
         if not LIFECYCLE_HOOKS[name].blocks():

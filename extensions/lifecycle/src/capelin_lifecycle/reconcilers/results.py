@@ -41,6 +41,7 @@ from capelin_lifecycle.policies.occurrence import PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import KnownResult, Store, Subject
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
+from capelin_lifecycle.reconcilers.priority import HookPriority
 from capelin_lifecycle.reconcilers.records import (
     RESULT_FINALIZER,
     abandoned,
@@ -98,11 +99,13 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         judge: Judge,
         namespace: str,
         clock: Clock = lambda: datetime.now(UTC),
+        priority: HookPriority | None = None,
     ) -> None:
         self._store = store
         self._judge = judge
         self._namespace = namespace
         self._clock = clock
+        self._priority = priority or HookPriority()
         self._workloads: WorkloadClients | None = None
         self._slow_steps: Counter[str] = Counter()
         self._quick_steps = asyncio.Semaphore(_MOST_QUICK_STEPS)
@@ -155,6 +158,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
 
     async def reconcile(self, ctx: Context, result: LifecycleResult, /) -> Result:
         """Reconcile one result."""
+        await self._priority.turn()
         if result.spec.action in RUNNERS:
             return await self._reconcile(ctx, result)
         async with self._quick_steps:
