@@ -24,11 +24,15 @@ from capelin.runtime import v1alpha1 as hooks
 from capelin.testing.administrator import Administrator
 from capelin.testing.extensions import fake_request
 from capelin.testing.waiting import until
-from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy, LifecycleResult
-from capelin_lifecycle.extension import BLOCKING, NOT_BLOCKING
-from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
-from capelin_lifecycle.memory import CONFIG_MAP
+from capelin_lifecycle.api import (
+    LIFECYCLE_HOOKS,
+    ClusterLifecyclePolicy,
+    LifecyclePolicy,
+    LifecycleResult,
+)
+from capelin_lifecycle.policies.memory import CONFIG_MAP
 from capelin_lifecycle.provider import provider
+from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, handler_name
 
 from tests.bench.rows import Row, percentile
 from tests.bench.running import resident_memory
@@ -169,7 +173,7 @@ def policies() -> list[Unstructured]:
         *(
             _policy(hook.lower(), f"team-{team}", hook, _team_action(hook))
             for team in range(TEAMS)
-            for hook in (*BLOCKING, *NOT_BLOCKING)
+            for hook in LIFECYCLE_HOOKS
         ),
     ]
 
@@ -283,7 +287,7 @@ def calls(
         "none": {},
     }
     # Deletions come last: they are the end of the Clusters.
-    names = sorted({**BLOCKING, **NOT_BLOCKING}.items(), key=lambda entry: "Delete" in entry[0])
+    names = sorted(LIFECYCLE_HOOKS.items(), key=lambda entry: "Delete" in entry[0])
     for name, hook in names:
         fields = hook.request_type().model_fields
         if "from_kubernetes_version" in fields:

@@ -15,8 +15,9 @@ import pytest
 from capelin.client import Config, Server
 from capelin.pki import issue, new_ca
 from capelin_control_plane.desired import PROGRAMS
-from capelin_lifecycle.actions.approval import ApprovalRequest, approval_outcome
+from capelin_lifecycle.actions.approval import approval_verdict
 from capelin_lifecycle.api import Approval
+from capelin_lifecycle.policies.occurrence import Occurrence
 
 from tests.required import REQUIRED
 
@@ -163,9 +164,9 @@ async def test_the_page_approves_with_the_code_of_the_result(tmp_path: Path) -> 
     kubectl.write_text(_KUBECTL)
     kubectl.chmod(0o755)
     approver = "kubernetes-admin"
-    request = ApprovalRequest("upgrades", "default", "demo", "28def9e7")
-    approval = Approval(approvers=[approver])
-    waiting = approval_outcome(approval, request, {}, since=NOW, now=NOW)
+    hook = Occurrence("BeforeClusterUpgrade", "default", "demo", "uid")
+    request = (Approval(approvers=[approver]), "upgrades", hook, "28def9e7")
+    waiting = approval_verdict(*request, {}, since=NOW, now=NOW)
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "MESSAGE": waiting.message,
@@ -180,5 +181,5 @@ async def test_the_page_approves_with_the_code_of_the_result(tmp_path: Path) -> 
     output = await Shell(tmp_path, environment).run(section.commands)
     (annotation,) = [line for line in output.splitlines() if line.startswith("annotated: ")]
     name, _, value = annotation.removeprefix("annotated: ").partition("=")
-    approved = approval_outcome(approval, request, {name: value}, since=NOW, now=NOW)
+    approved = approval_verdict(*request, {name: value}, since=NOW, now=NOW)
     assert approved.phase == "Done", approved.message

@@ -12,7 +12,7 @@ from capelin.client import Config
 from capelin.runtime.server import serve
 from capelin_lifecycle.__main__ import parse
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.extension import build
+from capelin_lifecycle.hooks import build
 
 FILE = Path(os.environ["CLOCK"])
 

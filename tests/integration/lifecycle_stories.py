@@ -15,7 +15,7 @@ from capelin.testing.waiting import until
 from capelin_infra.demo import demo_manifests
 from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
-from capelin_lifecycle.handlers import handler_name
+from capelin_lifecycle.reconcilers.registration import handler_name
 
 BEFORE, AFTER = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 PATIENCE = 300.0

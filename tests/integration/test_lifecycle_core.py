@@ -29,7 +29,7 @@ from capelin.embedded.management import (
 )
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import GROUP
-from capelin_lifecycle.memory import CONFIG_MAP, stored_text
+from capelin_lifecycle.policies.memory import CONFIG_MAP, stored_text
 from capelin_lifecycle.provider import provider
 
 from tests.extensions import CLOCK, HOST, Running, certificates, lifecycle

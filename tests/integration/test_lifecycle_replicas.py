@@ -24,9 +24,9 @@ from capelin.runtime.v1alpha1 import BeforeClusterUpgrade
 from capelin.testing.waiting import until
 from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
-from capelin_lifecycle.handlers import handler_name
-from capelin_lifecycle.memory import CONFIG_MAP
+from capelin_lifecycle.policies.memory import CONFIG_MAP
 from capelin_lifecycle.provider import provider
+from capelin_lifecycle.reconcilers.registration import handler_name
 
 from tests.calls import Connection, request_for
 from tests.extensions import certificates, lifecycle

@@ -8,8 +8,7 @@ from typing import Any, cast
 from capelin.api import Resource
 from capelin.client import Client
 from capelin.testing.fake_client import Clock, FakeClient, cluster
-from capelin_lifecycle.actions import Outcome, Run
-from capelin_lifecycle.actions.reservations import Reservations
+from capelin_lifecycle.actions import Run
 from capelin_lifecycle.api import (
     ClusterLifecyclePolicy,
     HookName,
@@ -19,10 +18,10 @@ from capelin_lifecycle.api import (
     Policy,
     ResultStatus,
 )
-from capelin_lifecycle.occurrence import Occurrence, result_name
-from capelin_lifecycle.pending import new_result
-from capelin_lifecycle.records import record_after
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.occurrence import Occurrence, result_name
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import Verdict
+from capelin_lifecycle.reconcilers.records import new_result, record_after
 
 
 def policy(name: str = "p", *, namespace: str | None = "team", **spec: Any) -> Policy:
@@ -109,14 +108,10 @@ class World:
             result=self.client.add(result),
             cluster=self.cluster,
             cluster_json=self.cluster.dump(),
-            namespace_labels={},
-            counted=None,
-            is_gone=lambda _: False,
-            reservations=Reservations(self.client, "system"),
             now=self.clock.now,
         )
 
-    def again(self, run: Run, outcome: Outcome) -> Run:
+    def again(self, run: Run, outcome: Verdict) -> Run:
         """The next run after an outcome was saved."""
         record = record_after(run.result.record, run.policy, outcome, self.clock.now)
         status = {"phase": outcome.phase, "since": "2026-01-01T00:00:00Z"}

@@ -7,7 +7,7 @@ from capelin.client import Client
 from capelin.yaml import read_all_yaml
 from capelin_lifecycle.__main__ import parse, print_admission_policies
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
-from capelin_lifecycle.sandbox import MIB, Budget
+from capelin_lifecycle.sandbox.pool import MIB, Budget
 
 from .factories import policy
 

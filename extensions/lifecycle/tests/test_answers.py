@@ -11,13 +11,14 @@ from capelin.client import Client, ClientError, Config, ConfigError, Unreachable
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import LifecycleResult, Policy
-from capelin_lifecycle.clusters import WholeCluster
-from capelin_lifecycle.decide import Answer
+from capelin_lifecycle.decision import Answer
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.extension import answer_for
-from capelin_lifecycle.occurrence import occurrence_of, result_name
-from capelin_lifecycle.pending import PendingResult, PendingResults, new_result
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.hooks import answer_for
+from capelin_lifecycle.policies.clusters import WholeCluster
+from capelin_lifecycle.policies.occurrence import occurrence_of, result_name
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.reconcilers.pending import PendingResult, PendingResults
+from capelin_lifecycle.reconcilers.records import new_result
 
 from .factories import known, occurrence, policy
 
@@ -28,7 +29,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a hook wait for the processes of the sandbox, which the first test starts."""
-    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
+    monkeypatch.setattr("capelin_lifecycle.hooks._SECONDS_AT_ONCE", 30.0)
 
 
 def rules(expression: str) -> dict[str, Any]:
@@ -117,7 +118,7 @@ async def test_a_greater_order_starts_when_the_smaller_one_is_done() -> None:
     first, second = policy("first", action=HAS_TEAM), policy("second", order=1, action=HAS_TEAM)
     replica = Replica(first, second)
     answer = await replica.asked()
-    assert answer.message == "policy first: a team; policy second has started"
+    assert answer.message == "policy first: a team; policy second: waits for policy first"
     assert replica.left_behind == {"first": None, "second": None}
     replica = Replica(first, second)
     assert await replica.asked(team="red") == Answer()
@@ -132,7 +133,9 @@ async def test_a_result_that_waits_keeps_a_greater_order_waiting() -> None:
     result = new_result(policy_of, result_name(policy_of.key, upgrade), upgrade, NOW)
     status = {"phase": "Waiting", "message": "no", "since": "2026-01-01T00:00:00Z"}
     replica.sees(LifecycleResult.read({**result.dump(), "status": status}))
-    assert (await replica.asked()).message == "policy first: no; policy second has started"
+    assert (
+        await replica.asked()
+    ).message == "policy first: no; policy second: waits for policy first"
     assert replica.left_behind == {"second": None}
 
 
@@ -167,7 +170,7 @@ async def test_results_are_created_behind_the_answers() -> None:
 async def test_a_result_is_created_when_the_api_server_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("capelin_lifecycle.pending._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("capelin_lifecycle.reconcilers.pending._RETRY_SECONDS", 0.01)
     client, pending = FakeClient(LifecycleResult), PendingResults()
 
     class Flaky(Client):

@@ -6,9 +6,9 @@ import pytest
 from capelin.api import Resource
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
+from capelin_lifecycle.admission import patches_policy
 from capelin_lifecycle.api import LifecyclePolicy
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
-from capelin_lifecycle.provider import patches_policy
+from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
 
 from .test_expressions import OBJECT
 
@@ -90,7 +90,7 @@ async def test_good_policies_are_accepted(
                 "action": {"validate": RULE},
                 "versions": {"to": "1.34"},
             },
-            "only upgrades have versions",
+            "versions is for hooks of upgrades",
         ),
         (
             {
@@ -134,7 +134,7 @@ async def test_a_version_of_patches_cannot_be_changed(client: Client, namespace:
     await client.create(made)
     other = {**PATCH, "name": "v2"}
     await client.patch(resource, "p", namespace, patches(PATCH, other))
-    for admission in patches_policy():
+    for admission in patches_policy("patches"):
         await client.apply(admission)
     changed = {**PATCH, "templates": [{**PATCH["templates"][0], "kind": "Other"}]}
 

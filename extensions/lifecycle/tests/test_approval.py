@@ -4,29 +4,36 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from capelin_lifecycle.actions.action import Outcome
 from capelin_lifecycle.actions.approval import (
-    ApprovalRequest,
-    ApprovalRunner,
-    approval_outcome,
+    approval_problems,
+    approval_verdict,
+    next_opening,
 )
 from capelin_lifecycle.api import Approval, Window
-from capelin_lifecycle.schedule import next_opening
+from capelin_lifecycle.policies.verdict import Verdict
 
-from .factories import known
+from .factories import known, occurrence
 
 SATURDAY = datetime(2026, 11, 28, 21, tzinfo=UTC)
 WINDOW = {"schedule": "0 22 * * SAT", "timeZone": "Europe/Berlin", "duration": "2h"}
 
 
-REQUEST = ApprovalRequest("freeze", "team", "demo", "0123abcd")
+RESULT_ID = "0123abcdef"
 KEY = "approval.runtime.capelin.cluster.x-k8s.io/freeze"
 
 
-def outcome(approval: dict[str, Any], now: datetime, value: str | None = None) -> Outcome:
-    annotations = {} if value is None else {KEY: value}
-    since = SATURDAY - timedelta(hours=1)
-    return approval_outcome(Approval.read(approval), REQUEST, annotations, since=since, now=now)
+def outcome(
+    approval: dict[str, Any], now: datetime, value: str | None = None, result_id: str = RESULT_ID
+) -> Verdict:
+    return approval_verdict(
+        Approval.read(approval),
+        "freeze",
+        occurrence(),
+        result_id,
+        {} if value is None else {KEY: value},
+        since=SATURDAY - timedelta(hours=1),
+        now=now,
+    )
 
 
 def test_an_approver_approves_by_code_and_name() -> None:
@@ -67,10 +74,8 @@ def test_an_approval_of_something_else_is_rejected(value: str, reason: str) -> N
 
 
 def test_without_a_result_nothing_can_be_approved() -> None:
-    unknown = ApprovalRequest("freeze", "team", "demo", "")
-    approval = Approval.read({"approvers": ["alice"]})
     for value in (":alice", "0123abcd:alice"):
-        found = approval_outcome(approval, unknown, {KEY: value}, since=SATURDAY, now=SATURDAY)
+        found = outcome({"approvers": ["alice"]}, SATURDAY, value, result_id="")
         assert found.phase == "Waiting"
         assert "kubectl" not in found.message
 
@@ -121,11 +126,11 @@ def test_a_window_that_is_missed_is_a_failure() -> None:
 )
 def test_a_window_that_cannot_be_read_is_named(window: dict[str, str], problem: str) -> None:
     policy = known(action={"approval": {"window": {**WINDOW, **window}}})
-    (found,) = ApprovalRunner().problems(policy)
+    (found,) = approval_problems(policy)
     assert problem in found
-    assert not ApprovalRunner().problems(known(action={"approval": {"window": WINDOW}}))
+    assert not approval_problems(known(action={"approval": {"window": WINDOW}}))
 
 
 def test_a_policy_has_a_name_that_fits_an_annotation() -> None:
-    (problem,) = ApprovalRunner().problems(known("x" * 64))
+    (problem,) = approval_problems(known("x" * 64))
     assert "63 characters" in problem

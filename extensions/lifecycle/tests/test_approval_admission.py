@@ -7,7 +7,7 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
-from capelin_lifecycle.provider import approval_policy
+from capelin_lifecycle.admission import approvals_policy
 
 pytestmark = [pytest.mark.usefixtures("provider_crds"), pytest.mark.integration]
 
@@ -35,7 +35,7 @@ def manifest(name: str, namespace: str, value: str | None = None) -> Unstructure
 
 
 async def test_an_approval_has_a_code_and_the_own_name(client: Client, namespace: str) -> None:
-    made = approval_policy()
+    made = approvals_policy("approvals")
     for obj in made:
         await client.apply(obj)
     await client.create(manifest("demo", namespace))

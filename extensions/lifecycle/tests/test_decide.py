@@ -2,43 +2,44 @@
 
 from dataclasses import replace
 
-from capelin_lifecycle.decide import Answer, ResultView, decide
-from capelin_lifecycle.occurrence import PolicyKey, result_name
+from capelin_lifecycle.decision import Answer, answer
+from capelin_lifecycle.policies.occurrence import PolicyKey, result_name
+from capelin_lifecycle.policies.verdict import Verdict
 
 from .factories import known, occurrence
 
-DONE = ResultView("Done", "", 10)
+DONE = Verdict("Done", "", 10)
 
 
 def test_a_hook_proceeds_when_all_policies_are_done() -> None:
-    assert decide([], []) == Answer()
-    assert decide([known("a"), known("b")], [DONE, DONE]) == Answer()
+    assert answer([], []) == Answer()
+    assert answer([known("a"), known("b")], [DONE, DONE]) == Answer()
 
 
 def test_the_shortest_wait_wins_and_all_reasons_are_named() -> None:
-    results = [ResultView("Waiting", "waits for alice", 5), DONE, ResultView("Running", "job", 15)]
-    answer = decide([known("a"), known("b"), known("c")], results)
-    assert answer == Answer(5, "policy a: waits for alice; policy c: job")
+    results = [Verdict("Waiting", "waits for alice", 5), DONE, Verdict("Running", "job", 15)]
+    combined = answer([known("a"), known("b"), known("c")], results)
+    assert combined == Answer(5, "policy a: waits for alice; policy c: job")
 
 
 def test_a_result_that_is_not_there_yet_holds_the_hook_up() -> None:
-    assert decide([known("a")], [None]) == Answer(5, "policy a has started")
+    assert answer([known("a")], [None]) == Answer(5, "policy a has started")
 
 
 def test_a_failure_blocks_or_not_as_the_policy_says() -> None:
-    failed = ResultView("Failed", "no space", 10)
-    assert decide([known("a")], [failed]) == Answer(30, "policy a has failed: no space")
-    assert decide([known("a", onFailure="Continue")], [failed]) == Answer()
+    failed = Verdict("Failed", "no space", 10)
+    assert answer([known("a")], [failed]) == Answer(30, "policy a has failed: no space")
+    assert answer([known("a", onFailure="Continue")], [failed]) == Answer()
 
 
 def test_a_policy_that_cannot_be_used_blocks_or_not_as_it_says() -> None:
-    assert decide([known("a", "no CEL")], [None]) == Answer(30, "policy a cannot be used: no CEL")
-    assert decide([known("a", "no CEL", onFailure="Continue")], [None]) == Answer()
+    assert answer([known("a", "no CEL")], [None]) == Answer(30, "policy a cannot be used: no CEL")
+    assert answer([known("a", "no CEL", onFailure="Continue")], [None]) == Answer()
 
 
 def test_messages_are_bounded() -> None:
-    long = ResultView("Waiting", "x" * 1000, 5)
-    assert len(decide([known(f"p{n}") for n in range(9)], [long] * 9).message) == 2048
+    long = Verdict("Waiting", "x" * 1000, 5)
+    assert len(answer([known(f"p{n}") for n in range(9)], [long] * 9).message) == 2048
 
 
 def test_an_occurrence_has_one_result_for_a_policy() -> None:

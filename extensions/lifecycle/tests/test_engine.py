@@ -19,12 +19,13 @@ from capelin.testing.extensions import fake_request, response_of
 from capelin.testing.fake_client import Clock
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import LIFECYCLE_HOOKS, LifecyclePolicy, LifecycleResult
-from capelin_lifecycle.clusters import KnownCluster
+from capelin_lifecycle.decision import Facts
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.extension import build
-from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
-from capelin_lifecycle.memory import CONFIG_MAP, KEY
-from capelin_lifecycle.occurrence import cluster_occurrence
+from capelin_lifecycle.hooks import build
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY
+from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, handler_name
 
 # One by one: an engine works for the whole cluster, with its own clock.
 pytestmark = [pytest.mark.usefixtures("provider_crds"), pytest.mark.integration]
@@ -334,8 +335,12 @@ async def test_the_hook_itself_admits_one_of_two_clusters_to_a_quota_of_one(life
     await until(lambda: len(life.engine.store.clusters or ()) >= len(clusters))
     outcomes = await asyncio.gather(
         *(
-            life.engine.decided_at_once(
-                policy, cluster_occurrence(hook, cluster), KnownCluster.of(cluster)
+            life.engine.judge.verdict(
+                policy,
+                KnownCluster.of(cluster),
+                cluster_occurrence(hook, cluster),
+                facts=Facts(called=SATURDAY),
+                now=SATURDAY,
             )
             for cluster in clusters
         )

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from capelin_lifecycle.expressions import (
+from capelin_lifecycle.sandbox.expressions import (
     VARIABLE_TYPES,
     ExpressionError,
     as_amount,

@@ -10,8 +10,8 @@ from capelin.api.core import Namespace
 from capelin.client import Client, Config, Forbidden
 from capelin.testing.users import client_of
 from capelin.testing.waiting import until
+from capelin_lifecycle.admission import quota_labels_policy, references_policy
 from capelin_lifecycle.api import GROUP, ClusterLifecyclePolicy
-from capelin_lifecycle.guards import quota_labels_policy, references_policy
 
 pytestmark = pytest.mark.usefixtures("provider_crds")
 

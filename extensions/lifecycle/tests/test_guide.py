@@ -29,23 +29,27 @@ from capelin.runtime.v1alpha1 import (
 )
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane_provider
-from capelin_lifecycle.actions import RUNNERS, Outcome, Run
+from capelin_lifecycle.actions import RUNNERS, Run
 from capelin_lifecycle.actions.approval import approval_annotation
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
-from capelin_lifecycle.actions.counting import CountedCluster, counted, refusal
 from capelin_lifecycle.actions.http import request_of
 from capelin_lifecycle.actions.job import JOBS, PODS
-from capelin_lifecycle.actions.validate import validate_outcome
+from capelin_lifecycle.actions.quota import CountedCluster, counted, refusal
+from capelin_lifecycle.actions.topology import check_topology, generated_patches, upgrade_plan
 from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
     LifecyclePolicy,
     Quota,
 )
-from capelin_lifecycle.occurrence import cluster_occurrence
-from capelin_lifecycle.policies import policy_problem
-from capelin_lifecycle.selection import KnownPolicy, matches
-from capelin_lifecycle.topology import check_topology, generated_patches, upgrade_plan
+from capelin_lifecycle.decision import Facts
+from capelin_lifecycle.judge import Judge
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.occurrence import Occurrence, cluster_occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy, matches
+from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.policies.verdict import Verdict
+from capelin_lifecycle.reconcilers.policies import policy_problem
 from capelin_machine_pool.provider import provider as machine_pool_provider
 
 from .factories import World, occurrence
@@ -188,6 +192,23 @@ async def guide_of(client: Client, namespace: str, page: Path) -> AsyncGenerator
                 await client.delete(ClusterLifecyclePolicy, manifest["metadata"]["name"])
 
 
+async def verdict(
+    policy: KnownPolicy, cluster: Unstructured, facts: Facts, now: datetime
+) -> Verdict:
+    """How far a policy is before an upgrade of a Cluster to v1.34.4."""
+    known = KnownCluster.of(cluster)
+    hook: Occurrence = replace(
+        known.occurrence,
+        hook=policy.spec.hook,
+        from_version="v1.33.13",
+        to_version="v1.34.4",
+    )
+    judge = Judge(Store(policy_problem))
+    decided = await judge.verdict(policy, known, hook, facts=facts, now=now)
+    assert decided is not None
+    return decided
+
+
 # What the pages promise
 
 
@@ -196,7 +217,7 @@ async def approvals(guide: Guide) -> None:
     assert guide.selects("production-upgrades", production)
     assert not guide.selects("production-upgrades", await guide.cluster("pools"))
 
-    async def outcome(approver: str | None, now: datetime, days: int = 0) -> Outcome:
+    async def outcome(approver: str | None, now: datetime, days: int = 0) -> Verdict:
         world = World()
         run = guide.run("production-upgrades", world)
         value = f"{run.result.id[:8]}:{approver}"
@@ -204,11 +225,8 @@ async def approvals(guide: Guide) -> None:
         cluster.metadata.annotations = (
             {approval_annotation("production-upgrades"): value} if approver else {}
         )
-        result = run.result.model_copy(deep=True)
-        result.spec.called = now - timedelta(days=days)
-        return await RUNNERS["approval"].reconcile(
-            replace(run, cluster=cluster, now=now, result=result)
-        )
+        facts = Facts(called=now - timedelta(days=days), result_id=run.result.id)
+        return await verdict(run.policy, cluster.dump(), facts, now)
 
     assert (await outcome("alice@example.com", SATURDAY_NIGHT)).phase == "Done"
     assert "approval by alice@example.com or bob@" in (await outcome(None, SATURDAY_NIGHT)).message
@@ -330,7 +348,7 @@ async def rules(guide: Guide) -> None:
             "nothing is upgraded over the holidays": (owned, HOLIDAYS),
         }
         for expected, (cluster, now) in outcomes.items():
-            outcome = await validate_outcome(policy, cluster, "v1.33.13", "v1.34.4", now)
+            outcome = await verdict(policy, cluster, Facts(called=now), now)
             assert (outcome.message or outcome.phase) == expected
     sizes = guide.policies["sizes"]
     for shape, message in (

@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 from capelin.api.core import Secret
 from capelin.pki import KeyPair, issue, new_ca
-from capelin_lifecycle.actions import RUNNERS, Outcome
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.actions import CHECKS, RUNNERS
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import Verdict
 
 from .factories import World, known
 
@@ -69,7 +70,7 @@ def policy(service: Service, **http: Any) -> KnownPolicy:
     return known("cost", action={"http": {"url": service.url, **trust, **http}})
 
 
-async def asked(world: World, policy: KnownPolicy) -> Outcome:
+async def asked(world: World, policy: KnownPolicy) -> Verdict:
     return await RUNNERS["http"].reconcile(world.run(policy))
 
 
@@ -180,7 +181,7 @@ async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service)
 
 def test_a_bundle_without_certificates_is_a_problem() -> None:
     wrong = known(action={"http": {"url": "https://a.example.com", "caBundle": "none"}})
-    assert RUNNERS["http"].problems(wrong) == ["caBundle holds no certificates in PEM"]
+    assert CHECKS["http"](wrong) == ["caBundle holds no certificates in PEM"]
 
 
 async def test_no_request_reaches_services_on_the_machine_of_the_extension(

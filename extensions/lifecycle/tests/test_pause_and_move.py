@@ -19,14 +19,18 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     PolicyStatus,
 )
-from capelin_lifecycle.clusters import WholeCluster
-from capelin_lifecycle.occurrence import Occurrence, result_name
-from capelin_lifecycle.pending import new_result, owner_reference
-from capelin_lifecycle.policies import FINALIZER, LifecyclePolicyReconciler, policy_problem
-from capelin_lifecycle.records import RESULT_FINALIZER
-from capelin_lifecycle.results import ResultReconciler
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import Store
+from capelin_lifecycle.judge import Judge
+from capelin_lifecycle.policies.clusters import WholeCluster
+from capelin_lifecycle.policies.occurrence import Occurrence, result_name
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.reconcilers.policies import (
+    FINALIZER,
+    LifecyclePolicyReconciler,
+    policy_problem,
+)
+from capelin_lifecycle.reconcilers.records import RESULT_FINALIZER, new_result, owner_reference
+from capelin_lifecycle.reconcilers.results import ResultReconciler
 
 from .factories import OneWorkload, policy
 
@@ -50,8 +54,8 @@ class Management:
         self.client = FakeClient(*kinds, clock=clock)
         self.store = Store(policy_problem)
         self.store.synced.update({"LifecyclePolicy", "ClusterLifecyclePolicy", "Cluster"})
-        reservations = Reservations(self.client, "system")
-        self.reconciler = ResultReconciler(self.store, reservations, "system", clock)
+        judge = Judge(self.store, Reservations(self.client, "system"))
+        self.reconciler = ResultReconciler(self.store, judge, "system", clock)
         self.reconciler._workloads = OneWorkload(workload)  # type: ignore[assignment]
         recorder: Any = Recorder()
         self.ctx = Context(self.client, logging.getLogger(__name__), recorder)

@@ -1,9 +1,8 @@
 """Quotas: what is counted, and that two Clusters at once do not both pass."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +10,20 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.testing.fake_client import FakeClient
-from capelin_lifecycle.actions.counting import CountedCluster, counted, node_count
-from capelin_lifecycle.actions.quota import QuotaRunner
+from capelin_lifecycle.actions.quota import (
+    counted,
+    counted_copies,
+    node_count,
+    quota_problems,
+)
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, Quota
-from capelin_lifecycle.clusters import KnownCluster, counted_copies
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.decision import Facts
+from capelin_lifecycle.judge import Judge
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
+from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import Store
 
 from .factories import World, policy
 
@@ -78,24 +85,29 @@ class QuotaWorld(World):
         self,
         name: str,
         replica: Reservations | None = None,
-        copies: Sequence[CountedCluster] | None = None,
-        gone: Collection[str] = (),
+        copies: Sequence[Unstructured] | None = None,
+        gone: Sequence[Unstructured] = (),
     ) -> tuple[str, str]:
-        self.cluster = await self.client.get(Cluster, name, "team")
-        run = replace(
-            self.run(KnownPolicy.of(self.policy)),
-            reservations=replica or self.reservations,
-            is_gone=gone.__contains__,
-        )
+        """The verdict of a replica with these copies, or with none; it lists the other Clusters."""
+        found = await self.client.get(Cluster, name, "team")
+        store = Store(lambda _: None)
+        for copy in (*gone, *(copies or ())):
+            store.note(WholeCluster.read(copy))
+        for copy in gone:
+            store.note(WholeCluster.read(copy), gone=True)
         if copies is not None:
-
-            async def counted_copies(_: Quota) -> Sequence[CountedCluster]:
-                return copies
-
-            run = replace(run, counted=counted_copies)
+            store.synced.add("Cluster")
         self.client.requests.clear()
-        outcome = await QuotaRunner().reconcile(run)
-        return outcome.phase, outcome.message
+        verdict = await Judge(store, replica or self.reservations).verdict(
+            KnownPolicy.of(self.policy),
+            KnownCluster.of(found.dump()),
+            cluster_occurrence("BeforeClusterCreate", found.dump()),
+            facts=Facts(called=self.clock.now),
+            now=self.clock.now,
+            client=self.client,
+        )
+        assert verdict is not None
+        return verdict.phase, verdict.message
 
     async def create_topology(self, name: str) -> None:
         ref = {"spec": {"infrastructureRef": {"kind": "K", "name": name, "apiGroup": "g"}}}
@@ -140,15 +152,15 @@ async def test_a_cluster_that_was_admitted_stays_so() -> None:
 async def test_what_the_copies_of_a_replica_tell_is_not_listed() -> None:
     world = QuotaWorld()
     world.add_cluster("a")
-    copies = [await counted(KnownPolicy.of(world.policy), world.quota, manifest("a"))]
+    copies = [manifest("a")]
     assert await world.phase_of("a", copies=copies) == ("Done", "within the quota")
     # Nobody but the copies knows this one.
     copies = [
         *copies,
-        await counted(KnownPolicy.of(world.policy), world.quota, manifest("b", created=True)),
+        manifest("b", created=True),
     ]
     world.add_cluster("c")
-    copies = [*copies, await counted(KnownPolicy.of(world.policy), world.quota, manifest("c"))]
+    copies = [*copies, manifest("c")]
     phase, message = await world.phase_of("c", copies=copies)
     assert (phase, message.endswith("2 of 1 in use")) == ("Waiting", True)
 
@@ -158,9 +170,7 @@ async def test_a_reservation_that_the_copies_do_not_explain_has_all_clusters_lis
     world.add_cluster("a")
     assert (await world.phase_of("a"))[0] == "Done"
     world.add_cluster("b")
-    phase, message = await world.phase_of(
-        "b", copies=[await counted(KnownPolicy.of(world.policy), world.quota, manifest("b"))]
-    )
+    phase, message = await world.phase_of("b", copies=[manifest("b")])
     assert (phase, message.endswith("1 of 1 in use")) == ("Waiting", True)
 
 
@@ -211,17 +221,17 @@ async def test_a_replica_that_remembers_something_old_reads_again() -> None:
 
 async def test_a_replica_that_knows_the_reservations_only_writes() -> None:
     world = QuotaWorld(limits=[{"resource": "clusters", "limit": 3}])
-    copies: list[CountedCluster] = []
+    copies: list[Unstructured] = []
     for name, methods in (("a", ["GET", "POST"]), ("b", ["PUT"]), ("c", ["PUT"])):
         world.add_cluster(name)
-        copies.append(await counted(KnownPolicy.of(world.policy), world.quota, manifest(name)))
+        copies.append(manifest(name))
         assert (await world.phase_of(name, copies=copies))[0] == "Done"
         assert world.methods == methods
         # Asked again, and refused, it writes nothing.
         assert (await world.phase_of(name, copies=copies))[0] == "Done"
         assert world.methods == []
     world.add_cluster("d")
-    copies.append(await counted(KnownPolicy.of(world.policy), world.quota, manifest("d")))
+    copies.append(manifest("d"))
     assert (await world.phase_of("d", copies=copies))[0] == "Waiting"
     assert world.methods == []
 
@@ -232,8 +242,8 @@ async def test_a_reservation_of_a_cluster_that_is_gone_is_given_up() -> None:
     assert (await world.phase_of("a"))[0] == "Done"
     await world.client.delete(Cluster, "a", "team")
     world.add_cluster("b")
-    copies = [await counted(KnownPolicy.of(world.policy), world.quota, manifest("b"))]
-    assert (await world.phase_of("b", copies=copies, gone=["uid-a"]))[0] == "Done"
+    copies = [manifest("b")]
+    assert (await world.phase_of("b", copies=copies, gone=[manifest("a")]))[0] == "Done"
     assert world.methods == ["PUT"]
     assert await world.reserved() == ["uid-b"]
 
@@ -274,7 +284,7 @@ async def test_clusters_of_a_group_share_a_quota(group_by: dict[str, str], phase
 async def test_counting_many_clusters_leaves_turns_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("capelin_lifecycle.clusters._TURN_SECONDS", 0)
+    monkeypatch.setattr("capelin_lifecycle.actions.quota._TURN_SECONDS", 0)
     limits = [{"resource": "clusters", "limit": 1}]
     made = policy(hook="BeforeClusterCreate", action={"quota": {"limits": limits}})
     quota = made.spec.action.quota
@@ -365,5 +375,5 @@ def test_parts_without_replicas_count_as_one() -> None:
 def test_an_expression_that_cannot_be_compiled_is_a_problem() -> None:
     limit = {"resource": "cpu", "limit": 1, "expression": "object."}
     made = policy(hook="BeforeClusterCreate", action={"quota": {"limits": [limit]}})
-    (problem,) = QuotaRunner().problems(KnownPolicy.of(made))
+    (problem,) = quota_problems(KnownPolicy.of(made))
     assert problem.startswith("expression of cpu: Syntax error")

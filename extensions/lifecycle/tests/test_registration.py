@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from capelin.api.capi import ExtensionConfig
-from capelin_lifecycle.registration import namespace_patch
+from capelin_lifecycle.reconcilers.registration import namespace_patch
 
 SECRET = "runtime.cluster.x-k8s.io/inject-ca-from-secret"
 

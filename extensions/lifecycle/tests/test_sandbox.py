@@ -1,6 +1,8 @@
 """Expressions and manifests of policies cannot use more than their budget, nor others' turns."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
@@ -9,9 +11,18 @@ from typing import Any
 
 import orjson
 import pytest
-from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.functions import read_amount
-from capelin_lifecycle.sandbox import MIB, Budget, ManifestError, Owner, Question, Sandbox
+from capelin.testing.waiting import until
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+from capelin_lifecycle.sandbox.functions import read_amount
+from capelin_lifecycle.sandbox.pool import (
+    MIB,
+    Budget,
+    ManifestError,
+    OverloadError,
+    Owner,
+    Question,
+    Sandbox,
+)
 
 ROOT = Path(__file__).parents[3]
 MALLORY = Owner("policy-of-mallory", 1, "mallory")
@@ -182,6 +193,62 @@ async def test_a_worker_that_keeps_memory_is_replaced_and_no_policy_pays_for_it(
             assert await value(sandbox, f"{parts} + {number}", owner) == 20 * len(TEXT) + number
             processes.update(sandbox.processes)
         assert len(processes) > 1
+    finally:
+        sandbox.close()
+
+
+async def stopped_worker(sandbox: Sandbox) -> int:
+    """The process of a sandbox with one worker, which does nothing any more."""
+    assert await value(sandbox, "1 + 1") == 2
+    (process,) = sandbox.processes
+    os.kill(process, signal.SIGSTOP)
+    return process
+
+
+async def evaluating(sandbox: Sandbox) -> asyncio.Task[Any]:
+    """An expression that a worker has, in an owner's first attempt."""
+    task = asyncio.create_task(value(sandbox, "1 + 1", MALLORY))
+    # The first turn of the loop queues the expression, the second one sends it to the worker.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_an_expression_is_evaluated_again_when_the_machine_kills_its_worker() -> None:
+    sandbox = Sandbox(workers=1)
+    try:
+        process = await stopped_worker(sandbox)
+        task = await evaluating(sandbox)
+        os.kill(process, signal.SIGKILL)
+        assert await task == 2
+    finally:
+        sandbox.close()
+
+
+async def test_an_expression_is_evaluated_again_when_its_worker_gets_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = Sandbox(workers=1)
+    try:
+        await stopped_worker(sandbox)
+        monkeypatch.setattr("capelin_lifecycle.sandbox.pool._WALL_SECONDS", 2.0)
+        assert await (await evaluating(sandbox)) == 2
+    finally:
+        sandbox.close()
+
+
+async def test_no_policy_is_blamed_for_an_overloaded_machine() -> None:
+    sandbox = Sandbox(workers=1)
+    try:
+        process = await stopped_worker(sandbox)
+        task = await evaluating(sandbox)
+        os.kill(process, signal.SIGKILL)
+        # The process of the second attempt dies while it starts.
+        (second,) = await until(lambda: [new for new in sandbox.processes if new != process])
+        os.kill(second, signal.SIGKILL)
+        with pytest.raises(OverloadError, match="lacks CPU time or memory"):
+            await task
+        assert await value(sandbox, "1 + 1", MALLORY) == 2
     finally:
         sandbox.close()
 

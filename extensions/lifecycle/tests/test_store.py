@@ -10,9 +10,9 @@ from capelin.controller import ObjectKey
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
 from capelin_lifecycle.api import LifecyclePolicy
-from capelin_lifecycle.policies import policy_problem
-from capelin_lifecycle.store import Store
-from capelin_lifecycle.unreadable import unreadable_status
+from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.reconcilers.policies import policy_problem
+from capelin_lifecycle.reconcilers.unreadable import unreadable_status
 
 from .factories import policy
 

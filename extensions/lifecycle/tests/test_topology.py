@@ -17,15 +17,15 @@ from capelin.runtime.v1alpha1 import (
     ValidateTopologyRequest,
 )
 from capelin.testing.extensions import fake_request
-from capelin_lifecycle.api import PatchVersion, UpgradePlan
-from capelin_lifecycle.topology import (
+from capelin_lifecycle.actions.topology import (
     check_topology,
     discovered_variables,
     generated_patches,
-    topology_problems,
+    patches_problems,
     upgrade_plan,
     upgrade_steps,
 )
+from capelin_lifecycle.api import PatchVersion, UpgradePlan
 
 from .factories import known
 
@@ -121,7 +121,7 @@ def test_wrong_patches_are_named() -> None:
     ]
     version = {"name": "v1", "templates": [template(*operations, when="1 + 1")]}
     policy = known(hook="GeneratePatches", action={"patches": {"versions": [version]}})
-    problems = topology_problems(policy)
+    problems = patches_problems(policy)
     assert [problem.partition(":")[0] for problem in problems] == [
         "version v1, templates[0].operations[0]",
         "version v1, templates[0].operations[1]",

@@ -12,11 +12,10 @@ from capelin.runtime.v1alpha1 import GeneratePatches, ValidateTopology
 from capelin.testing.extensions import fake_request, response_of
 from capelin.testing.fake_client import FakeClient
 from capelin_lifecycle.api import HookName, Policy
-from capelin_lifecycle.clusters import KnownCluster, WholeCluster
-from capelin_lifecycle.decide import Answer
-from capelin_lifecycle.extension import answer_for, build
-from capelin_lifecycle.live import contradiction
-from capelin_lifecycle.occurrence import occurrence_of
+from capelin_lifecycle.decision import Answer
+from capelin_lifecycle.hooks import answer_for, build
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster, contradiction
+from capelin_lifecycle.policies.occurrence import occurrence_of
 
 from .factories import policy
 from .test_answers import HAS_TEAM, HOOK, Replica, manifest, request
@@ -25,7 +24,7 @@ from .test_answers import HAS_TEAM, HOOK, Replica, manifest, request
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give decisions enough time on a busy machine."""
-    monkeypatch.setattr("capelin_lifecycle.extension._SECONDS_AT_ONCE", 30.0)
+    monkeypatch.setattr("capelin_lifecycle.hooks._SECONDS_AT_ONCE", 30.0)
 
 
 def changed(manifest: Unstructured, **parts: Any) -> Unstructured:

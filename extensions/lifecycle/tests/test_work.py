@@ -6,13 +6,14 @@ import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.core import ConfigMap, Namespace, Secret
 from capelin.yaml import read_all_yaml
-from capelin_lifecycle.actions import RUNNERS, Cleanup, Outcome, Run
+from capelin_lifecycle.actions import CHECKS, RUNNERS, Cleanup, Run
 from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
 from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
 from capelin_lifecycle.api import Source
-from capelin_lifecycle.sandbox import Owner
+from capelin_lifecycle.policies.verdict import Verdict
+from capelin_lifecycle.sandbox.pool import Owner
 
 from .factories import World, known
 
@@ -20,7 +21,7 @@ POD = {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
 DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 
 
-async def reconcile(run: Run) -> Outcome:
+async def reconcile(run: Run) -> Verdict:
     return await RUNNERS[run.policy.spec.action.name].reconcile(run)
 
 
@@ -122,10 +123,8 @@ def test_a_job_without_containers_is_a_problem() -> None:
     templates: list[dict[str, Any]] = [{}, {"template": {"spec": {}}}, {"template": "x"}]
     for template in templates:
         policy = known(hook="AfterClusterUpgrade", action={"job": {"template": template}})
-        assert RUNNERS["job"].problems(policy)
-    assert not RUNNERS["job"].problems(
-        known(hook="AfterClusterUpgrade", action={"job": {"template": POD}})
-    )
+        assert CHECKS["job"](policy)
+    assert not CHECKS["job"](known(hook="AfterClusterUpgrade", action={"job": {"template": POD}}))
 
 
 # Backups
@@ -220,7 +219,7 @@ def sources(*names: str, **source: Any) -> dict[str, Any]:
     return {"apply": {"sources": [{"configMap": name, **source} for name in names]}}
 
 
-async def applied(world: World, run: Run) -> Outcome:
+async def applied(world: World, run: Run) -> Verdict:
     """The outcome when what is to be applied has been noted first."""
     noted = await reconcile(run)
     assert (noted.phase, noted.message) == ("Running", "manifests are being applied")

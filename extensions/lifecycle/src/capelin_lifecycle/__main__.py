@@ -15,8 +15,8 @@ from capelin.yaml import read_all_yaml
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
 from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.engine import Engine, EngineOptions
-from capelin_lifecycle.extension import NAME, build
-from capelin_lifecycle.sandbox import MIB, SANDBOX, Budget
+from capelin_lifecycle.hooks import NAME, build
+from capelin_lifecycle.sandbox.pool import MIB, SANDBOX, Budget
 
 
 @dataclass(frozen=True, slots=True)

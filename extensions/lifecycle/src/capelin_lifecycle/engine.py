@@ -1,7 +1,7 @@
-"""Runs what stands behind the hooks: the store, and on one replica the reconcilers.
+"""Runs everything behind the hooks: the store, and on one replica the reconcilers.
 
-It may fail at any time and starts again. The server of the hooks does not depend on it: discovery
-is answered, and Clusters without policies go on.
+It may fail at any time, and starts again. The server of the hooks does not depend on it: it answers
+discovery, and does not hold up Clusters without policies.
 """
 
 import asyncio
@@ -14,31 +14,27 @@ from typing import Any, Final, cast
 
 from capelin.api.core import ConfigMap
 from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Config
-from capelin.controller import Manager, ObjectKey, Options, Reconciler
+from capelin.controller import Manager, Options, Reconciler
 from capelin.runtime import Handler
 
-from capelin_lifecycle.actions import MANAGER, Outcome
-from capelin_lifecycle.actions.approval import ApprovalRequest, approval_outcome
-from capelin_lifecycle.actions.counting import CountedCluster
-from capelin_lifecycle.actions.quota import reserve
+from capelin_lifecycle.actions import MANAGER
 from capelin_lifecycle.actions.reservations import Reservations
-from capelin_lifecycle.actions.validate import validate_outcome
-from capelin_lifecycle.api import LifecycleResult, Quota
-from capelin_lifecycle.clusters import KnownCluster, WholeCluster, counted_copies
-from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.handlers import EVERY_GATE, needed_handlers
-from capelin_lifecycle.memory import CONFIG_MAP, from_text, stored_text
-from capelin_lifecycle.occurrence import Occurrence, result_name
-from capelin_lifecycle.pending import PendingResult, PendingResults
-from capelin_lifecycle.policies import (
+from capelin_lifecycle.api import LifecycleResult
+from capelin_lifecycle.judge import Judge
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
+from capelin_lifecycle.policies.memory import CONFIG_MAP, from_text, stored_text
+from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.reconcilers.pending import PendingResults
+from capelin_lifecycle.reconcilers.policies import (
     ClusterLifecyclePolicyReconciler,
     LifecyclePolicyReconciler,
     policy_problem,
 )
-from capelin_lifecycle.registration import Registration
-from capelin_lifecycle.results import ResultReconciler
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import Store
+from capelin_lifecycle.reconcilers.priority import HookPriority
+from capelin_lifecycle.reconcilers.registration import EVERY_GATE, Registration, needed_handlers
+from capelin_lifecycle.reconcilers.results import ResultReconciler
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +82,10 @@ class Engine:
         self._clock = clock
         self._first_seconds = first_seconds
         self._client: Client | None = None
-        self._reservations: Reservations | None = None
+        self.judge = Judge(self.store)
+        self.priority = HookPriority()
         self.pending = PendingResults()
         """Results that are about to be created."""
-        self._reserving: set[asyncio.Task[Outcome | None]] = set()
         self._lookups = asyncio.Semaphore(_LOOKUPS)
 
     @property
@@ -115,11 +111,10 @@ class Engine:
         """Remember policies from what was stored of them, for as long as they are not known."""
         self._remembered = from_text(text)
 
-    def connect(self, client: Client, namespace: str) -> Reservations:
+    def connect(self, client: Client, namespace: str) -> None:
         """Use this client for the hooks; reservations of all namespaces are in the given one."""
         self._client = client
-        self._reservations = Reservations(client, namespace)
-        return self._reservations
+        self.judge.reservations = Reservations(client, namespace)
 
     async def live_cluster(self, requested: Occurrence, version: str) -> KnownCluster | None:
         """The Cluster that a request names, if that very Cluster exists.
@@ -146,61 +141,6 @@ class Engine:
             return None
         return KnownCluster.of(found.dump())
 
-    async def decided_at_once(
-        self, policy: KnownPolicy, occurrence: Occurrence, cluster: KnownCluster
-    ) -> Outcome | None:
-        """The outcome of an action that is a matter of a moment, from what this replica has.
-
-        Nothing for other actions, and if only the reconciler can tell.
-        """
-        action = policy.spec.action
-        if action.validate_ is not None:
-            return await validate_outcome(
-                policy,
-                cluster.manifest,
-                occurrence.from_version,
-                occurrence.to_version,
-                self.now(),
-            )
-        if action.approval is not None:
-            known = self.store.result(
-                ObjectKey(occurrence.namespace, result_name(policy.key, occurrence))
-            )
-            now = self.now()
-            return approval_outcome(
-                action.approval,
-                ApprovalRequest.of(policy.name, occurrence, known.id if known else ""),
-                cluster.manifest["metadata"].get("annotations") or {},
-                since=now,
-                now=now,
-            )
-        if action.quota is not None:
-            reserving = asyncio.create_task(self._reserve(policy, action.quota, cluster))
-            self._reserving.add(reserving)
-            reserving.add_done_callback(self._reserving.discard)
-            # A write that is on its way goes on if the hook has no more time for it.
-            return await asyncio.shield(reserving)
-        return None
-
-    async def _reserve(
-        self, policy: KnownPolicy, quota: Quota, own: KnownCluster
-    ) -> Outcome | None:
-        """Admit a Cluster to a quota, or refuse it."""
-        known, reservations = self.store.clusters, self._reservations
-        if known is None or reservations is None:
-            return None
-
-        async def listing() -> list[CountedCluster]:
-            return await counted_copies(known, own, policy, quota, self.store.namespaces)
-
-        try:
-            async with reservations.turn(policy):
-                uid, is_gone = own.occurrence.uid, self.store.is_gone
-                return await reserve(reservations, policy, quota, uid, listing, is_gone=is_gone)
-        except (ClientError, ExpressionError) as error:
-            log.info("Policy %s is left to its reconciler: %s", policy.name, error)
-            return None
-
     def is_discovered(self, handler: Handler) -> bool:
         """Whether discovery reports a handler now."""
         needed = EVERY_GATE if self.is_blind else needed_handlers(self.policies)
@@ -219,10 +159,6 @@ class Engine:
         except AlreadyExists:
             return
 
-    def create_soon(self, result: PendingResult) -> None:
-        """Create a result of what is answered without it."""
-        self.pending.add(result)
-
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Run for as long as the block lasts; it begins when the policies are known, or soon."""
@@ -234,15 +170,13 @@ class Engine:
                 async with asyncio.timeout(_LAST_SECONDS):
                     await self.pending.all_created()
         finally:
-            tasks = [work, *self._reserving]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            work.cancel()
+            await asyncio.gather(work, self.judge.close(), return_exceptions=True)
 
     async def _until_known(self) -> None:
         try:
             async with asyncio.timeout(self._first_seconds):
-                # Two sources, of which neither may ever come.
+                # Either source may stay unavailable.
                 while not self.store.knows_policies and self._remembered is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -257,16 +191,14 @@ class Engine:
             except* Exception as errors:  # noqa: BLE001 - it starts again
                 for error in _leaves(errors):
                     log.error("The policy engine failed, and starts again: %s", error)  # noqa: TRY400
-            self._client = self._reservations = None
+            self._client = self.judge.reservations = None
             await asyncio.sleep(_RESTART_SECONDS)
 
     async def _work(self) -> None:
         config = self._find_config()
         async with Client(config, manager=MANAGER, options=_OPTIONS) as client:
-            reservations = self.connect(client, config.namespace)
-            manager = Manager(
-                MANAGER, self._reconcilers(config, reservations), self._manager_options(), config
-            )
+            self.connect(client, config.namespace)
+            manager = Manager(MANAGER, self._reconcilers(config), self._manager_options(), config)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.store.follow(client))
                 tasks.create_task(self.pending.create(client))
@@ -281,10 +213,10 @@ class Engine:
             health_address=None,
         )
 
-    def _reconcilers(self, config: Config, reservations: Reservations) -> list[Reconciler[Any]]:
+    def _reconcilers(self, config: Config) -> list[Reconciler[Any]]:
         registration = Registration(self.store, self._options.extension_config, config.namespace)
         return [
-            ResultReconciler(self.store, reservations, config.namespace, self._clock),
+            ResultReconciler(self.store, self.judge, config.namespace, self._clock, self.priority),
             LifecyclePolicyReconciler(self.store, config.namespace, registration),
             ClusterLifecyclePolicyReconciler(self.store, config.namespace),
         ]

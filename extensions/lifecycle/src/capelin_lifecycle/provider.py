@@ -7,7 +7,13 @@ from capelin.api import Unstructured
 from capelin.controller import Reconciler, lease_rules
 from capelin.provider import Provider
 
-from capelin_lifecycle.actions import ANNOTATION_PREFIX, MANAGER
+from capelin_lifecycle.actions import MANAGER
+from capelin_lifecycle.admission import (
+    approvals_policy,
+    patches_policy,
+    quota_labels_policy,
+    references_policy,
+)
 from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
@@ -15,14 +21,13 @@ from capelin_lifecycle.api import (
     LifecycleReservation,
     LifecycleResult,
 )
-from capelin_lifecycle.extension import NAME
-from capelin_lifecycle.guards import quota_labels_policy, references_policy
-from capelin_lifecycle.memory import CONFIG_MAP
-from capelin_lifecycle.policies import (
+from capelin_lifecycle.hooks import NAME
+from capelin_lifecycle.policies.memory import CONFIG_MAP
+from capelin_lifecycle.reconcilers.policies import (
     ClusterLifecyclePolicyReconciler,
     LifecyclePolicyReconciler,
 )
-from capelin_lifecycle.results import ResultReconciler
+from capelin_lifecycle.reconcilers.results import ResultReconciler
 
 RECONCILERS: Final[list[type[Reconciler[Any]]]] = [
     ResultReconciler,
@@ -54,8 +59,8 @@ def provider() -> Provider:
         objects=[
             *roles(),
             memory(),
-            *approval_policy(),
-            *patches_policy(),
+            *approvals_policy(f"{LABEL}-approvals"),
+            *patches_policy(f"{LABEL}-patches"),
             *references_policy(f"{LABEL}-references"),
             *quota_labels_policy(f"{LABEL}-quota-labels"),
             extension_config(),
@@ -142,83 +147,3 @@ def _aggregated(name: str, rules: list[Unstructured], *into: str) -> Unstructure
         },
         "rules": rules,
     }
-
-
-def approval_policy() -> list[Unstructured]:
-    """Lets nobody approve in the name of somebody else.
-
-    `clusterctl move` and a restore create Clusters with the approvals of others. Their users may
-    create results too, and could forge approvals anyway.
-    """
-    old = "oldObject != null && has(oldObject.metadata.annotations)"
-    results = LifecycleResult.resource
-    may_restore = (
-        f"request.operation == 'CREATE' && authorizer.group('{GROUP}').resource('{results.plural}')"
-        ".namespace(object.metadata.namespace).check('create').allowed()"
-    )
-    expression = (
-        "!has(object.metadata.annotations) || object.metadata.annotations.all(key,"
-        f" !key.startsWith('{ANNOTATION_PREFIX}')"
-        " || (object.metadata.annotations[key].matches('^[0-9a-f]{8}:')"
-        " && object.metadata.annotations[key].substring(9) == request.userInfo.username)"
-        f" || ({old} && key in oldObject.metadata.annotations"
-        " && oldObject.metadata.annotations[key] == object.metadata.annotations[key]))"
-        f" || ({may_restore})"
-    )
-    message = (
-        "an approval has the value CODE:USER, with the code that the LifecycleResult shows and your"
-        " own user name"
-    )
-    resources = {
-        "apiGroups": ["cluster.x-k8s.io"],
-        "apiVersions": ["*"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": ["clusters"],
-    }
-    return _admission("approvals", resources, expression, message)
-
-
-def patches_policy() -> list[Unstructured]:
-    """Keeps versions of patches as they are: another patch would roll out machines.
-
-    A rule of the CRD would be refused, since versions can be large.
-    """
-    versions = "spec.action.patches.versions"
-    expression = (
-        "!has(object.spec.action.patches) || !has(oldObject.spec.action.patches)"
-        f" || object.{versions}.all(v, oldObject.{versions}.all(old,"
-        " old.name != v.name || old == v))"
-    )
-    message = "a version of patches cannot be changed: it would roll out machines; add another one"
-    resources = {
-        "apiGroups": [GROUP],
-        "apiVersions": ["*"],
-        "operations": ["UPDATE"],
-        "resources": [LifecyclePolicy.resource.plural, ClusterLifecyclePolicy.resource.plural],
-    }
-    return _admission("patches", resources, expression, message)
-
-
-def _admission(
-    name: str, resources: Unstructured, expression: str, message: str
-) -> list[Unstructured]:
-    """A ValidatingAdmissionPolicy with one rule, and its binding."""
-    group, metadata = "admissionregistration.k8s.io/v1", {"name": f"{LABEL}-{name}"}
-    return [
-        {
-            "apiVersion": group,
-            "kind": "ValidatingAdmissionPolicy",
-            "metadata": metadata,
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": [resources]},
-                "validations": [{"expression": expression, "message": message}],
-            },
-        },
-        {
-            "apiVersion": group,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": metadata,
-            "spec": {"policyName": f"{LABEL}-{name}", "validationActions": ["Deny"]},
-        },
-    ]

@@ -1,55 +1,50 @@
-"""The actions of policies, each in its module, behind one protocol."""
+"""The actions of policies, each in its module."""
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from capelin_lifecycle.actions.action import (
     MANAGER,
     POLICY_LABEL,
-    SLOW_SECONDS,
     ActionRunner,
     Cleanup,
-    Lasting,
-    Outcome,
     Run,
-    done,
-    failed,
-    waiting,
 )
 from capelin_lifecycle.actions.apply import ApplyRunner
-from capelin_lifecycle.actions.approval import ANNOTATION_PREFIX, ApprovalRunner
+from capelin_lifecycle.actions.approval import ANNOTATION_PREFIX, approval_problems
 from capelin_lifecycle.actions.backup import BackupRunner
-from capelin_lifecycle.actions.http import HttpRunner
-from capelin_lifecycle.actions.job import JobRunner
-from capelin_lifecycle.actions.quota import QuotaRunner
-from capelin_lifecycle.actions.validate import ValidateRunner
+from capelin_lifecycle.actions.http import HttpRunner, http_problems
+from capelin_lifecycle.actions.job import JobRunner, job_problems
+from capelin_lifecycle.actions.quota import quota_problems
+from capelin_lifecycle.actions.topology import patches_problems
+from capelin_lifecycle.actions.validate import validate_problems
+from capelin_lifecycle.policies.selection import KnownPolicy
 
-RUNNERS: Final[dict[str, ActionRunner]] = {
+RUNNERS: Final[Mapping[str, ActionRunner]] = {
     "apply": ApplyRunner(),
-    "approval": ApprovalRunner(),
     "backup": BackupRunner(),
     "http": HttpRunner(),
     "job": JobRunner(),
-    "quota": QuotaRunner(),
-    "validate": ValidateRunner(),
 }
-"""The actions of the hooks of a Cluster's life, by their names in YAML."""
+"""The actions that work, by their names in YAML. All others are only decided."""
 
-ACTIONS_AT_ONCE: Final = frozenset({"approval", "quota", "validate"})
-"""Those that a hook decides itself: nothing has to be started, and nobody is asked."""
+CHECKS: Final[Mapping[str, Callable[[KnownPolicy], list[str]]]] = {
+    "approval": approval_problems,
+    "http": http_problems,
+    "job": job_problems,
+    "patches": patches_problems,
+    "quota": quota_problems,
+    "validate": validate_problems,
+}
+"""What is wrong with a policy's action that its CRD cannot express."""
 
 __all__ = [
-    "ACTIONS_AT_ONCE",
     "ANNOTATION_PREFIX",
+    "CHECKS",
     "MANAGER",
     "POLICY_LABEL",
     "RUNNERS",
-    "SLOW_SECONDS",
     "ActionRunner",
     "Cleanup",
-    "Lasting",
-    "Outcome",
     "Run",
-    "done",
-    "failed",
-    "waiting",
 ]

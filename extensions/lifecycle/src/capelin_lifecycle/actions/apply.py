@@ -8,18 +8,12 @@ from capelin.client import ApiError, Client, NotServed
 from capelin.contract import CLUSTER_NAME_LABEL, label_value
 from capelin.controller import redact
 
-from capelin_lifecycle.actions.action import (
-    POLICY_LABEL,
-    SLOW_SECONDS,
-    Cleanup,
-    Outcome,
-    Run,
-    waiting,
-)
+from capelin_lifecycle.actions.action import POLICY_LABEL, Cleanup, Run
 from capelin_lifecycle.actions.sources import SourceError, read_source
 from capelin_lifecycle.actions.workload import created_object, delete_all, workload_client
 from capelin_lifecycle.api import CreatedObject, LifecycleResult, Source
-from capelin_lifecycle.selection import KnownPolicy, in_range
+from capelin_lifecycle.policies.selection import in_range
+from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
 
 _FIRST: Final = ("CustomResourceDefinition", "Namespace")
 _POLL_SECONDS: Final = 5
@@ -29,13 +23,9 @@ class ApplyRunner:
     """The action `apply`."""
 
     keeps_up = True
+    cleans_up = True
 
-    def problems(self, policy: KnownPolicy) -> list[str]:
-        """Nothing that the CRD does not say: sources may come after the policy."""
-        del policy
-        return []
-
-    async def reconcile(self, run: Run) -> Outcome:
+    async def reconcile(self, run: Run) -> Verdict:
         """Apply everything, prune what is gone, and see whether it is ready."""
         apply = run.policy.spec.action.apply
         try:
@@ -52,13 +42,13 @@ class ApplyRunner:
                 await delete_all(client, run.result.created)
 
 
-async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) -> Outcome:
+async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) -> Verdict:
     before = await _created_before(run)
     wanted = [created_object(manifest) for manifest in manifests]
     # What is applied from now on has to be known before it is: a replica may die in between.
     everything = [*wanted, *(entry for entry in before if entry not in wanted)]
     if any(entry not in run.created for entry in everything):
-        return Outcome("Running", "manifests are being applied", _POLL_SECONDS, everything)
+        return Verdict("Running", "manifests are being applied", _POLL_SECONDS, everything)
     problems: list[str] = []
     for manifest in manifests:
         name = f"{manifest['kind']} {manifest['metadata']['name']}"
@@ -73,9 +63,9 @@ async def _apply(run: Run, client: Client, manifests: Sequence[Unstructured]) ->
         if (reason := unreadiness(applied)) is not None:
             problems.append(f"{name} {reason}")
     if problems:
-        return Outcome("Running", "; ".join(problems), _POLL_SECONDS, everything)
+        return Verdict("Running", "; ".join(problems), _POLL_SECONDS, everything)
     await delete_all(client, [entry for entry in before if entry not in wanted])
-    return Outcome("Done", f"{len(manifests)} objects are applied and ready", created=wanted)
+    return Verdict("Done", f"{len(manifests)} objects are applied and ready", created=wanted)
 
 
 async def _created_before(run: Run) -> list[CreatedObject]:

@@ -4,18 +4,22 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, failed, waiting
-from capelin_lifecycle.api import Approval
-from capelin_lifecycle.occurrence import Occurrence
-from capelin_lifecycle.schedule import next_opening, window_problems
-from capelin_lifecycle.selection import KnownPolicy
+from cronsim import CronSim, CronSimError
+
+from capelin_lifecycle.api import Approval, Window
+from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import Verdict, done, failed, waiting
 
 ANNOTATION_PREFIX = "approval.runtime.capelin.cluster.x-k8s.io/"
 _LONGEST_NAME = 63
 _CODE_LENGTH: Final = 8
+_FURTHEST: Final = timedelta(days=366)
+_MOST_OPENINGS: Final = 1000
 _CODE: Final = re.compile(rf"[0-9a-f]{{{_CODE_LENGTH}}}", re.ASCII)
 
 
@@ -24,50 +28,40 @@ def approval_annotation(policy: str) -> str:
     return f"{ANNOTATION_PREFIX}{policy}"
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRequest:
-    """What is to be approved: one occurrence of a hook for one Cluster, by one policy."""
-
-    policy: str
-    namespace: str
-    cluster: str
-    code: str
-    """Ends each value that approves; empty if no result exists yet, and nobody can approve."""
-
-    @classmethod
-    def of(cls, policy: str, occurrence: Occurrence, result_id: str) -> "ApprovalRequest":
-        """The request of the result with this id."""
-        code = result_id[:_CODE_LENGTH]
-        return cls(policy, occurrence.namespace, occurrence.cluster, code)
-
-    def command(self, approvers: Sequence[str]) -> str:
-        """The command by which an approver approves."""
-        user = approvers[0] if len(approvers) == 1 else "USER"
-        value = shlex.quote(f"{self.code}:{user}")
-        return (
-            f"kubectl annotate cluster {self.cluster} -n {self.namespace} --overwrite"
-            f" {approval_annotation(self.policy)}={value}"
-        )
+def approval_command(policy: str, hook: Occurrence, code: str, approvers: Sequence[str]) -> str:
+    """The command by which an approver approves an occurrence of a hook."""
+    user = approvers[0] if len(approvers) == 1 else "USER"
+    value = shlex.quote(f"{code}:{user}")
+    return (
+        f"kubectl annotate cluster {hook.cluster} -n {hook.namespace} --overwrite"
+        f" {approval_annotation(policy)}={value}"
+    )
 
 
-def approval_outcome(
+def approval_verdict(
     approval: Approval,
-    request: ApprovalRequest,
+    policy: str,
+    hook: Occurrence,
+    result_id: str,
     annotations: Mapping[str, str],
     *,
     since: datetime,
     now: datetime,
-) -> Outcome:
-    """Whether the approval is there and the window open, or the time for both is over."""
+) -> Verdict:
+    """Whether the approval exists and the window is open, or the time for both is over.
+
+    A value that approves begins with the code of the result. Without a result, nobody can approve.
+    """
     missing: list[str] = []
     hint = ""
     if approval.approvers:
-        value = annotations.get(approval_annotation(request.policy))
-        problem = _approval_problem(approval, request, value)
+        code = result_id[:_CODE_LENGTH]
+        value = annotations.get(approval_annotation(policy))
+        problem = _approval_problem(approval, code, value)
         if problem is not None:
             missing.append(problem)
-            if request.code:
-                hint = f"; to approve: {request.command(approval.approvers)}"
+            if code:
+                hint = f"; to approve: {approval_command(policy, hook, code, approval.approvers)}"
     if (window := approval.window) is not None:
         opening = next_opening(window, now)
         if opening is None or not opening.is_open(now):
@@ -81,46 +75,73 @@ def approval_outcome(
     return waiting(f"waits for {text}{hint}", only_by_cluster=not by_clock)
 
 
-def _approval_problem(
-    approval: Approval, request: ApprovalRequest, value: str | None
-) -> str | None:
-    """What is missing of an approval; `None` if the annotation's value is one."""
+def _approval_problem(approval: Approval, expected: str, value: str | None) -> str | None:
+    """What an approval lacks; `None` if the annotation's value is one."""
     wanted = f"approval by {' or '.join(approval.approvers)}"
     if value is None:
         return wanted
     code, separator, user = value.partition(":")
     if not separator or not _CODE.fullmatch(code):
         return f"{wanted}, since the annotation's value is not CODE:USER"
-    if not request.code or code != request.code:
+    if not expected or code != expected:
         return f"{wanted}, since the approval with code {code} was for another occurrence"
     if user not in approval.approvers:
         return f"{wanted}, since {user} may not approve"
     return None
 
 
-class ApprovalRunner(Lasting):
-    """The action `approval`."""
+def approval_problems(policy: KnownPolicy) -> list[str]:
+    """A window that cannot be read, or a name that fits no annotation."""
+    approval = policy.spec.action.approval
+    problems: list[str] = []
+    if approval is not None and approval.window is not None:
+        problems += [f"window.{text}" for text in window_problems(approval.window)]
+    if approval is not None and approval.approvers and len(policy.name) > _LONGEST_NAME:
+        problems.append("the policy's name ends an annotation: use at most 63 characters")
+    return problems
 
-    def problems(self, policy: KnownPolicy) -> list[str]:
-        """A window that cannot be read, or a name that fits no annotation."""
-        approval = policy.spec.action.approval
-        problems: list[str] = []
-        if approval is not None and approval.window is not None:
-            problems += [f"window.{text}" for text in window_problems(approval.window)]
-        if approval is not None and approval.approvers and len(policy.name) > _LONGEST_NAME:
-            problems.append("the policy's name ends an annotation: use at most 63 characters")
-        return problems
 
-    async def reconcile(self, run: Run) -> Outcome:
-        """Look at the Cluster's annotations and the clock."""
-        approval = run.policy.spec.action.approval or Approval()
-        result = run.result
-        since = result.spec.called or result.metadata.creation_timestamp or run.now
-        request = ApprovalRequest(
-            run.policy.name,
-            run.cluster.namespace or "",
-            run.cluster.name,
-            result.id[:_CODE_LENGTH],
-        )
-        annotations = run.cluster.metadata.annotations
-        return approval_outcome(approval, request, annotations, since=since, now=run.now)
+# Maintenance windows
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One time that a window is open."""
+
+    start: datetime
+    end: datetime
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether it has started and not ended."""
+        return self.start <= now < self.end
+
+
+def window_problems(window: Window) -> list[str]:
+    """What is wrong with a window."""
+    try:
+        zone = ZoneInfo(window.time_zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        return [f"timeZone: no time zone is called {window.time_zone!r}; write Europe/Berlin"]
+    try:
+        next(CronSim(window.schedule, datetime(2026, 1, 1, tzinfo=zone)))
+    except CronSimError as error:
+        return [f"schedule: {window.schedule!r} is no cron expression: {error}"]
+    except StopIteration:
+        return [f"schedule: {window.schedule!r} never comes"]
+    if not timedelta() < window.duration <= timedelta(days=7):
+        return ["duration: a window is open for at most a week"]
+    return []
+
+
+def next_opening(window: Window, now: datetime) -> Opening | None:
+    """The opening that is going on, or else the next one within a year."""
+    zone = ZoneInfo(window.time_zone)
+    # What goes on now has started at most its duration ago.
+    starts = CronSim(window.schedule, (now - window.duration).astimezone(zone))
+    for _, start in zip(range(_MOST_OPENINGS), starts, strict=False):
+        opening = Opening(start, start + window.duration)
+        if now < opening.end:
+            return opening
+        if start > now + _FURTHEST:
+            break
+    return None

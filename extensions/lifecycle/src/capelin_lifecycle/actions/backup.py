@@ -7,10 +7,10 @@ from capelin.api import Resource, Unstructured
 from capelin.client import AlreadyExists, Client, Invalid, NotServed
 from capelin.controller import redact
 
-from capelin_lifecycle.actions.action import SLOW_SECONDS, Lasting, Outcome, Run, done, failed
+from capelin_lifecycle.actions.action import Lasting, Run
 from capelin_lifecycle.actions.workload import created_object, unique_name, workload_client
 from capelin_lifecycle.api import Velero, VolumeSnapshots
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, done, failed
 
 BACKUPS: Final = Resource("velero.io", "v1", "Backup", "backups")
 SNAPSHOTS: Final = Resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")
@@ -30,12 +30,7 @@ _NAMED: Final = 3
 class BackupRunner(Lasting):
     """The action `backup`. What it created is what it is for, and stays."""
 
-    def problems(self, policy: KnownPolicy) -> list[str]:
-        """Nothing that the CRD does not say."""
-        del policy
-        return []
-
-    async def reconcile(self, run: Run) -> Outcome:
+    async def reconcile(self, run: Run) -> Verdict:
         """Create the backup, or see how it is."""
         backup = run.policy.spec.action.backup
         if backup is None:
@@ -47,12 +42,12 @@ class BackupRunner(Lasting):
                 return await _snapshots(run, client, backup.volume_snapshots or VolumeSnapshots())
             except NotServed:
                 missing = _LACKS_VELERO if backup.velero is not None else _LACKS_SNAPSHOTS
-                return Outcome("Running", missing, SLOW_SECONDS)
+                return Verdict("Running", missing, SLOW_SECONDS)
             except Invalid as error:
                 return failed(f"the backup is refused: {redact(str(error))}")
 
 
-async def _velero(run: Run, client: Client, velero: Velero) -> Outcome:
+async def _velero(run: Run, client: Client, velero: Velero) -> Verdict:
     manifest: Unstructured = {
         "apiVersion": BACKUPS.api_version,
         "kind": BACKUPS.kind,
@@ -69,15 +64,15 @@ async def _velero(run: Run, client: Client, velero: Velero) -> Outcome:
     status = cast("dict[str, Any]", live.get("status") or {})
     phase = status.get("phase")
     if phase == "Completed":
-        return Outcome("Done", f"{name} is complete", created=created)
+        return Verdict("Done", f"{name} is complete", created=created)
     if phase in _OVER:
         reason = status.get("failureReason") or "; ".join(status.get("validationErrors") or [])
         text = f"{name} is {phase}{': ' if reason else ''}{reason}"
-        return Outcome("Failed", redact(text), created=created)
-    return Outcome("Running", f"{name} is not complete yet", SLOW_SECONDS, created)
+        return Verdict("Failed", redact(text), created=created)
+    return Verdict("Running", f"{name} is not complete yet", SLOW_SECONDS, created)
 
 
-async def _snapshots(run: Run, client: Client, wanted: VolumeSnapshots) -> Outcome:
+async def _snapshots(run: Run, client: Client, wanted: VolumeSnapshots) -> Verdict:
     live: list[Unstructured] = []
     for claim in await _bound_claims(client, wanted.namespaces):
         manifest = snapshot_manifest(run, wanted, claim)
@@ -90,10 +85,10 @@ async def _snapshots(run: Run, client: Client, wanted: VolumeSnapshots) -> Outco
         # The snapshot controller tries again.
         message = str(broken[0]["status"]["error"].get("message", ""))
         text = f"{_named(broken)} have errors: {redact(message)}"
-        return Outcome("Running", text, SLOW_SECONDS, created)
+        return Verdict("Running", text, SLOW_SECONDS, created)
     if waiting:
-        return Outcome("Running", f"{_named(waiting)} are not ready", SLOW_SECONDS, created)
-    return Outcome("Done", f"{len(live)} volumes have snapshots", created=created)
+        return Verdict("Running", f"{_named(waiting)} are not ready", SLOW_SECONDS, created)
+    return Verdict("Done", f"{len(live)} volumes have snapshots", created=created)
 
 
 async def _bound_claims(client: Client, namespaces: Sequence[str]) -> list[Unstructured]:

@@ -22,17 +22,10 @@ from capelin.client import (
 from capelin.controller import redact
 from pydantic import ValidationError
 
-from capelin_lifecycle.actions.action import (
-    QUICK_SECONDS,
-    SLOW_SECONDS,
-    Lasting,
-    Outcome,
-    Run,
-    done,
-    waiting,
-)
+from capelin_lifecycle.actions.action import Lasting, Run
 from capelin_lifecycle.api import Http, Phase
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import QUICK_SECONDS, SLOW_SECONDS, Verdict, done, waiting
 
 _MAX_BYTES: Final = 65_536
 
@@ -49,20 +42,21 @@ class SetupError(Exception):
     """The connection cannot be set up; says what is missing."""
 
 
+def http_problems(policy: KnownPolicy) -> list[str]:
+    """Certificates that cannot be read."""
+    http = policy.spec.action.http
+    if http is not None and http.ca_bundle is not None:
+        try:
+            ssl.create_default_context(cadata=http.ca_bundle)
+        except ssl.SSLError:
+            return ["caBundle holds no certificates in PEM"]
+    return []
+
+
 class HttpRunner(Lasting):
     """The action `http`."""
 
-    def problems(self, policy: KnownPolicy) -> list[str]:
-        """Certificates that cannot be read."""
-        http = policy.spec.action.http
-        if http is not None and http.ca_bundle is not None:
-            try:
-                ssl.create_default_context(cadata=http.ca_bundle)
-            except ssl.SSLError:
-                return ["caBundle holds no certificates in PEM"]
-        return []
-
-    async def reconcile(self, run: Run) -> Outcome:
+    async def reconcile(self, run: Run) -> Verdict:
         """Ask the service."""
         http = run.policy.spec.action.http
         if http is None:
@@ -82,7 +76,7 @@ class HttpRunner(Lasting):
             answer = Answer.read_json(body)
         except ValidationError:
             return waiting(f"{http.url} gives no answer that the guide describes", SLOW_SECONDS)
-        return Outcome(answer.phase, redact(answer.message), answer.retry_after_seconds)
+        return Verdict(answer.phase, redact(answer.message), answer.retry_after_seconds)
 
 
 def request_of(run: Run) -> dict[str, Any]:

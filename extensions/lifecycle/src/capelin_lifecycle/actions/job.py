@@ -8,7 +8,7 @@ from capelin.api import Resource, Unstructured
 from capelin.client import AlreadyExists, Client, ClientError, Invalid
 from capelin.controller import redact
 
-from capelin_lifecycle.actions.action import SLOW_SECONDS, Cleanup, Outcome, Run, failed
+from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.workload import (
     created_object,
     delete_all,
@@ -16,7 +16,8 @@ from capelin_lifecycle.actions.workload import (
     workload_client,
 )
 from capelin_lifecycle.api import Job
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, failed
 
 JOBS: Final = Resource("batch", "v1", "Job", "jobs")
 EVENTS: Final = Resource("", "v1", "Event", "events")
@@ -25,49 +26,54 @@ _LOG_BYTES: Final = 900
 _MAX_LOG_BYTES: Final = 1 << 20
 
 
+def job_problems(policy: KnownPolicy) -> list[str]:
+    """A template that no API server would accept."""
+    job = policy.spec.action.job
+    spec: Any = job.template if job else {}
+    for key in ("template", "spec", "containers"):
+        spec = cast("dict[str, Any]", spec).get(key) if isinstance(spec, dict) else None
+    if not spec:
+        return ["template is the spec of a Job: it needs template.spec.containers"]
+    return []
+
+
 class JobRunner:
     """The action `job`."""
 
     keeps_up = False
+    cleans_up = True
 
-    def problems(self, policy: KnownPolicy) -> list[str]:
-        """A template that no API server would take."""
-        job = policy.spec.action.job
-        spec: Any = job.template if job else {}
-        for key in ("template", "spec", "containers"):
-            spec = cast("dict[str, Any]", spec).get(key) if isinstance(spec, dict) else None
-        if not spec:
-            return ["template is the spec of a Job: it needs template.spec.containers"]
-        return []
-
-    async def reconcile(self, run: Run) -> Outcome:
+    async def reconcile(self, run: Run) -> Verdict:
         """Create the Job, or see how it is."""
         job = run.policy.spec.action.job or Job(template={})
         async with _target(run, job.target) as client:
             manifest = job_manifest(run, job)
             metadata = manifest["metadata"]
-            live = await client.find(JOBS, metadata["name"], metadata["namespace"])
-            if live is None:
-                if created_object(manifest, job.target) in run.created:
-                    return failed(f"Job {metadata['name']} was deleted before its end was observed")
-                try:
-                    live = await client.create(manifest, resource=JOBS)
-                except AlreadyExists:
-                    live = manifest
-                except Invalid as error:
-                    return failed(f"the Job is refused: {redact(str(error))}")
             name = f"Job {metadata['namespace']}/{metadata['name']}"
             created = [created_object(manifest, job.target)]
+            if created[0] not in run.created:
+                try:
+                    await client.create(manifest, resource=JOBS)
+                except AlreadyExists:
+                    # An earlier step died before its record was written.
+                    pass
+                except Invalid as error:
+                    return failed(f"the Job is refused: {redact(str(error))}")
+                else:
+                    return Verdict("Running", f"{name} runs", SLOW_SECONDS, created)
+            live = await client.find(JOBS, metadata["name"], metadata["namespace"])
+            if live is None:
+                return failed(f"Job {metadata['name']} was deleted before its end was observed")
             match finished(live):
                 case None:
                     message = f"{name} {await _progress(client, live)}"
-                    return Outcome("Running", message, SLOW_SECONDS, created)
+                    return Verdict("Running", message, SLOW_SECONDS, created)
                 case "":
                     log = await _log_tail(client, metadata, job.log_lines)
-                    return Outcome("Done", f"{name} is complete{log}", created=created)
+                    return Verdict("Done", f"{name} is complete{log}", created=created)
                 case reason:
                     log = await _log_tail(client, metadata, job.log_lines)
-                    return Outcome("Failed", f"{name} failed: {reason}{log}", created=created)
+                    return Verdict("Failed", f"{name} failed: {reason}{log}", created=created)
 
     async def cleanup(self, run: Cleanup) -> None:
         """Delete the Job with its pods."""

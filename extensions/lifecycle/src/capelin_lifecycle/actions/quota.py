@@ -1,120 +1,246 @@
-"""Limits what the Clusters of a group have together.
+"""Limits what the Clusters of a group have together: counts them, and decides which fit.
 
-A Cluster counts from when it was admitted. A reservation says so for as long as the Cluster is
-there. It is written only if nobody has written the policy's reservations since they were read: of
-two Clusters at once, one conflicts and counts again.
-
-The hook itself reserves, on any replica, from the copies that the replica has, and so does the
-reconciler. It lists all Clusters only for what these copies do not tell: with hundreds of them and
-many policies, that would be all that it does.
+A Cluster counts from when it was admitted. A reservation says so for as long as the Cluster exists.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Final
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
 
-from capelin.api import Unstructured
+from capelin.api import Unstructured, amount
 from capelin.api.capi import Cluster
+from capelin.client import Client
 
-from capelin_lifecycle.actions.action import Lasting, Outcome, Run, done, waiting
-from capelin_lifecycle.actions.counting import VARIABLES, CountedCluster, counted, refusal
-from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.api import MOST_RESERVATIONS, Quota
-from capelin_lifecycle.expressions import expression_problems
-from capelin_lifecycle.occurrence import cluster_occurrence
-from capelin_lifecycle.selection import KnownPolicy, matches
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy, matches
+from capelin_lifecycle.policies.verdict import Verdict, done, waiting
+from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount, expression_problems
+from capelin_lifecycle.sandbox.pool import SANDBOX, Question
 
-_TRIES = 10
-_CLUSTERS: Final = Cluster.resource
+VARIABLES: Final = ("object",)
 ADMITTED: Final = "within the quota"
-
-Listing = Callable[[], Awaitable[Sequence[CountedCluster] | None]]
-"""Lists the Clusters that a policy counts, if they are known."""
+_TURN_SECONDS: Final = 0.005
 
 
-class QuotaRunner(Lasting):
-    """The action `quota`."""
-
-    def problems(self, policy: KnownPolicy) -> list[str]:
-        """Expressions that cannot be compiled."""
-        quota = policy.spec.action.quota
-        expressions = [
-            (f"expression of {limit.resource}", limit.expression, False)
-            for limit in (quota.limits if quota else ())
-            if limit.expression is not None
-        ]
-        return expression_problems(expressions, VARIABLES)
-
-    async def reconcile(self, run: Run) -> Outcome:
-        """Count, and reserve if the Cluster fits."""
-        quota = run.policy.spec.action.quota
-        if quota is None:
-            return done()
-        async with run.reservations.turn(run.policy):
-            for is_gone in (run.is_gone, None):
-                outcome = await reserve(
-                    run.reservations,
-                    run.policy,
-                    quota,
-                    run.cluster.uid,
-                    partial(_clusters, run, quota, complete=is_gone is None),
-                    is_gone=is_gone,
-                )
-                if outcome is not None:
-                    return outcome
-        return waiting("the quota is contended")
-
-
-async def _clusters(run: Run, quota: Quota, *, complete: bool) -> Sequence[CountedCluster] | None:
-    """The Clusters that count: all that there are, or those that the replica has copies of."""
-    if not complete:
-        return None if run.counted is None else await run.counted(quota)
-    return [
-        await counted(run.policy, quota, cluster)
-        async for cluster in run.client.iterate(_CLUSTERS, run.policy.namespace)
-        if _is_counted(run, cluster)
+def quota_problems(policy: KnownPolicy) -> list[str]:
+    """Expressions that cannot be compiled."""
+    quota = policy.spec.action.quota
+    expressions = [
+        (f"expression of {limit.resource}", limit.expression, False)
+        for limit in (quota.limits if quota else ())
+        if limit.expression is not None
     ]
+    return expression_problems(expressions, VARIABLES)
 
 
-def _is_counted(run: Run, cluster_json: Unstructured) -> bool:
-    """Whether the policy is for a Cluster; its namespace's labels are those that we know."""
-    occurrence = cluster_occurrence(run.policy.spec.hook, cluster_json)
-    return matches(run.policy, occurrence, run.namespace_labels.get(occurrence.namespace))
+@dataclass(frozen=True, slots=True)
+class CountedCluster:
+    """A Cluster as a quota counts it."""
+
+    uid: str
+    name: str
+    group: str | None
+    """Nothing if the Cluster lacks the label that makes groups."""
+    is_created: bool
+    """Whether its topology exists."""
+    amounts: Mapping[str, Decimal | ExpressionError]
+    """How much it has of each resource, or why that has no value."""
 
 
-async def reserve(
-    reservations: Reservations,
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The Clusters that a quota counts, and those that it has admitted."""
+
+    clusters: Sequence[CountedCluster]
+    reserved: AbstractSet[str]
+    """Uids of the admitted Clusters."""
+    is_gone: Callable[[str], bool]
+    """Whether a Cluster that is not among them no longer exists."""
+
+
+def quota_verdict(quota: Quota, uid: str, census: Census) -> Verdict | None:
+    """Whether a Cluster fits; `None` if another replica has admitted one that is unknown here."""
+    listed = {cluster.uid: cluster for cluster in census.clusters}
+    reserved = census.reserved & listed.keys()
+    if not all(map(census.is_gone, census.reserved - reserved)):
+        return None
+    candidate = listed.get(uid)
+    if candidate is None or candidate.is_created or uid in reserved:
+        return done(ADMITTED)
+    if (problem := refusal(quota, candidate, census.clusters, reserved)) is not None:
+        return waiting(problem)
+    if len(reserved) >= MOST_RESERVATIONS:
+        # A topology that exists is counted anyway. It is kept as long as there is room, for
+        # replicas that do not know yet that it exists.
+        reserved = {entry for entry in reserved if not listed[entry].is_created}
+    return Verdict("Done", ADMITTED, reserve=sorted([*reserved, uid]))
+
+
+def refusal(
+    quota: Quota,
+    candidate: CountedCluster,
+    others: Sequence[CountedCluster],
+    reserved: AbstractSet[str],
+) -> str | None:
+    """Why a Cluster does not fit beside the admitted ones; `None` if it does."""
+    if candidate.group is None:
+        return (
+            f"the quota counts by the label {quota.label}, which the Cluster lacks: set the label,"
+            " or leave out Clusters without it by the policy's clusterSelector"
+        )
+    admitted = [
+        cluster
+        for cluster in others
+        if cluster.uid != candidate.uid
+        and cluster.group == candidate.group
+        and (cluster.is_created or cluster.uid in reserved)
+    ]
+    unknown, exceeded = _uncounted([candidate, *admitted]), _exceeded(quota, candidate, admitted)
+    if not unknown and not exceeded:
+        return None
+    group = f" of {candidate.group}" if candidate.group else ""
+    problems = [f"the quota{group} is exhausted: {', '.join(exceeded)}"] if exceeded else []
+    return "; ".join([*problems, *unknown])
+
+
+def _exceeded(
+    quota: Quota, candidate: CountedCluster, admitted: Sequence[CountedCluster]
+) -> list[str]:
+    """Every limit that the Cluster and the admitted ones exceed together."""
+    used: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for cluster in admitted:
+        for resource, value in cluster.amounts.items():
+            if isinstance(value, Decimal):
+                used[resource] += value
+    exceeded: list[str] = []
+    for limit in quota.limits:
+        wanted, most = candidate.amounts[limit.resource], amount(limit.limit)
+        if isinstance(wanted, Decimal) and used[limit.resource] + wanted > most:
+            exceeded.append(
+                f"{_shown(wanted)} {limit.resource} wanted,"
+                f" {_shown(used[limit.resource])} of {limit.limit} in use"
+            )
+    return exceeded
+
+
+def _uncounted(clusters: Sequence[CountedCluster]) -> list[str]:
+    """For each resource the first Cluster for which its expression has no value."""
+    problems: dict[str, str] = {}
+    for cluster in clusters:
+        for resource, value in cluster.amounts.items():
+            if isinstance(value, ExpressionError):
+                text = f"the expression of {resource} has no value for {cluster.name}: {value}"
+                problems.setdefault(resource, text)
+    return list(problems.values())
+
+
+async def counted(policy: KnownPolicy, quota: Quota, cluster_json: Unstructured) -> CountedCluster:
+    """A Cluster with its group and what it has of everything that is limited."""
+    cluster = Cluster.read(cluster_json)
+    texts = {limit.resource: limit.expression for limit in quota.limits}
+    questions = {
+        resource: Question(text, VARIABLES) for resource, text in texts.items() if text is not None
+    }
+    owner = policy.owner(cluster.namespace or "")
+    values = await SANDBOX.evaluate(owner, list(questions.values()), {"object": cluster_json})
+    amounts: dict[str, Decimal | ExpressionError] = {
+        "clusters": Decimal(1),
+        "nodes": Decimal(node_count(cluster)),
+        **{resource: _amount(value) for resource, value in zip(questions, values, strict=True)},
+    }
+    return CountedCluster(
+        uid=cluster.uid,
+        name=f"{cluster.namespace}/{cluster.name}",
+        group=_group(quota, cluster),
+        is_created=bool(cluster.spec.infrastructure_ref or cluster.spec.control_plane_ref),
+        amounts={resource: amounts[resource] for resource in texts},
+    )
+
+
+def _group(quota: Quota, cluster: Cluster) -> str | None:
+    match quota.group_by:
+        case "Namespace":
+            return f"namespace {cluster.namespace}"
+        case "Label":
+            value = cluster.metadata.labels.get(quota.label or "")
+            return f"{quota.label}={value}" if value else None
+        case "Class":
+            topology = cluster.spec.topology
+            return f"class {(topology.class_ref.name if topology else None) or ''}"
+        case "All":
+            return ""
+
+
+def _amount(value: Any) -> Decimal | ExpressionError:
+    if isinstance(value, ExpressionError):
+        return value
+    try:
+        return as_amount(value)
+    except ExpressionError as error:
+        return error
+
+
+def node_count(cluster: Cluster) -> int:
+    """How many nodes a Cluster's topology asks for; a part without replicas counts as one."""
+    topology = cluster.spec.topology
+    if topology is None:
+        return 0
+    workers = [*topology.workers.machine_deployments, *topology.workers.machine_pools]
+    replicas = [topology.control_plane.replicas, *(worker.replicas for worker in workers)]
+    return sum(1 if count is None else count for count in replicas)
+
+
+def _shown(value: Decimal) -> str:
+    return f"{value.normalize():f}"
+
+
+async def counted_copies(
+    clusters: Mapping[str, KnownCluster],
+    own: KnownCluster,
     policy: KnownPolicy,
     quota: Quota,
-    uid: str,
-    listing: Listing,
-    *,
-    is_gone: Callable[[str], bool] | None = None,
-) -> Outcome | None:
-    """Reserve for a Cluster if it fits; nothing if that cannot be decided now.
+    namespaces: Mapping[str, Mapping[str, str]],
+) -> list[CountedCluster]:
+    """All Clusters that a policy's quota counts, and `own`, which may be newer than its copy."""
+    found: list[CountedCluster] = []
+    began = time.monotonic()
+    for cluster in {**clusters, own.occurrence.uid: own}.values():
+        occurrence = cluster.occurrence
+        if matches(policy, occurrence, namespaces.get(occurrence.namespace)):
+            found.append(await _counted_once(cluster, policy, quota))
+        if time.monotonic() - began > _TURN_SECONDS:
+            # Expressions are evaluated for all Clusters when a policy is new: others wait too.
+            await asyncio.sleep(0)
+            began = time.monotonic()
+    return found
 
-    `is_gone` says which of the Clusters that are not listed are gone; all, if it is not given.
-    Callers hold the turn of the policy in their replica: else most of them would conflict, and
-    count again.
-    """
-    for _ in range(_TRIES):
-        before = await reservations.read(policy)
-        if (clusters := await listing()) is None:
-            return None
-        listed = {cluster.uid: cluster for cluster in clusters}
-        reserved = before.clusters & listed.keys()
-        if is_gone is not None and not all(map(is_gone, before.clusters - reserved)):
-            # Another replica has admitted a Cluster that this one does not know yet.
-            return None
-        candidate = listed.get(uid)
-        if candidate is None or candidate.is_created or uid in reserved:
-            return done(ADMITTED)
-        if (problem := refusal(quota, candidate, clusters, reserved)) is not None:
-            return waiting(problem)
-        if len(reserved) >= MOST_RESERVATIONS:
-            # A topology that exists is counted anyway. It is kept as long as there is room, for
-            # replicas that do not know yet that it exists.
-            reserved = {entry for entry in reserved if not listed[entry].is_created}
-        if await reservations.write(policy, before, sorted([*reserved, uid])):
-            return done(ADMITTED)
-    return None
+
+async def _counted_once(cluster: KnownCluster, policy: KnownPolicy, quota: Quota) -> CountedCluster:
+    """A Cluster as the quota counts it, remembered until the policy changes."""
+    remembered = cluster.counts.get(policy.uid)
+    if remembered is None or remembered[0] != policy.generation:
+        remembered = policy.generation, await counted(policy, quota, cluster.manifest)
+        cluster.counts[policy.uid] = remembered
+    return remembered[1]
+
+
+async def all_clusters(
+    client: Client,
+    policy: KnownPolicy,
+    quota: Quota,
+    namespaces: Mapping[str, Mapping[str, str]],
+) -> list[CountedCluster]:
+    """All Clusters that a policy's quota counts, from the API server."""
+    found: list[CountedCluster] = []
+    async for manifest in client.iterate(Cluster.resource, policy.namespace):
+        occurrence = cluster_occurrence(policy.spec.hook, manifest)
+        if matches(policy, occurrence, namespaces.get(occurrence.namespace)):
+            found.append(await counted(policy, quota, manifest))
+    return found

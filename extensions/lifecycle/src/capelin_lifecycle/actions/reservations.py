@@ -15,7 +15,7 @@ from capelin.api import ObjectMeta, OwnerReference
 from capelin.client import AlreadyExists, Client, Conflict, NotFound, path_of
 
 from capelin_lifecycle.api import GROUP, VERSION, LifecycleReservation
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 _RESOURCE: Final = LifecycleReservation.resource
 

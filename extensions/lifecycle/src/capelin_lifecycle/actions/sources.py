@@ -8,8 +8,8 @@ from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
 
 from capelin_lifecycle.api import Source
-from capelin_lifecycle.sandbox import SANDBOX, ManifestError, Owner
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.sandbox.pool import SANDBOX, ManifestError, Owner
 
 
 class SourceError(Exception):

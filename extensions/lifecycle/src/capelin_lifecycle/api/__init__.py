@@ -40,20 +40,19 @@ from capelin_lifecycle.api.policies import (
     PolicyStatus,
     ResultCounts,
     ResultSummary,
+    Selector,
+    Versions,
 )
-from capelin_lifecycle.api.reservations import MOST_RESERVATIONS, LifecycleReservation
 from capelin_lifecycle.api.results import (
+    MOST_RESERVATIONS,
     ClusterReference,
     CreatedObject,
+    LifecycleReservation,
     LifecycleResult,
     PolicyReference,
     ResultRecord,
     ResultSpec,
     ResultStatus,
-)
-from capelin_lifecycle.api.selectors import (
-    Selector,
-    Versions,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What policies do."""
+"""API types of the actions of policies."""
 
 from typing import Annotated, Literal
 
@@ -50,7 +50,7 @@ class ClientCertificate(Model):
 
 
 class Http(Model):
-    """A service that decides. The guide has its request and response."""
+    """A service that decides. The guide describes its request and response."""
 
     url: Annotated[
         str,
@@ -58,13 +58,13 @@ class Http(Model):
         MaxLen(1024),
         Field(pattern=r"^https://[!-\"$-.0->A-~]+(/[!-\"$->@-~]*)?$"),
     ]
-    """Where to post the request. HTTPS only; redirects are not followed."""
+    """URL to which the request is posted. HTTPS only; redirects are not followed."""
     ca_bundle: Annotated[str, MaxLen(32768)] | None = None
-    """Certificates, in PEM, of the CAs to trust instead of the system's."""
+    """Certificates of the CAs to trust, in PEM. The CAs of the system, if unset."""
     token: SecretKey | None = None
     """A token, sent as `Authorization: Bearer`."""
     client_certificate: ClientCertificate | None = None
-    """The certificate to show the service."""
+    """The client certificate for the service."""
     timeout_seconds: Annotated[int, Ge(1), Le(30)] = 10
     """How long to wait for a response."""
 
@@ -76,69 +76,69 @@ class QuotaLimit(Model):
     """The limit of one resource."""
 
     resource: Literal["clusters", "nodes", "cpu", "memory"]
-    """What is limited."""
+    """The resource that is limited."""
     limit: Quantity
-    """How much of it all Clusters of a group may have together, such as `20` or `512Gi`."""
+    """The most that all Clusters of a group may have together, such as `20` or `512Gi`."""
     expression: Expression | None = None
-    """How much of it a Cluster has: CEL over `object`, the Cluster, giving a number or a quantity.
+    """CEL expression for the amount that a Cluster has: a number or a quantity.
 
-    Clusters and nodes are counted without one.
+    Its variable is `object`, the Cluster. Clusters and nodes are counted without an expression.
     """
 
     rules = (
         rule(
             "!(self.resource in ['cpu', 'memory']) || has(self.expression)",
-            "cpu and memory need an expression: only you know how large a machine is",
+            "cpu and memory need an expression: only you know the size of a machine",
         ),
     )
 
 
 class Quota(Model):
-    """Limits how much all Clusters of a group have together.
+    """Limits the resources that all Clusters of a group have together.
 
     To ask a quota system of your own, use the action `http` with the hook BeforeClusterCreate.
     """
 
     group_by: Literal["Namespace", "Label", "Class", "All"] = "Namespace"
-    """What makes a group of the Clusters that the policy selects."""
+    """How the Clusters that the policy selects are grouped."""
     label: LabelKey | None = None
-    """The label whose value makes the group, for `Label`."""
+    """The label whose values are the groups, for `Label`."""
     limits: Annotated[list[QuotaLimit], MinLen(1), MaxLen(4), map_list("resource")]
-    """The limits, which all have to hold."""
+    """The limits. All must hold."""
 
     rules = (
         rule(
             "(self.groupBy == 'Label') == has(self.label)",
-            "a label is needed for groupBy Label, and for nothing else",
+            "set label if groupBy is Label, and only then",
         ),
     )
 
 
 class Window(Model):
-    """A time that comes again and again."""
+    """A recurring time."""
 
     schedule: Annotated[str, MinLen(9), MaxLen(128), Field(pattern=r"^[!-~]+( [!-~]+){4}$")]
     """When it opens: a cron expression with five fields, `0 22 * * SAT`."""
     time_zone: Annotated[str, MinLen(1), MaxLen(64)] = "UTC"
     """Time zone of the schedule, `Europe/Berlin`."""
     duration: Duration
-    """How long it stays open."""
+    """How long the window stays open."""
 
 
 class Approval(Model):
     """Waits for a person, for a maintenance window, or for both.
 
     A person approves with the annotation `approval.runtime.capelin.cluster.x-k8s.io/POLICY` on
-    the Cluster, whose value is the person's user name. An admission policy that comes with the
-    extension lets nobody write another's name.
+    the Cluster. Its value is the code of the LifecycleResult, a colon, and the person's user name.
+    An admission policy of the extension rejects names of other users.
     """
 
     approvers: Annotated[list[Annotated[str, MinLen(1), MaxLen(253)]], MaxLen(64), set_list()] = []
-    """User names of those who may approve. Without any, no approval is needed."""
+    """Names of the users who may approve. If empty, no approval is needed."""
     window: Window | None = None
-    """When it may go on."""
+    """The maintenance window in which the Cluster may proceed."""
     expiry: Duration | None = None
-    """How long to wait before the result is `Failed`. For ever, if unset."""
+    """How long to wait before the result is `Failed`. Unlimited, if unset."""
 
     rules = (
         rule(
@@ -149,14 +149,17 @@ class Approval(Model):
 
 
 class Source(Model):
-    """Where manifests come from: all keys of a ConfigMap or Secret beside the policy."""
+    """A source of manifests: all keys of a ConfigMap or Secret in the policy's namespace."""
 
     config_map: DNSSubdomain | None = None
     """Name of a ConfigMap."""
     secret: DNSSubdomain | None = None
     """Name of a Secret."""
     versions: VersionRange | None = None
-    """Kubernetes versions that it is for: of the upgrade's end, else the Cluster's own."""
+    """Kubernetes versions that the source is for.
+
+    They are compared with the version that an upgrade leads to, or else with the Cluster's own.
+    """
 
     rules = (
         rule("has(self.configMap) != has(self.secret)", "name either a configMap or a secret"),
@@ -166,25 +169,28 @@ class Source(Model):
 class Apply(Model):
     """Applies manifests to the workload cluster and waits until they are ready.
 
-    They are pruned when the policy no longer has them, or goes. OCI artifacts and Helm charts are
-    not sources: put what `helm template` writes into a ConfigMap.
+    They are pruned when the policy no longer has them, or is deleted. OCI artifacts and Helm charts
+    are not sources: put the output of `helm template` into a ConfigMap.
     """
 
     sources: Annotated[list[Source], MinLen(1), MaxLen(16)]
-    """Where the manifests are."""
+    """The sources of the manifests."""
 
 
 class Job(Model):
-    """Runs a Job to its end."""
+    """Runs a Job until it is complete or has failed."""
 
     target: Literal["Workload", "Management"] = "Workload"
-    """Which cluster it runs in."""
+    """The cluster that the Job runs in."""
     namespace: DNSLabel = "default"
-    """Its namespace in the workload cluster. In the management cluster it is the Cluster's."""
+    """Namespace of the Job in the workload cluster.
+
+    In the management cluster, the Job is in the namespace of the Cluster.
+    """
     template: AnyObject
     """Spec of the Job."""
     log_lines: Annotated[int, Ge(0), Le(50)] = 10
-    """How many of the last lines of its log the result shows. Use 0 if they may hold secrets."""
+    """Number of last lines of the log that the result shows. Use 0 if they may contain secrets."""
 
 
 class Velero(Model):
@@ -200,18 +206,21 @@ class VolumeSnapshots(Model):
     """A CSI snapshot of the volume of every bound claim."""
 
     class_name: DNSSubdomain | None = None
-    """Name of the VolumeSnapshotClass. The default one, if unset."""
+    """Name of the VolumeSnapshotClass. The default class, if unset."""
     namespaces: Annotated[list[DNSLabel], MaxLen(64), set_list()] = []
     """Namespaces of the claims. All, if empty."""
 
 
 class Backup(Model):
-    """Backs up the workload cluster and waits until the backup is complete. It is kept."""
+    """Backs up the workload cluster and waits until the backup is complete.
+
+    Backups stay when the policy or the Cluster is deleted.
+    """
 
     velero: Velero | None = None
-    """By Velero."""
+    """Settings of a backup by Velero."""
     volume_snapshots: VolumeSnapshots | None = None
-    """By CSI snapshots."""
+    """Settings of CSI snapshots."""
 
     rules = (
         rule(
@@ -222,42 +231,41 @@ class Backup(Model):
 
 
 class ValidationRule(Model):
-    """A rule that has to hold."""
+    """A rule that must hold."""
 
     expression: Expression
-    """CEL, true if the rule holds. See the guide for its variables."""
+    """CEL expression that is true if the rule holds. The guide lists its variables."""
     message: Text
-    """What to say where it does not."""
+    """Message shown when the expression is false."""
 
 
 class Validate(Model):
-    """Rules that a Cluster, or its topology, has to keep."""
+    """Rules for a Cluster or for its topology."""
 
     rules_: Annotated[list[ValidationRule], MinLen(1), MaxLen(32)] = Field(
         validation_alias="rules", serialization_alias="rules"
     )
-    """The rules, which all have to hold."""
+    """The rules. All must hold."""
 
 
 class Freeze(Model):
     """A time in which no upgrade starts."""
 
     start: Time
-    """Its beginning."""
+    """When the freeze starts."""
     end: Time
-    """Its end."""
+    """When the freeze ends."""
     reason: Text = ""
-    """Why, for people."""
+    """Reason shown to users."""
 
-    rules = (rule("self.start < self.end", "a freeze ends after it starts"),)
+    rules = (rule("self.start < self.end", "end must be later than start"),)
 
 
 class UpgradePlan(Model):
-    """Which versions upgrades go through, and to which they may go."""
+    """The Kubernetes versions that upgrades may use."""
 
     versions: Annotated[list[KubernetesVersion], MinLen(1), MaxLen(64), set_list()]
-    """Versions that may run. An upgrade over several minor versions goes through the newest of
-    each."""
+    """Allowed versions. An upgrade over several minor versions uses the newest one of each."""
     freezes: Annotated[list[Freeze], MaxLen(32)] = []
     """Times in which no upgrade starts."""
 
@@ -266,26 +274,26 @@ class PatchVariable(Model):
     """A variable that Clusters set for the patches."""
 
     name: Annotated[str, MinLen(1), MaxLen(256)]
-    """Its name."""
+    """Name of the variable."""
     required: bool = False
-    """Whether each Cluster has to set it."""
+    """Whether each Cluster must set the variable."""
     schema_: AnyObject = Field(validation_alias="schema", serialization_alias="schema")
-    """Its OpenAPI v3 schema."""
+    """OpenAPI v3 schema of the variable."""
 
 
 class PatchOperation(Model):
     """A change of a template."""
 
     op: Literal["Set", "Append", "Remove"] = "Set"
-    """What to do. `Set` and `Append` create what is missing on the way."""
+    """The operation. `Set` and `Append` create missing fields on the path."""
     path: Annotated[
         str, MinLen(2), MaxLen(1024), Field(pattern=r"^/(spec|metadata/(labels|annotations))(/|$)")
     ]
-    """Where in the template, as a JSON pointer: `/spec/template/spec/replicas`."""
+    """Path in the template, as a JSON pointer: `/spec/template/spec/replicas`."""
     value: AnyValue = None
-    """The value."""
+    """Value to set or append."""
     value_from: Expression | None = None
-    """CEL over `variables` and `object`, the template, giving the value."""
+    """CEL expression for the value. Its variables are `variables` and `object`, the template."""
 
     rules = (
         # Rules do not see a value of any type.
@@ -299,34 +307,37 @@ TemplateUser = Literal[
 
 
 class TemplatePatch(Model):
-    """Changes of the templates of a kind."""
+    """Changes to the templates of a kind."""
 
     api_version: Annotated[str, MinLen(1), MaxLen(253)] | None = None
     """API version of the templates. Any, if unset."""
     kind: Annotated[str, MinLen(1), MaxLen(63)]
     """Kind of the templates, `KubeadmConfigTemplate`."""
     used_by: Annotated[list[TemplateUser], MaxLen(4), set_list()] = []
-    """What uses the templates. Anything, if empty."""
+    """Users of the templates. Any, if empty."""
     classes: Annotated[list[Annotated[str, MinLen(1), MaxLen(253)]], MaxLen(64)] = []
-    """Classes of the MachineDeployments or MachinePools, as `default-*`. All, if empty."""
+    """Patterns for the classes of workers, such as `default-*`. All, if empty."""
     when: Expression | None = None
-    """CEL over `variables` and `object`: whether a template is changed. Always, if unset."""
+    """CEL expression that is true for templates to change. All templates, if unset.
+
+    Its variables are `variables` and `object`, the template.
+    """
     operations: Annotated[list[PatchOperation], MinLen(1), MaxLen(64)]
-    """The changes, in this order."""
+    """The changes, in order."""
 
 
 class PatchVersion(Model):
-    """A version of the patches, which cannot be changed, since that would roll out machines.
+    """A version of the patches. It cannot be changed, since that would roll out machines.
 
-    Add another one instead, and name it in the ClusterClass when it is ready for it.
+    Add another version instead, and name it in the ClusterClass.
     """
 
     name: DNSLabel
-    """Its name."""
+    """Name of the version."""
     variables: Annotated[list[PatchVariable], MaxLen(64), map_list("name")] = []
     """Variables of the patches."""
     templates: Annotated[list[TemplatePatch], MinLen(1), MaxLen(64)]
-    """The changes, in this order."""
+    """The changes, in order."""
 
 
 class Patches(Model):
@@ -341,7 +352,7 @@ class Patches(Model):
         MaxLen(16),
         map_list("name"),
     ]
-    """The versions."""
+    """The versions of the patches."""
 
 
 ACTIONS = (
@@ -351,10 +362,10 @@ ACTIONS = (
 
 
 class Action(Model):
-    """What a policy does: exactly one of these."""
+    """The action of a policy: exactly one of these fields."""
 
     quota: Quota | None = None
-    """Limits what Clusters have together."""
+    """Limits the resources that Clusters have together."""
     apply: Apply | None = None
     """Applies manifests to the workload cluster."""
     job: Job | None = None
@@ -366,7 +377,7 @@ class Action(Model):
     approval: Approval | None = None
     """Waits for a person or a maintenance window."""
     http: Http | None = None
-    """Asks a service."""
+    """Calls a service."""
     upgrade_plan: UpgradePlan | None = None
     """Plans upgrades."""
     validate_: Validate | None = Field(

@@ -1,42 +1,38 @@
 """Hooks, and the texts that several kinds have."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from annotated_types import MaxLen, MinLen
+from capelin.runtime import AnyHook
+from capelin.runtime.v1alpha1 import (
+    CLUSTER_API,
+    BeforeClusterCreate,
+    GeneratePatches,
+    GenerateUpgradePlan,
+    ValidateTopology,
+)
 from pydantic import Field
 
 GROUP = "runtime.capelin.cluster.x-k8s.io"
 VERSION = "v1alpha1"
 
-UPGRADE_HOOKS = (
-    "BeforeClusterUpgrade",
-    "BeforeControlPlaneUpgrade",
-    "AfterControlPlaneUpgrade",
-    "BeforeWorkersUpgrade",
-    "AfterWorkersUpgrade",
-    "AfterClusterUpgrade",
-)
-LIFECYCLE_HOOKS = (
-    "BeforeClusterCreate",
-    "AfterControlPlaneInitialized",
-    *UPGRADE_HOOKS,
-    "BeforeClusterDelete",
-)
+LIFECYCLE_HOOKS: Final[Mapping[str, AnyHook]] = {
+    hook.id.name: hook for hook in CLUSTER_API if hook.tag == BeforeClusterCreate.tag
+}
+"""The hooks of a Cluster's life, by their names in the catalog of Cluster API."""
+UPGRADE_HOOKS: Final = tuple(name for name in LIFECYCLE_HOOKS if name.endswith("Upgrade"))
+BLOCKING_HOOKS: Final = tuple(name for name, hook in LIFECYCLE_HOOKS.items() if hook.blocks())
 
-HookName = Literal[
-    "BeforeClusterCreate",
-    "AfterControlPlaneInitialized",
-    "BeforeClusterUpgrade",
-    "BeforeControlPlaneUpgrade",
-    "AfterControlPlaneUpgrade",
-    "BeforeWorkersUpgrade",
-    "AfterWorkersUpgrade",
-    "AfterClusterUpgrade",
-    "BeforeClusterDelete",
-    "GeneratePatches",
-    "ValidateTopology",
-    "GenerateUpgradePlan",
-]
+if TYPE_CHECKING:
+    HookName = str
+else:
+    HookName = Literal[
+        (
+            *LIFECYCLE_HOOKS,
+            *(hook.id.name for hook in (GeneratePatches, ValidateTopology, GenerateUpgradePlan)),
+        )
+    ]
 Phase = Literal["Waiting", "Running", "Paused", "Done", "Failed"]
 PolicyKind = Literal["LifecyclePolicy", "ClusterLifecyclePolicy"]
 

@@ -24,18 +24,58 @@ from capelin_lifecycle.api.actions import (
     Action,
 )
 from capelin_lifecycle.api.names import (
+    BLOCKING_HOOKS,
     GROUP,
     LIFECYCLE_HOOKS,
     UPGRADE_HOOKS,
     VERSION,
     HookName,
+    LabelKey,
     Phase,
     Text,
+    VersionRange,
 )
-from capelin_lifecycle.api.selectors import (
-    Selector,
-    Versions,
-)
+
+# Selectors
+
+
+class Requirement(Model):
+    """A requirement of a label selector."""
+
+    key: LabelKey
+    """Key of the label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the value of the label is compared with the values."""
+    values: Annotated[list[Annotated[str, MaxLen(63)]], MaxLen(32)] = []
+    """The values, for `In` and `NotIn`."""
+
+    rules = (
+        rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+            "In and NotIn need values; Exists and DoesNotExist have none",
+        ),
+    )
+
+
+class Selector(Model):
+    """Selects by labels. An empty one selects everything."""
+
+    match_labels: Annotated[dict[str, Annotated[str, MaxLen(63)]], MaxLen(32)] = {}
+    """Labels and the values that they must have."""
+    match_expressions: Annotated[list[Requirement], MaxLen(32)] = []
+    """Further requirements."""
+
+
+class Versions(Model):
+    """Which upgrades a policy is for."""
+
+    from_: VersionRange | None = None
+    """Versions before the upgrade. Hooks after an upgrade do not know them."""
+    to: VersionRange | None = None
+    """Versions after the upgrade."""
+
+
+# Specs
 
 
 def _only(action: str, *hooks: str) -> str:
@@ -44,38 +84,37 @@ def _only(action: str, *hooks: str) -> str:
 
 
 _WITH_WORKLOAD = tuple(hook for hook in LIFECYCLE_HOOKS if hook != "BeforeClusterCreate")
-_BLOCKING = tuple(hook for hook in LIFECYCLE_HOOKS if hook != "AfterControlPlaneInitialized")
 
 
 class PolicySpec(Model):
     """Desired state of a policy."""
 
     cluster_selector: Selector = Selector()
-    """Labels of the Clusters that the policy is for. All, if empty."""
+    """Selects the Clusters that the policy is for. All, if empty."""
     classes: Annotated[list[DNSSubdomain], MaxLen(64), set_list()] = []
-    """Names of the ClusterClasses of these Clusters. All, if empty."""
+    """Names of the ClusterClasses of these Clusters. Any, if empty."""
     hook: HookName
     """The hook of Cluster API that the policy answers."""
     versions: Versions | None = None
-    """Upgrades that it is for. All, if unset."""
+    """Upgrades that the policy is for. All, if unset."""
     action: Action
-    """What it does."""
+    """The action of the policy."""
     timeout: Annotated[Duration, Ge(timedelta(seconds=1))] = timedelta(hours=1)
     """How long the action may run before the result is `Failed`. Waiting does not count."""
     on_failure: Literal["Block", "Continue"] = "Block"
-    """What a result that is `Failed` does to the Cluster.
+    """Whether a result that is `Failed` blocks the Cluster.
 
-    With `Continue`, Clusters also go on while the extension does not respond.
+    With `Continue`, Clusters also proceed while the extension does not respond.
     """
     order: Annotated[int, Ge(-1000), Le(1000)] = 0
-    """Policies with a greater number start when those with a smaller one are done."""
+    """Policies with a greater order start when all policies with a smaller order are done."""
     suspend: bool = False
-    """Whether the policy is left out."""
+    """Whether the policy is ignored."""
 
     rules = (
         rule(
             f"!has(self.versions) || self.hook in {list(UPGRADE_HOOKS)}",
-            "only upgrades have versions: remove versions, or choose a hook of an upgrade",
+            "versions is for hooks of upgrades: remove versions, or choose such a hook",
         ),
         rule(_only("quota", "BeforeClusterCreate"), "a quota is for the hook BeforeClusterCreate"),
         rule(_only("patches", "GeneratePatches"), "patches are for the hook GeneratePatches"),
@@ -84,21 +123,21 @@ class PolicySpec(Model):
             "an upgradePlan is for the hook GenerateUpgradePlan",
         ),
         rule(
-            _only("validate", *_BLOCKING, "ValidateTopology"),
+            _only("validate", *BLOCKING_HOOKS, "ValidateTopology"),
             "validate is for ValidateTopology and for the hooks that can block a Cluster",
         ),
         rule(
-            _only("approval", *_BLOCKING),
+            _only("approval", *BLOCKING_HOOKS),
             "an approval is for hooks that can block a Cluster",
         ),
         rule(_only("http", *LIFECYCLE_HOOKS), "http is for the hooks of a Cluster's life"),
         rule(
             _only("apply", *_WITH_WORKLOAD),
-            "manifests are applied when there is a workload cluster, after its creation",
+            "apply needs a workload cluster, which does not exist before BeforeClusterCreate",
         ),
         rule(
             _only("backup", *_WITH_WORKLOAD),
-            "a backup is made when there is a workload cluster, after its creation",
+            "backup needs a workload cluster, which does not exist before BeforeClusterCreate",
         ),
         rule(
             _only("job", *LIFECYCLE_HOOKS)
@@ -114,7 +153,7 @@ class ClusterPolicySpec(PolicySpec):
     """Desired state of a cluster-wide policy."""
 
     namespace_selector: Selector = Selector()
-    """Labels of the namespaces of the Clusters. All, if empty."""
+    """Selects the namespaces of the Clusters. All, if empty."""
 
 
 # Status
@@ -126,41 +165,44 @@ class ResultSummary(Model):
     cluster: Annotated[str, MaxLen(512)]
     """Namespace and name of the Cluster."""
     hook: Annotated[str, MaxLen(64)]
-    """The hook."""
+    """The hook that was called."""
     phase: Phase
-    """What the result is."""
+    """Phase of the result."""
     since: Time | None = None
-    """Since when."""
+    """When the result reached its phase."""
     message: Text = ""
-    """Why."""
+    """Message of the result."""
 
 
 class ResultCounts(Model):
-    """How many results there are."""
+    """Numbers of results by phase."""
 
     waiting: Annotated[Int64, Ge(0)] = 0
-    """Those that wait."""
+    """Number of results that wait."""
     running: Annotated[Int64, Ge(0)] = 0
-    """Those whose action runs."""
+    """Number of results whose action runs."""
     done: Annotated[Int64, Ge(0)] = 0
-    """Those that are done."""
+    """Number of results that are done."""
     failed: Annotated[Int64, Ge(0)] = 0
-    """Those that have failed."""
+    """Number of results that have failed."""
     paused: Annotated[Int64, Ge(0)] = 0
-    """Those of paused Clusters, or paused themselves."""
+    """Number of results that are paused, or whose Cluster is."""
 
 
 class PolicyStatus(Model):
     """Observed state of a policy."""
 
     observed_generation: Annotated[Int64, Ge(0)] | None = None
-    """Generation that the status is about."""
+    """Generation of the policy that the status describes."""
     conditions: Conditions = []
-    """`Valid`: whether the policy can be used. `Ready`: whether nothing waits for it."""
+    """`Valid`: the policy can be used.
+
+    `Ready`: it is also not suspended, its sources exist, and none of its results has failed.
+    """
     results: ResultCounts | None = None
-    """How many results it has. They are LifecycleResults in the Clusters' namespaces."""
+    """Numbers of its LifecycleResults, which are in the namespaces of the Clusters."""
     unfinished: Annotated[list[ResultSummary], MaxLen(50)] = []
-    """Results that are not done, the oldest 50."""
+    """The 50 oldest results that are not done."""
 
 
 def _condition(type_: str) -> str:
@@ -191,7 +233,7 @@ _COLUMNS = (
     ),
 )
 class LifecyclePolicy(Object[PolicySpec, PolicyStatus]):
-    """What happens at a step of the life of the Clusters in a namespace."""
+    """An action at a hook of the Clusters of a namespace."""
 
 
 @kind(
@@ -206,7 +248,7 @@ class LifecyclePolicy(Object[PolicySpec, PolicyStatus]):
     ),
 )
 class ClusterLifecyclePolicy(Object[ClusterPolicySpec, PolicyStatus]):
-    """What happens at a step of the life of the Clusters in many namespaces."""
+    """An action at a hook of the Clusters of all namespaces."""
 
 
 Policy = LifecyclePolicy | ClusterLifecyclePolicy

@@ -1,9 +1,10 @@
-"""The results that policies have."""
+"""API types of the results of policies, and of the reservations of quotas."""
 
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from capelin.api import (
+    BaseObject,
     Column,
     Definition,
     DNSLabel,
@@ -29,32 +30,29 @@ from capelin_lifecycle.api.names import (
 
 
 class PolicyReference(Model):
-    """The policy of a result.
-
-    By name: after `clusterctl move`, and after a restore, it has another uid.
-    """
+    """The policy of a result, by name: `clusterctl move` and a restore change its uid."""
 
     kind: PolicyKind
-    """Its kind."""
+    """Kind of the policy."""
     namespace: DNSLabel | None = None
-    """Its namespace, if it has one."""
+    """Namespace of the policy; unset for a cluster-wide policy."""
     name: DNSSubdomain
-    """Its name."""
+    """Name of the policy."""
 
 
 class ClusterReference(Model):
     """The Cluster of a result, in the same namespace.
 
-    The owner reference has its uid: a Cluster that is created again under the same name has
+    The owner reference has the uid: a Cluster that is created again under the same name has
     another, and `clusterctl move` writes the new one.
     """
 
     name: DNSSubdomain
-    """Its name."""
+    """Name of the Cluster."""
 
 
 class ResultSpec(Model):
-    """What the result is about."""
+    """The occurrence of a hook that the result is about."""
 
     id: Annotated[str, MaxLen(64)] = ""
     """Identifies the occurrence of the hook, in every management cluster.
@@ -62,17 +60,17 @@ class ResultSpec(Model):
     Names of Jobs and backups, requests to services, and approvals contain it.
     """
     called: Time | None = None
-    """When the hook was called first."""
+    """When Cluster API first called the hook."""
     policy: PolicyReference
-    """The policy."""
+    """The policy of the result."""
     cluster: ClusterReference
-    """The Cluster."""
+    """The Cluster that the hook was called for."""
     hook: HookName
-    """The hook."""
+    """The hook that was called."""
     from_version: KubernetesVersion | None = None
-    """Version that the step of the upgrade starts from."""
+    """Version before this step of the upgrade."""
     to_version: KubernetesVersion | None = None
-    """Version that the step of the upgrade leads to, or has reached."""
+    """Version after this step of the upgrade."""
     target_version: KubernetesVersion | None = None
     """Version of the Cluster's topology when the hook was called."""
     action: Annotated[str, MinLen(1), MaxLen(63)]
@@ -80,39 +78,39 @@ class ResultSpec(Model):
     order: Annotated[int, Ge(-1000), Le(1000)] = 0
     """Order of the policy when the hook was called."""
 
-    rules = (immutable("a result stays about the same occurrence of a hook"),)
+    rules = (immutable("the spec of a result cannot be changed"),)
 
 
 class CreatedObject(Model):
     """An object that the action created."""
 
     target: Literal["Workload", "Management"]
-    """The cluster that it is in."""
+    """The cluster that contains the object."""
     api_version: Annotated[str, MaxLen(317)]
-    """Its API version."""
+    """API version of the object."""
     kind: Annotated[str, MaxLen(63)]
-    """Its kind."""
+    """Kind of the object."""
     namespace: Annotated[str, MaxLen(63)] | None = None
-    """Its namespace, if it has one."""
+    """Namespace of the object; unset if it has none."""
     name: Annotated[str, MaxLen(253)]
-    """Its name."""
+    """Name of the object."""
 
 
 class ResultRecord(Model):
-    """What has happened. Neither `clusterctl move` nor a restore brings a status."""
+    """Progress of the action. Unlike the status, it survives `clusterctl move` and a restore."""
 
     policy: Annotated[str, MaxLen(64)] = ""
     """Hash of the policy's spec that the record is about."""
     attempt: Annotated[Int64, Ge(1)] = 1
-    """How often the action has started, this time included."""
+    """Number of times that the action has started."""
     started: Time | None = None
-    """When the action started to run."""
+    """When the action started."""
     phase: Literal["Done", "Failed"] | None = None
-    """How the action ended, if it has."""
+    """Final phase of the action; unset while it is not over."""
     finished: Time | None = None
-    """When it ended."""
+    """When the action ended."""
     message: Text = ""
-    """How it went."""
+    """Final message of the action."""
     created: Annotated[list[CreatedObject], MaxLen(512)] = []
     """Objects that the action created."""
 
@@ -123,11 +121,11 @@ class ResultStatus(Model):
     phase: Phase
     """`Waiting` for something, `Running`, `Paused`, `Done` or `Failed`."""
     message: Text = ""
-    """What it waits for, or how it went."""
+    """Why the result waits, or how the action ended."""
     since: Time
     """When the phase was reached."""
     retry_seconds: Annotated[int, Ge(1), Le(600)] = 10
-    """After how many seconds Cluster API may ask again."""
+    """Seconds after which Cluster API may call the hook again."""
 
 
 @kind(
@@ -148,10 +146,10 @@ class ResultStatus(Model):
     ),
 )
 class LifecycleResult(Object[ResultSpec, ResultStatus]):
-    """What a policy did for one occurrence of a hook. Delete it to start again."""
+    """Result of a policy for one occurrence of a hook. Delete it to run the policy again."""
 
     record: ResultRecord | None = None
-    """What has happened, and must not happen twice."""
+    """Progress of the action, so that nothing runs twice."""
 
     @property
     def id(self) -> str:
@@ -180,3 +178,17 @@ class LifecycleResult(Object[ResultSpec, ResultStatus]):
     def is_about(self, cluster_uid: str) -> bool:
         """Whether it is about this Cluster of its name, and not about an earlier one."""
         return self.cluster_uid in (None, cluster_uid)
+
+
+MOST_RESERVATIONS = 1000
+
+
+@kind(group=GROUP, version=VERSION, definition=Definition(categories=("cluster-api",)))
+class LifecycleReservation(BaseObject):
+    """Clusters that the quota of a policy has admitted. Only the extension writes it.
+
+    It is a small object of its own: a hook writes it before it admits a Cluster.
+    """
+
+    clusters: Annotated[list[Annotated[str, MinLen(1), MaxLen(64)]], MaxLen(MOST_RESERVATIONS)] = []
+    """Uids of these Clusters."""

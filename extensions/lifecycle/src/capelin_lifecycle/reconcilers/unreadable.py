@@ -8,8 +8,8 @@ from capelin.client import ClientError, UnreadableObject
 from capelin.controller import Context, ObjectKey
 
 from capelin_lifecycle.api import GROUP
-from capelin_lifecycle.occurrence import PolicyKey
-from capelin_lifecycle.store import Store, Subject
+from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.store import Store, Subject
 
 _RETRY_SECONDS: Final = 30.0
 _LONGEST: Final = 1024

@@ -34,35 +34,25 @@ from capelin.runtime.v1alpha1 import (
 )
 from capelin.versions import Version
 
-from capelin_lifecycle.actions.validate import TOPOLOGY_VARIABLES, ValidateRunner, broken_rules
+from capelin_lifecycle.actions.validate import TOPOLOGY_VARIABLES, broken_rules, evaluated
 from capelin_lifecycle.api import (
     PatchOperation,
     PatchVersion,
     TemplatePatch,
     UpgradePlan,
 )
-from capelin_lifecycle.expressions import ExpressionError, expression_problems
-from capelin_lifecycle.sandbox import SANDBOX, Owner, Question
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
+from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
 
 PATCH_VARIABLES: Final = ("object", "variables")
 _BUILTIN: Final = "builtin"
 
 
-# Problems
-
-
-def topology_problems(policy: KnownPolicy) -> list[str]:
-    """What is wrong with an action of these hooks that its CRD cannot say."""
-    action = policy.spec.action
-    if action.patches is not None:
-        return _patch_problems(action.patches.versions)
-    if action.validate_ is not None:
-        return ValidateRunner().problems(policy)
-    return []
-
-
-def _patch_problems(versions: Sequence[PatchVersion]) -> list[str]:
+def patches_problems(policy: KnownPolicy) -> list[str]:
+    """Expressions that cannot be compiled, and operations whose value is missing."""
+    patches = policy.spec.action.patches
+    versions = patches.versions if patches is not None else []
     problems: list[str] = []
     expressions: list[tuple[str, str, bool]] = []
     templates = [
@@ -289,7 +279,11 @@ async def check_topology(policy: KnownPolicy, request: ValidateTopologyRequest) 
     variables = {"templates": templates, "variables": _variables(request.variables, ())}
     namespaces = (item.holder_reference.namespace for item in request.items)
     owner = policy.owner(next(namespaces, ""))
-    if broken := await broken_rules(validate, TOPOLOGY_VARIABLES, variables, owner):
+    try:
+        values = await evaluated(validate, TOPOLOGY_VARIABLES, variables, owner)
+    except ExpressionError as error:
+        raise Failure(f"policy {policy.name}: {error}") from None
+    if broken := broken_rules(validate, values):
         raise Failure(f"policy {policy.name}: {'; '.join(broken)}")
 
 

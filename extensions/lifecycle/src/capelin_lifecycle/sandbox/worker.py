@@ -16,7 +16,7 @@ import orjson
 import yaml
 from capelin.yaml import read_all_untrusted_yaml
 
-from capelin_lifecycle.expressions import ExpressionError, compile_expression
+from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
 
 TASK: Final = struct.Struct(">IdQ")
 """Before a task: its length, its CPU time in seconds, and its memory in bytes."""

@@ -21,13 +21,13 @@ from typing import Any, Final, cast
 
 import orjson
 
-from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.sandbox_worker import RESULT, TASK
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+from capelin_lifecycle.sandbox.worker import RESULT, TASK
 
 MIB: Final = 2**20
 _START_SECONDS: Final = 60.0
 _WALL_SECONDS: Final = 10.0
-"""How long a task may take beside its CPU time, on a machine that has none left for it."""
+"""How long a task may wait for its CPU time on a machine that has none left."""
 _FIRST_PENALTY: Final = 10.0
 _LAST_PENALTY: Final = 600.0
 _MOST_PENALTIES: Final = 4096
@@ -93,6 +93,13 @@ class OverrunError(Exception):
     """A task has used more than its budget."""
 
 
+class OverloadError(ExpressionError):
+    """The machine has ended a worker, or kept it from running: no policy is to blame."""
+
+    def __init__(self) -> None:
+        super().__init__("the extension lacks CPU time or memory to evaluate it; trying again")
+
+
 class Sandbox:
     """Worker processes and the tasks that wait for them. For one event loop at a time."""
 
@@ -135,7 +142,11 @@ class Sandbox:
     async def evaluate(
         self, owner: Owner, questions: Sequence[Question], variables: Mapping[str, Any]
     ) -> list[Any | ExpressionError]:
-        """The value of each expression, or why it has none. All together have one budget."""
+        """The value of each expression, or why it has none. All together have one budget.
+
+        Raises:
+            OverloadError: the machine cannot evaluate them now.
+        """
         if not questions:
             return []
         asked = [(one.text, one.variables, one.boolean) for one in questions]
@@ -170,7 +181,7 @@ class Sandbox:
         budget = Budget(0.2 + 4 * len(text) / MIB, 50 * MIB + 200 * len(text))
         try:
             result = await self._result(owner, orjson.dumps({"manifests": text}), budget)
-        except OverrunError as error:
+        except (OverrunError, OverloadError) as error:
             raise ManifestError(str(error)) from None
         if result["manifests"] is None:
             raise ManifestError("it is not YAML, or has anchors, aliases, tags or duplicate keys")
@@ -224,7 +235,10 @@ class Sandbox:
             if not task.result.done():
                 # Another task of the same owner may have overrun while this one waited.
                 self._check_penalty(task.owner)
-                result = await worker.run(task.content, task.budget)
+                try:
+                    result = await worker.run(task.content, task.budget)
+                except OverloadError:
+                    result = await worker.run(task.content, task.budget)
                 if not task.result.done():
                     task.result.set_result(result)
         except Exception as error:  # noqa: BLE001 - the caller raises it
@@ -260,7 +274,7 @@ class _Worker:
         own, its = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "capelin_lifecycle.sandbox_worker"],
+                [sys.executable, "-P", "-m", "capelin_lifecycle.sandbox.worker"],
                 stdin=its.fileno(),
                 stdout=its.fileno(),
                 env=environment,
@@ -287,24 +301,25 @@ class _Worker:
 
         Raises:
             OverrunError: it uses more than its budget.
+            OverloadError: the machine has ended the process, or given it no time.
         """
-        self.launch()
-        if not self._is_ready:
-            async with asyncio.timeout(_START_SECONDS):
-                await self._receive()
-            self._is_ready = True
         try:
+            self.launch()
+            if not self._is_ready:
+                async with asyncio.timeout(_START_SECONDS):
+                    await self._receive()
+                self._is_ready = True
             async with asyncio.timeout(budget.cpu_seconds + _WALL_SECONDS):
                 header = TASK.pack(len(content), budget.cpu_seconds, budget.memory)
                 await asyncio.get_running_loop().sock_sendall(self._end, header + content)
                 result, is_last = await self._receive()
         except (EOFError, ConnectionError, TimeoutError) as error:
-            is_slow = isinstance(error, TimeoutError) or self._exit_code() == -signal.SIGPROF
+            is_late = isinstance(error, TimeoutError)
+            problem = OverloadError() if is_late else self._reason_of_end(budget)
             self.stop()
             # The replacement is ready sooner for the next task.
             self.launch()
-            # Libraries in C++ end the process if they get no memory.
-            raise OverrunError(budget.overrun() if is_slow else budget.overflow()) from None
+            raise problem from None
         except BaseException:
             self.stop()
             raise
@@ -316,8 +331,16 @@ class _Worker:
             raise OverrunError(budget.overflow())
         return result
 
-    def _exit_code(self) -> int | None:
-        return None if self._process is None else self._process.wait()
+    def _reason_of_end(self, budget: Budget) -> Exception:
+        """Why the process has ended."""
+        code = None if self._process is None else self._process.wait()
+        if code == -signal.SIGPROF:
+            return OverrunError(budget.overrun())
+        if not self._is_ready or code == -signal.SIGKILL:
+            # Nothing of a task does this. The kernel does if the machine lacks memory.
+            return OverloadError()
+        # Libraries in C++ end the process if they get no memory.
+        return OverrunError(budget.overflow())
 
     @property
     def _end(self) -> socket.socket:

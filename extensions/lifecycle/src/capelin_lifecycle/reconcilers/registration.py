@@ -1,6 +1,7 @@
-"""Has Cluster API discover the handlers anew when policies need others, and stores the policies."""
+"""Has Cluster API discover the handlers that policies need, and stores the policies."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from capelin.api import Unstructured
@@ -9,10 +10,11 @@ from capelin.api.core import ConfigMap
 from capelin.client import ClientError
 from capelin.controller import Context, ObjectKey, Permission
 
-from capelin_lifecycle.handlers import needed_handlers
-from capelin_lifecycle.memory import CONFIG_MAP, KEY, stored_text, to_text
-from capelin_lifecycle.occurrence import PolicyKey
-from capelin_lifecycle.store import Store, Subject
+from capelin_lifecycle.api import LIFECYCLE_HOOKS
+from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY, stored_text, to_text
+from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import Store, Subject
 
 NAME: Final = "lifecycle"
 """The usual name of the extension's ExtensionConfig."""
@@ -24,6 +26,41 @@ PERMISSIONS: Final = (
 _CA_SOURCE: Final = "runtime.cluster.x-k8s.io/inject-ca-from-secret"
 _SOON: Final = 3.0
 _LATER: Final = 60.0
+
+
+TOPOLOGY_HANDLERS: Final = {
+    "GeneratePatches": "generate-patches-v1",
+    "DiscoverVariables": "discover-variables-v1",
+    "ValidateTopology": "validate-topology-v1",
+    "GenerateUpgradePlan": "generate-upgrade-plan-v1",
+}
+"""Handlers that ClusterClasses name; called for no other Cluster, and so always reported.
+
+A handler's name has a version: another way to compute patches gets another handler, since it would
+roll out machines.
+"""
+
+
+def handler_name(hook: str, *, blocks: bool) -> str:
+    """The name of a hook's gate or notice: `before-cluster-upgrade-gate`."""
+    step = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in hook)
+    return f"{step.removeprefix('-')}-{'gate' if blocks else 'notice'}"
+
+
+def needed_handlers(policies: Iterable[KnownPolicy]) -> frozenset[str]:
+    """The handlers that discovery is to report for these policies."""
+    names = {
+        handler_name(policy.spec.hook, blocks=policy.blocks)
+        for policy in policies
+        if policy.spec.hook in LIFECYCLE_HOOKS and not policy.spec.suspend
+    }
+    return frozenset({*names, *TOPOLOGY_HANDLERS.values()})
+
+
+EVERY_GATE: Final = frozenset(
+    {*(handler_name(hook, blocks=True) for hook in LIFECYCLE_HOOKS), *TOPOLOGY_HANDLERS.values()}
+)
+"""The handlers that discovery reports while the policies are not known."""
 
 
 class Registration:
@@ -81,7 +118,7 @@ class Registration:
         if known == needed_handlers(self._store.policies()):
             return False
         if config.status.conditions:
-            ctx.log.info("Asking Cluster API to discover the handlers anew")
+            ctx.log.info("Asking Cluster API to discover the handlers again")
             annotations = {ANNOTATION: ctx.now().isoformat()}
             await ctx.apply_metadata(config, annotations=annotations)
         return True

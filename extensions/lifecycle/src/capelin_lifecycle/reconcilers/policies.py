@@ -24,8 +24,7 @@ from capelin.controller import (
     Result,
 )
 
-from capelin_lifecycle import registration
-from capelin_lifecycle.actions import POLICY_LABEL, RUNNERS
+from capelin_lifecycle.actions import CHECKS, POLICY_LABEL
 from capelin_lifecycle.actions.sources import source_problems
 from capelin_lifecycle.api import (
     GROUP,
@@ -37,13 +36,13 @@ from capelin_lifecycle.api import (
     ResultCounts,
     ResultSummary,
 )
-from capelin_lifecycle.occurrence import PolicyKey
-from capelin_lifecycle.records import RESULT_FINALIZER, is_record
-from capelin_lifecycle.registration import Registration
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import KnownResult, Store, Subject
-from capelin_lifecycle.topology import topology_problems
-from capelin_lifecycle.unreadable import UnreadablePolicies
+from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import KnownResult, Store, Subject
+from capelin_lifecycle.reconcilers import registration
+from capelin_lifecycle.reconcilers.records import RESULT_FINALIZER, is_record
+from capelin_lifecycle.reconcilers.registration import Registration
+from capelin_lifecycle.reconcilers.unreadable import UnreadablePolicies
 
 PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 
@@ -59,10 +58,9 @@ _PERMISSIONS: Final = (
 
 def policy_problem(policy: Policy) -> str | None:
     """Why a policy cannot be used. Nothing that it says may break more than itself."""
-    known = KnownPolicy.of(policy)
+    check = CHECKS.get(policy.spec.action.name)
     try:
-        runner = RUNNERS.get(policy.spec.action.name)
-        problems = topology_problems(known) if runner is None else runner.problems(known)
+        problems = [] if check is None else check(KnownPolicy.of(policy))
     except Exception as error:  # noqa: BLE001 - a policy that nobody foresaw
         return f"it cannot be checked ({type(error).__name__})"
     return "; ".join(problems)[:1024] or None

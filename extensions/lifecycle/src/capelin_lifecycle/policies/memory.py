@@ -13,7 +13,7 @@ from capelin.api.core import ConfigMap
 from pydantic import ValidationError
 
 from capelin_lifecycle.api import ClusterPolicySpec, PolicySpec
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.selection import KnownPolicy
 
 CONFIG_MAP: Final = "lifecycle-policies"
 KEY: Final = "policies.json"

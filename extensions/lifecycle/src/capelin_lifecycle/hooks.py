@@ -5,6 +5,7 @@ answers for the others. Discovery reports those that policies need.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any, Final
 from capelin.api import Model
 from capelin.client import ClientError
 from capelin.controller import ObjectKey
-from capelin.runtime import AnyHook, Call, Extension, Failure, Response, proceed, retry_after
+from capelin.runtime import Call, Extension, Failure, Response, proceed, retry_after
 from capelin.runtime import v1alpha1 as hooks
 from capelin.runtime.v1alpha1 import (
     DiscoverVariablesResponse,
@@ -23,33 +24,39 @@ from capelin.runtime.v1alpha1 import (
     GenerateUpgradePlanResponse,
 )
 
-from capelin_lifecycle.actions import ACTIONS_AT_ONCE
-from capelin_lifecycle.api import HookName, PatchVersion
-from capelin_lifecycle.clusters import KnownCluster
-from capelin_lifecycle.decide import Answer, ResultView, decide
+from capelin_lifecycle.actions import RUNNERS
+from capelin_lifecycle.actions.topology import (
+    check_topology,
+    discovered_variables,
+    generated_patches,
+    upgrade_plan,
+)
+from capelin_lifecycle.api import LIFECYCLE_HOOKS, HookName, PatchVersion
+from capelin_lifecycle.decision import Answer, Facts, lets_pass
+from capelin_lifecycle.decision import answer as combined
 from capelin_lifecycle.engine import Engine
-from capelin_lifecycle.handlers import TOPOLOGY_HANDLERS, handler_name
-from capelin_lifecycle.live import (
+from capelin_lifecycle.policies.clusters import (
+    KnownCluster,
     TopologyRequest,
     contradiction,
     live_occurrence,
     requested_version,
     topology_cluster,
 )
-from capelin_lifecycle.occurrence import (
+from capelin_lifecycle.policies.occurrence import (
     Occurrence,
     cluster_occurrence,
     occurrence_of,
     result_name,
 )
-from capelin_lifecycle.pending import PendingResult, new_result
-from capelin_lifecycle.selection import KnownPolicy, selected
-from capelin_lifecycle.topology import (
-    check_topology,
-    discovered_variables,
-    generated_patches,
-    upgrade_plan,
-)
+from capelin_lifecycle.policies.selection import KnownPolicy, selected
+from capelin_lifecycle.policies.verdict import QUICK_SECONDS, Verdict
+from capelin_lifecycle.reconcilers.pending import PendingResult
+from capelin_lifecycle.reconcilers.records import new_result
+from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, handler_name
+from capelin_lifecycle.sandbox.expressions import ExpressionError
+
+log = logging.getLogger(__name__)
 
 NAME: Final = "lifecycle"
 _TIMEOUT_SECONDS: Final = 10
@@ -57,26 +64,11 @@ _UNKNOWN_SECONDS: Final = 10
 _SECONDS_AT_ONCE: Final = 0.08
 """How long a first call may take for what is a matter of a moment: less than 200 ms in all."""
 
-BLOCKING: Final[dict[HookName, AnyHook]] = {
-    "BeforeClusterCreate": hooks.BeforeClusterCreate,
-    "BeforeClusterUpgrade": hooks.BeforeClusterUpgrade,
-    "BeforeControlPlaneUpgrade": hooks.BeforeControlPlaneUpgrade,
-    "AfterControlPlaneUpgrade": hooks.AfterControlPlaneUpgrade,
-    "BeforeWorkersUpgrade": hooks.BeforeWorkersUpgrade,
-    "AfterWorkersUpgrade": hooks.AfterWorkersUpgrade,
-    "AfterClusterUpgrade": hooks.AfterClusterUpgrade,
-    "BeforeClusterDelete": hooks.BeforeClusterDelete,
-}
-NOT_BLOCKING: Final[dict[HookName, AnyHook]] = {
-    "AfterControlPlaneInitialized": hooks.AfterControlPlaneInitialized,
-}
-
 
 def build(engine: Engine) -> Extension:
     """The extension on an engine, which runs while it is served."""
     extension = Extension(NAME, lifespan=engine.running, is_discovered=engine.is_discovered)
-    every: dict[HookName, AnyHook] = {**BLOCKING, **NOT_BLOCKING}
-    for name, hook in every.items():
+    for name, hook in LIFECYCLE_HOOKS.items():
         for blocks in (True, False):
             extension.handler(
                 hook,
@@ -217,10 +209,11 @@ class TopologyHandlers:
 
 def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[Any, Any]], Any]:
     async def answer(call: Call[Any, Any]) -> Response:
-        answered = await answer_for(engine, name, call.request, blocks=blocks)
+        with engine.priority.answering():
+            answered = await answer_for(engine, name, call.request, blocks=blocks)
         if answered.retry_seconds == 0:
             return proceed()
-        if name in NOT_BLOCKING:
+        if not LIFECYCLE_HOOKS[name].blocks():
             if not answered.is_known:
                 # It is called until it succeeds, and only so are its policies carried out later.
                 raise Failure(answered.message)
@@ -231,7 +224,7 @@ def _handler(engine: Engine, name: HookName, *, blocks: bool) -> Callable[[Call[
 
 
 async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bool) -> Answer:
-    """Start what has not started for an occurrence, and say what it waits for.
+    """Start the policies of an occurrence that have not started, and answer for all of them.
 
     Raises:
         Failure: Cluster API would not call this hook for the live Cluster.
@@ -257,30 +250,85 @@ async def answer_for(engine: Engine, name: HookName, request: Any, *, blocks: bo
 
 
 async def _answer(
-    engine: Engine, occurrence: Occurrence, cluster: KnownCluster, *, blocks: bool
+    engine: Engine, hook: Occurrence, cluster: KnownCluster, *, blocks: bool
 ) -> Answer:
     store = engine.store
-    labels = store.namespaces.get(occurrence.namespace)
-    policies = selected(store.policies(occurrence.hook), occurrence, labels)
-    keys = [
-        ObjectKey(occurrence.namespace, result_name(policy.key, occurrence)) for policy in policies
+    labels = store.namespaces.get(hook.namespace)
+    policies = selected(store.policies(hook.hook), hook, labels)
+    named = [
+        (policy, ObjectKey(hook.namespace, result_name(policy.key, hook))) for policy in policies
     ]
-    usable = [
-        (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.problem is None
+    verdicts = {key: _verdict_of_result(engine, key, hook) for _, key in named}
+    undecided = [
+        (policy, key) for policy, key in named if policy.problem is None and verdicts[key] is None
     ]
-    views = {key: _view(engine, key, occurrence) for key in keys}
-    undecided = [(policy, key) for policy, key in usable if views[key] is None]
     if undecided:
-        await _start(engine, occurrence, undecided)
+        await _create_results(engine, hook, undecided)
         with suppress(TimeoutError):
             # What takes longer is left to the reconciler.
             async with asyncio.timeout(_SECONDS_AT_ONCE):
-                await _decide_at_once(engine, occurrence, usable, views, cluster)
-        _create_soon(engine, occurrence, undecided, views)
-    pairs = [
-        (policy, key) for policy, key in zip(policies, keys, strict=True) if policy.blocks == blocks
+                await _decide(engine, hook, named, verdicts, cluster)
+        _create_results_soon(engine, hook, undecided, verdicts)
+    answering = [(policy, key) for policy, key in named if policy.blocks == blocks]
+    return combined([policy for policy, _ in answering], [verdicts[key] for _, key in answering])
+
+
+Named = Sequence[tuple[KnownPolicy, ObjectKey]]
+"""Policies in their order, with the names of their results."""
+Verdicts = dict[ObjectKey, Verdict | None]
+
+
+def _verdict_of_result(engine: Engine, key: ObjectKey, hook: Occurrence) -> Verdict | None:
+    result = engine.store.result(key)
+    if result is None or result.is_about(hook.uid):
+        return None if result is None else result.view
+    # Its name is taken until it is gone.
+    return Verdict("Waiting", "the result of an earlier Cluster is being deleted", QUICK_SECONDS)
+
+
+async def _create_results(engine: Engine, hook: Occurrence, undecided: Named) -> None:
+    """Create the results for which the reconciler starts work."""
+    results = [
+        new_result(policy, key.name, hook, engine.now())
+        for policy, key in undecided
+        if policy.spec.action.name in RUNNERS and engine.store.result(key) is None
     ]
-    return decide([policy for policy, _ in pairs], [views[key] for _, key in pairs])
+    await asyncio.gather(*(engine.create(result) for result in results))
+
+
+async def _decide(
+    engine: Engine, hook: Occurrence, named: Named, verdicts: Verdicts, cluster: KnownCluster
+) -> None:
+    """Add the verdicts that need no work, in the order of the policies."""
+    earlier: str | None = None
+    now = engine.now()
+
+    async def add_verdict(policy: KnownPolicy, key: ObjectKey) -> None:
+        result = engine.store.result(key)
+        facts = Facts(called=now, result_id=result.id if result else "", earlier=earlier)
+        try:
+            verdicts[key] = await engine.judge.verdict(policy, cluster, hook, facts=facts, now=now)
+        except (ClientError, ExpressionError) as error:
+            log.info("Policy %s is left to its reconciler: %s", policy.name, error)
+
+    for _, group in groupby(named, key=lambda entry: entry[0].spec.order):
+        usable = [entry for entry in group if entry[0].problem is None]
+        await asyncio.gather(
+            *(add_verdict(*entry) for entry in usable if verdicts[entry[1]] is None)
+        )
+        waits = [policy.name for policy, key in usable if not lets_pass(policy, verdicts[key])]
+        earlier = earlier or next(iter(waits), None)
+
+
+def _create_results_soon(
+    engine: Engine, hook: Occurrence, undecided: Named, verdicts: Verdicts
+) -> None:
+    """Have the other results created behind the answer, which does not need them."""
+    for policy, key in undecided:
+        if policy.spec.action.name not in RUNNERS and engine.store.result(key) is None:
+            verdict = verdicts[key]
+            done = verdict.message if verdict is not None and verdict.phase == "Done" else None
+            engine.pending.add(PendingResult(policy, key.name, hook, engine.now(), done))
 
 
 async def _live_cluster(engine: Engine, requested: Occurrence, version: str) -> KnownCluster:
@@ -316,66 +364,3 @@ def _without_policies(engine: Engine, occurrence: Occurrence, *, blocks: bool) -
         return Answer()
     names = ", ".join(policy.name for policy in concerned)
     return Answer(_UNKNOWN_SECONDS, f"policy {names}: {problem}", is_known=False)
-
-
-Named = Sequence[tuple[KnownPolicy, ObjectKey]]
-"""Policies in their order, with the names of their results."""
-Views = dict[ObjectKey, ResultView | None]
-
-
-async def _start(engine: Engine, occurrence: Occurrence, undecided: Named) -> None:
-    """Create the results that the reconciler starts work for."""
-    results = [
-        new_result(policy, key.name, occurrence, engine.now())
-        for policy, key in undecided
-        if policy.spec.action.name not in ACTIONS_AT_ONCE and engine.store.result(key) is None
-    ]
-    if results:
-        await asyncio.gather(*(engine.create(result) for result in results))
-
-
-async def _decide_at_once(
-    engine: Engine,
-    occurrence: Occurrence,
-    policies: Named,
-    views: Views,
-    cluster: KnownCluster,
-) -> None:
-    """Add the views of what is a matter of a moment; of each order if those before are done."""
-
-    async def add_view(policy: KnownPolicy, key: ObjectKey) -> None:
-        outcome = await engine.decided_at_once(policy, occurrence, cluster)
-        if outcome is not None:
-            views[key] = ResultView(outcome.phase, outcome.message, outcome.retry_seconds)
-
-    for _, group in groupby(policies, key=lambda entry: entry[0].spec.order):
-        entries = list(group)
-        await asyncio.gather(*(add_view(*entry) for entry in entries if views[entry[1]] is None))
-        if not all(_lets_pass(policy, views[key]) for policy, key in entries):
-            return
-
-
-def _create_soon(engine: Engine, occurrence: Occurrence, undecided: Named, views: Views) -> None:
-    """Have results created of what needs none for the answer."""
-    for policy, key in undecided:
-        if policy.spec.action.name in ACTIONS_AT_ONCE and engine.store.result(key) is None:
-            view = views[key]
-            done = view.message if view is not None and view.phase == "Done" else None
-            engine.create_soon(PendingResult(policy, key.name, occurrence, engine.now(), done))
-
-
-def _lets_pass(policy: KnownPolicy, view: ResultView | None) -> bool:
-    """Whether policies of a greater order start."""
-    if view is None:
-        return False
-    return view.phase == "Done" or (view.phase == "Failed" and not policy.blocks)
-
-
-def _view(engine: Engine, key: ObjectKey, occurrence: Occurrence) -> ResultView | None:
-    result = engine.store.result(key)
-    if result is None:
-        return None
-    if not result.is_about(occurrence.uid):
-        # Its name is taken until it is gone.
-        return ResultView("Waiting", "the result of an earlier Cluster is being deleted", 5)
-    return result.view

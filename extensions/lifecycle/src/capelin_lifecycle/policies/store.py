@@ -16,7 +16,6 @@ from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, Event, Expired, UnreadableObject
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.actions import SLOW_SECONDS
 from capelin_lifecycle.api import (
     ClusterLifecyclePolicy,
     HookName,
@@ -24,10 +23,10 @@ from capelin_lifecycle.api import (
     LifecycleResult,
     PolicyKind,
 )
-from capelin_lifecycle.clusters import KnownCluster, WholeCluster
-from capelin_lifecycle.decide import ResultView
-from capelin_lifecycle.occurrence import Occurrence, PolicyKey
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
+from capelin_lifecycle.policies.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class KnownResult:
     step: tuple[str, str]
     order: int
     target: str | None
-    view: ResultView | None
+    view: Verdict | None
     since: datetime | None
 
     @property
@@ -376,9 +375,9 @@ def _known(key: ObjectKey, result: LifecycleResult) -> KnownResult:
     policy = spec.policy
     view = None
     if record is not None and record.phase is not None:
-        view = ResultView(record.phase, record.message, SLOW_SECONDS)
+        view = Verdict(record.phase, record.message)
     elif status is not None:
-        view = ResultView(status.phase, status.message, status.retry_seconds)
+        view = Verdict(status.phase, status.message, status.retry_seconds)
     return KnownResult(
         key=key,
         id=result.id,

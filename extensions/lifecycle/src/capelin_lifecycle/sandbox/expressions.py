@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
 
-from capelin_lifecycle.functions import QUANTITY, declarations, read_amount
-from capelin_lifecycle.syntax_tree import growth
+from capelin_lifecycle.sandbox.functions import QUANTITY, declarations, read_amount
+from capelin_lifecycle.sandbox.syntax_tree import growth
 
 MAX_LENGTH: Final = 4096
 MAX_TOGETHER: Final = 32_768

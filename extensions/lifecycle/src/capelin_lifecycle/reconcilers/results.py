@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from capelin.api import Unstructured, format_duration, wire_name
+from capelin.api import Unstructured, wire_name
 from capelin.api.capi import Cluster
 from capelin.client import ClientError, ClientOptions, ConfigError, WorkloadClients
 from capelin.contract import DELETE_FOR_MOVE_ANNOTATION, PAUSED_ANNOTATION, paused
@@ -23,48 +24,39 @@ from capelin.controller import (
     redact,
 )
 
-from capelin_lifecycle.actions import (
-    ACTIONS_AT_ONCE,
-    MANAGER,
-    RUNNERS,
-    SLOW_SECONDS,
-    ActionRunner,
-    Cleanup,
-    Lasting,
-    Outcome,
-    Run,
-    failed,
-    waiting,
-)
-from capelin_lifecycle.actions.counting import CountedCluster
-from capelin_lifecycle.actions.reservations import Reservations
+from capelin_lifecycle.actions import MANAGER, RUNNERS, Cleanup, Run
 from capelin_lifecycle.api import (
     GROUP,
     ClusterLifecyclePolicy,
     LifecyclePolicy,
     LifecycleResult,
     PolicyReference,
-    Quota,
     ResultRecord,
     ResultStatus,
 )
-from capelin_lifecycle.clusters import KnownCluster, counted_copies
-from capelin_lifecycle.expressions import ExpressionError
-from capelin_lifecycle.occurrence import PolicyKey
-from capelin_lifecycle.pending import owner_reference
-from capelin_lifecycle.records import (
+from capelin_lifecycle.decision import Facts, lets_pass
+from capelin_lifecycle.judge import Judge
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import KnownResult, Store, Subject
+from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
+from capelin_lifecycle.reconcilers.priority import HookPriority
+from capelin_lifecycle.reconcilers.records import (
     RESULT_FINALIZER,
     abandoned,
     is_over,
     is_record,
     next_attempt,
+    owner_reference,
     record_after,
     stays,
 )
-from capelin_lifecycle.selection import KnownPolicy
-from capelin_lifecycle.store import KnownResult, Store, Subject
+from capelin_lifecycle.sandbox.expressions import ExpressionError
 
 Clock = Callable[[], datetime]
+
+_UNDECIDED: Final = waiting("other Clusters are being admitted to the quota; trying again")
 
 _CLEANUP_LIMIT: Final = timedelta(minutes=10)
 """After so long, what an unreachable workload cluster still has is left to it."""
@@ -104,14 +96,16 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     def __init__(
         self,
         store: Store,
-        reservations: Reservations,
+        judge: Judge,
         namespace: str,
         clock: Clock = lambda: datetime.now(UTC),
+        priority: HookPriority | None = None,
     ) -> None:
         self._store = store
-        self._reservations = reservations
+        self._judge = judge
         self._namespace = namespace
         self._clock = clock
+        self._priority = priority or HookPriority()
         self._workloads: WorkloadClients | None = None
         self._slow_steps: Counter[str] = Counter()
         self._quick_steps = asyncio.Semaphore(_MOST_QUICK_STEPS)
@@ -164,7 +158,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
 
     async def reconcile(self, ctx: Context, result: LifecycleResult, /) -> Result:
         """Reconcile one result."""
-        if result.spec.action not in ACTIONS_AT_ONCE:
+        await self._priority.turn()
+        if result.spec.action in RUNNERS:
             return await self._reconcile(ctx, result)
         async with self._quick_steps:
             return await self._reconcile(ctx, result)
@@ -220,12 +215,13 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return Done()
         if result.record is not None and result.record.phase is not None:
             await _write_record(ctx, result, next_attempt(result.record, policy))
-        if not isinstance(RUNNERS.get(result.spec.action), Lasting):
+        runner = RUNNERS.get(result.spec.action)
+        if runner is not None and runner.cleans_up:
             await ctx.add_finalizer(result, RESULT_FINALIZER)
         async with self._turn(policy) as is_free:
             if not is_free:
                 return After(_CROWDED_SECONDS)
-            outcome = await self._outcome(run)
+            outcome = await self._verdict(run)
         await self._save(ctx, result, policy, run.cluster, outcome)
         if outcome.phase in ("Waiting", "Running"):
             rarely = outcome.only_by_cluster
@@ -244,7 +240,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
     @asynccontextmanager
     async def _turn(self, policy: KnownPolicy) -> AsyncGenerator[bool]:
         """Whether a step of a policy may run now."""
-        if policy.spec.action.name in ACTIONS_AT_ONCE:
+        if policy.spec.action.name not in RUNNERS:
             yield True
         elif self._slow_steps[policy.uid] >= _MOST_SLOW_STEPS:
             yield False
@@ -301,22 +297,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             result=result,
             cluster=cluster,
             cluster_json=cluster_json,
-            namespace_labels=self._store.namespaces,
-            counted=self._counting(policy, cluster_json),
-            is_gone=self._store.is_gone,
-            reservations=self._reservations,
             now=self._clock(),
-        )
-
-    def _counting(
-        self, policy: KnownPolicy, cluster_json: dict[str, Any]
-    ) -> Callable[[Quota], Awaitable[Sequence[CountedCluster]]] | None:
-        known = self._store.clusters
-        if known is None:
-            return None
-        namespaces = self._store.namespaces
-        return lambda quota: counted_copies(
-            known, KnownCluster.of(cluster_json), policy, quota, namespaces
         )
 
     def _connected_workloads(self) -> WorkloadClients:
@@ -324,20 +305,38 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             raise RuntimeError("the reconciler works only in its lifespan")
         return self._workloads
 
-    async def _outcome(self, run: Run) -> Outcome:
-        """How far the action is now."""
-        policy, record = run.policy, run.result.record
-        runner = RUNNERS.get(policy.spec.action.name)
-        if policy.spec.suspend:
-            return waiting("the policy is suspended", SLOW_SECONDS)
-        if policy.problem is not None or runner is None:
-            return waiting(f"the policy cannot be used: {policy.problem}", SLOW_SECONDS)
-        if (earlier := self._earlier(run.result, run.cluster.uid)) is not None:
-            return waiting(f"waits for policy {earlier}")
-        started = record.started if record is not None else None
-        if started is not None and run.now - started > policy.spec.timeout:
-            return failed(f"not done within {format_duration(policy.spec.timeout)}")
-        return await _reconciled(runner, run)
+    async def _verdict(self, run: Run) -> Verdict:
+        """How far the policy is now; what keeps it from continuing is a reason to wait."""
+        policy, result, known = run.policy, run.result, KnownCluster.of(run.cluster_json)
+        spec, record = result.spec, result.record
+        facts = Facts(
+            called=spec.called or result.metadata.creation_timestamp or run.now,
+            result_id=result.id,
+            earlier=self._earlier(result, run.cluster.uid),
+            started=record.started if record is not None else None,
+        )
+        hook = replace(
+            known.occurrence,
+            hook=spec.hook,
+            from_version=spec.from_version,
+            to_version=spec.to_version,
+        )
+        try:
+            # A step that blocks for ever must not take the turn of the others.
+            async with asyncio.timeout(_STEP_SECONDS):
+                verdict = await self._judge.verdict(
+                    policy, known, hook, facts=facts, now=run.now, client=run.client
+                )
+                if verdict is not None:
+                    return verdict
+                runner = RUNNERS.get(policy.spec.action.name)
+                return _UNDECIDED if runner is None else await runner.reconcile(run)
+        except (ClientError, ConfigError) as error:
+            return waiting(redact(str(error)), SLOW_SECONDS)
+        except TimeoutError:
+            return waiting("a step of the action takes more than a minute", SLOW_SECONDS)
+        except ExpressionError as error:
+            return waiting(f"an expression has no value: {error}", SLOW_SECONDS)
 
     def _earlier(self, result: LifecycleResult, cluster_uid: str) -> str | None:
         """A policy of a smaller order that is not done yet."""
@@ -345,17 +344,19 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         if own is None:
             return None
         policies = {policy.key: policy for policy in self._store.policies(result.spec.hook)}
+        names: list[tuple[int, str, str]] = []
         for other in self._store.results_of_cluster(own.cluster_key):
-            if other.occurrence != own.occurrence or other.order >= own.order:
-                continue
             policy = policies.get(other.policy)
-            if policy is None or policy.spec.suspend or not other.is_about(cluster_uid):
-                continue
-            phase = other.view.phase if other.view else "Waiting"
-            if phase == "Done" or (phase == "Failed" and not policy.blocks):
-                continue
-            return policy.name
-        return None
+            if (
+                policy is not None
+                and not policy.spec.suspend
+                and other.occurrence == own.occurrence
+                and other.order < own.order
+                and other.is_about(cluster_uid)
+                and not lets_pass(policy, other.view)
+            ):
+                names.append((other.order, policy.namespace or "", policy.name))
+        return min(names)[2] if names else None
 
     async def _save(
         self,
@@ -363,7 +364,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         result: LifecycleResult,
         policy: KnownPolicy,
         cluster: Cluster,
-        outcome: Outcome,
+        outcome: Verdict,
     ) -> None:
         before, now = result.status, self._clock()
         record = record_after(result.record, policy, outcome, now)
@@ -534,20 +535,6 @@ def _key_of(reference: PolicyReference) -> PolicyKey:
 
 def _has_ended(result: KnownResult) -> bool:
     return result.view is not None and result.view.phase in ("Done", "Failed")
-
-
-async def _reconciled(runner: ActionRunner, run: Run) -> Outcome:
-    """How far the action is; what keeps it from going on is a reason to wait."""
-    try:
-        # What blocks for ever must not take the others' turn.
-        async with asyncio.timeout(_STEP_SECONDS):
-            return await runner.reconcile(run)
-    except (ClientError, ConfigError) as error:
-        return waiting(redact(str(error)), SLOW_SECONDS)
-    except TimeoutError:
-        return waiting("a step of the action takes more than a minute", SLOW_SECONDS)
-    except ExpressionError as error:
-        return waiting(f"an expression has no value: {error}", SLOW_SECONDS)
 
 
 RESOURCES: Final = {

@@ -6,77 +6,20 @@ replica, comes to the same one. So its result does not keep Cluster API waiting.
 
 import asyncio
 import logging
-import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from capelin.api import ObjectMeta, OwnerReference
-from capelin.api.capi import Cluster
 from capelin.client import AlreadyExists, Client, ClientError, Unavailable, Unreachable
-from capelin.contract import CLUSTER_NAME_LABEL, label_value
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.actions import POLICY_LABEL
-from capelin_lifecycle.api import (
-    UPGRADE_HOOKS,
-    ClusterReference,
-    LifecycleResult,
-    PolicyReference,
-    ResultRecord,
-    ResultSpec,
-)
-from capelin_lifecycle.occurrence import Occurrence
-from capelin_lifecycle.selection import KnownPolicy
+from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.reconcilers.records import new_result
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
-
-
-def new_result(
-    policy: KnownPolicy, name: str, occurrence: Occurrence, now: datetime, done: str | None = None
-) -> LifecycleResult:
-    """The result of a policy for an occurrence, which starts its action.
-
-    `done` is the message if the hook has found that the action is done.
-    """
-    result = LifecycleResult(
-        metadata=ObjectMeta(
-            name=name,
-            namespace=occurrence.namespace,
-            labels={
-                CLUSTER_NAME_LABEL: label_value(occurrence.cluster),
-                POLICY_LABEL: policy.key.label,
-            },
-            owner_references=[owner_reference(occurrence.cluster, occurrence.uid)],
-        ),
-        spec=ResultSpec(
-            id=uuid.uuid4().hex,
-            called=now,
-            policy=PolicyReference(kind=policy.kind, namespace=policy.namespace, name=policy.name),
-            cluster=ClusterReference(name=occurrence.cluster),
-            hook=occurrence.hook,
-            from_version=occurrence.from_version,
-            to_version=occurrence.to_version,
-            target_version=occurrence.target_version if occurrence.hook in UPGRADE_HOOKS else None,
-            action=policy.spec.action.name,
-            order=policy.spec.order,
-        ),
-    )
-    if done is not None:
-        result.record = ResultRecord(policy=policy.digest, phase="Done", finished=now, message=done)
-    return result
-
-
-def owner_reference(cluster: str, uid: str) -> OwnerReference:
-    """The reference by which a Cluster owns its results: they are moved and deleted with it."""
-    return OwnerReference(
-        api_version=Cluster.resource.api_version,
-        kind=Cluster.resource.kind,
-        name=cluster,
-        uid=uid,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,80 @@
 A record is not a status: `clusterctl move` and a restore bring it to the other management cluster.
 """
 
+import uuid
 from datetime import datetime
 from typing import Final
 
-from capelin_lifecycle.actions import RUNNERS, Outcome
-from capelin_lifecycle.api import GROUP, LifecycleResult, ResultRecord
-from capelin_lifecycle.selection import KnownPolicy
+from capelin.api import ObjectMeta, OwnerReference
+from capelin.api.capi import Cluster
+from capelin.contract import CLUSTER_NAME_LABEL, label_value
+
+from capelin_lifecycle.actions import POLICY_LABEL, RUNNERS
+from capelin_lifecycle.api import (
+    GROUP,
+    UPGRADE_HOOKS,
+    ClusterReference,
+    LifecycleResult,
+    PolicyReference,
+    ResultRecord,
+    ResultSpec,
+)
+from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.verdict import Verdict
 
 RESULT_FINALIZER: Final = f"{GROUP}/result"
-_WORK: Final = frozenset({"backup", "http", "job"})
+_WORK: Final = frozenset(name for name, runner in RUNNERS.items() if not runner.keeps_up)
 """Actions that are not repeated when their policy is created again.
 
 Approvals, quotas and rules are decided again, and manifests are applied again.
 """
 _LONGEST: Final = 1024
+
+
+def new_result(
+    policy: KnownPolicy, name: str, occurrence: Occurrence, now: datetime, done: str | None = None
+) -> LifecycleResult:
+    """The result of a policy for an occurrence, which starts its action.
+
+    `done` is the message if the hook has found that the action is done.
+    """
+    result = LifecycleResult(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=occurrence.namespace,
+            labels={
+                CLUSTER_NAME_LABEL: label_value(occurrence.cluster),
+                POLICY_LABEL: policy.key.label,
+            },
+            owner_references=[owner_reference(occurrence.cluster, occurrence.uid)],
+        ),
+        spec=ResultSpec(
+            id=uuid.uuid4().hex,
+            called=now,
+            policy=PolicyReference(kind=policy.kind, namespace=policy.namespace, name=policy.name),
+            cluster=ClusterReference(name=occurrence.cluster),
+            hook=occurrence.hook,
+            from_version=occurrence.from_version,
+            to_version=occurrence.to_version,
+            target_version=occurrence.target_version if occurrence.hook in UPGRADE_HOOKS else None,
+            action=policy.spec.action.name,
+            order=policy.spec.order,
+        ),
+    )
+    if done is not None:
+        result.record = ResultRecord(policy=policy.digest, phase="Done", finished=now, message=done)
+    return result
+
+
+def owner_reference(cluster: str, uid: str) -> OwnerReference:
+    """The reference by which a Cluster owns its results: they are moved and deleted with it."""
+    return OwnerReference(
+        api_version=Cluster.resource.api_version,
+        kind=Cluster.resource.kind,
+        name=cluster,
+        uid=uid,
+    )
 
 
 def is_over(result: LifecycleResult) -> bool:
@@ -51,7 +111,7 @@ def next_attempt(record: ResultRecord, policy: KnownPolicy) -> ResultRecord:
 
 
 def record_after(
-    before: ResultRecord | None, policy: KnownPolicy, outcome: Outcome, now: datetime
+    before: ResultRecord | None, policy: KnownPolicy, outcome: Verdict, now: datetime
 ) -> ResultRecord | None:
     """The record when an action has come this far; nothing if there is nothing to record."""
     is_waiting = outcome.phase not in ("Running", "Done", "Failed")

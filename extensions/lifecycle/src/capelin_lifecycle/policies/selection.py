@@ -18,8 +18,8 @@ from capelin_lifecycle.api import (
     Selector,
     Versions,
 )
-from capelin_lifecycle.occurrence import Occurrence, PolicyKey
-from capelin_lifecycle.sandbox import Owner
+from capelin_lifecycle.policies.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.sandbox.pool import Owner
 
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?v?(\d+)\.(\d+)(?:\.(\d+))?")
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {

@@ -1,0 +1,118 @@
+"""Collects the facts of a decision, and writes the reservations that it asks for."""
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from capelin.client import Client
+
+from capelin_lifecycle.actions.quota import Census, all_clusters, counted_copies
+from capelin_lifecycle.actions.reservations import Reservations
+from capelin_lifecycle.actions.validate import rule_values
+from capelin_lifecycle.decision import Facts, decide
+from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.selection import KnownPolicy
+from capelin_lifecycle.policies.store import Store
+from capelin_lifecycle.policies.verdict import Verdict
+
+_TRIES: Final = 10
+
+
+class Judge:
+    """Decides for the hooks and for the reconcilers of one replica."""
+
+    def __init__(self, store: Store, reservations: Reservations | None = None) -> None:
+        self._store = store
+        self.reservations = reservations
+        """Of the quotas of all policies; nothing without a connection to the API server."""
+        self._running: set[asyncio.Task[Verdict | None]] = set()
+
+    async def verdict(
+        self,
+        policy: KnownPolicy,
+        cluster: KnownCluster,
+        hook: Occurrence,
+        *,
+        facts: Facts,
+        now: datetime,
+        client: Client | None = None,
+    ) -> Verdict | None:
+        """How far a policy is; `None` if its action has to run, or if more has to be read.
+
+        With a client, a quota lists all Clusters if the copies of the replica are not enough.
+
+        Raises:
+            ClientError: reservations or Clusters cannot be read or written.
+        """
+        verdict = decide(policy, cluster, hook, facts, now)
+        action = policy.spec.action
+        if verdict is None and action.validate_ is not None:
+            values = await rule_values(policy, action.validate_, cluster, hook, now)
+            return decide(policy, cluster, hook, replace(facts, values=values), now)
+        if verdict is None and action.quota is not None:
+            # Even if the hook that waits for it has no more time.
+            task = asyncio.create_task(
+                self._admitted(policy, cluster, hook, facts=facts, now=now, client=client)
+            )
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            return await asyncio.shield(task)
+        return verdict
+
+    async def close(self) -> None:
+        """Cancel the decisions that hooks no longer wait for."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _admitted(
+        self,
+        policy: KnownPolicy,
+        cluster: KnownCluster,
+        hook: Occurrence,
+        *,
+        facts: Facts,
+        now: datetime,
+        client: Client | None,
+    ) -> Verdict | None:
+        """Admit a Cluster to a quota, or not.
+
+        A reservation is written only if no replica has written the policy's reservations since
+        they were read: of two Clusters at once, one conflicts and is counted again.
+        """
+        reservations, store = self.reservations, self._store
+        quota = policy.spec.action.quota
+        if reservations is None or quota is None:
+            return None
+        sources: list[tuple[Any, Any]] = []
+        if store.clusters is not None:
+            copies = partial(
+                counted_copies, store.clusters, cluster, policy, quota, store.namespaces
+            )
+            sources.append((copies, store.is_gone))
+        if client is not None:
+            listing = partial(all_clusters, client, policy, quota, store.namespaces)
+            sources.append((listing, _is_gone))
+        # Without turns, most decisions of a replica would conflict, and count again.
+        async with reservations.turn(policy):
+            for list_clusters, is_gone in sources:
+                for _ in range(_TRIES):
+                    before = await reservations.read(policy)
+                    census = Census(await list_clusters(), before.clusters, is_gone)
+                    verdict = decide(policy, cluster, hook, replace(facts, census=census), now)
+                    if verdict is None:
+                        break
+                    if verdict.reserve is None or await reservations.write(
+                        policy, before, verdict.reserve
+                    ):
+                        return verdict
+        return None
+
+
+def _is_gone(uid: str) -> bool:
+    """Every Cluster that is not among all Clusters is gone."""
+    del uid
+    return True

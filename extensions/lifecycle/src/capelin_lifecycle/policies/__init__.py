@@ -1,0 +1,1 @@
+"""Which policies are for which Clusters, and what a replica knows of both."""

@@ -1,0 +1,166 @@
+"""What a replica keeps of each Cluster, and whether a request fits the live Cluster. Pure.
+
+A caller may send anything, so hooks decide from the live Cluster. Of the request they take the name
+of the hook, the Cluster's identity, and the versions of an upgrade, as far as they fit the
+Cluster's topology.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, cast
+
+import orjson
+from capelin.api import AnyObject, BaseObject, Resource, Unstructured
+from capelin.api.capi import Cluster
+from capelin.contract import PAUSED_ANNOTATION
+from capelin.runtime.v1alpha1 import GeneratePatchesRequest, ValidateTopologyRequest
+from capelin.versions import Version
+
+from capelin_lifecycle.api import HookName
+from capelin_lifecycle.policies.occurrence import Occurrence, cluster_occurrence
+
+_HOOK: Final = "BeforeClusterCreate"
+"""The hook of all quotas."""
+_CHANGING: Final = frozenset({"managedFields", "resourceVersion"})
+"""Fields of the metadata that change with the status, which copies do not have."""
+
+
+class WholeCluster(BaseObject):
+    """A Cluster with all that its spec has, as expressions see it."""
+
+    resource: ClassVar[Resource] = Cluster.resource
+
+    spec: AnyObject = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What decides whether a hook can be about a Cluster now."""
+
+    class_namespace: str
+    """Namespace of its ClusterClass."""
+    is_created: bool
+    """Whether it has its infrastructure or its control plane."""
+    is_deleted: bool
+    """Whether it is being deleted."""
+    is_paused: bool
+    """Whether nothing may happen to it now."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> "ClusterFacts":
+        """The facts about a Cluster."""
+        topology: Mapping[str, Any] = spec.get("topology") or {}
+        class_ref: Mapping[str, Any] = topology.get("classRef") or {}
+        annotations: Mapping[str, str] = metadata.get("annotations") or {}
+        return cls(
+            class_namespace=str(class_ref.get("namespace") or metadata.get("namespace") or ""),
+            is_created=bool(spec.get("infrastructureRef") or spec.get("controlPlaneRef")),
+            is_deleted=metadata.get("deletionTimestamp") is not None,
+            is_paused=bool(spec.get("paused")) or PAUSED_ANNOTATION in annotations,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCluster:
+    """A Cluster as small as it can be; copies of a replica have no status."""
+
+    occurrence: Occurrence
+    document: bytes
+    facts: ClusterFacts
+    counts: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """How quotas count it, remembered by the uids of their policies."""
+
+    @classmethod
+    def of(cls, manifest: Unstructured) -> "KnownCluster":
+        """A Cluster as it was read."""
+        metadata = {k: v for k, v in manifest["metadata"].items() if k not in _CHANGING}
+        kept = {**manifest, "metadata": metadata, "spec": manifest.get("spec") or {}}
+        facts = ClusterFacts.of(metadata, kept["spec"])
+        return cls(cluster_occurrence(_HOOK, manifest), orjson.dumps(kept), facts)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations."""
+        return self.manifest["metadata"].get("annotations") or {}
+
+    @property
+    def manifest(self) -> Unstructured:
+        """The Cluster."""
+        return orjson.loads(self.document)
+
+
+def requested_version(request: Any) -> str:
+    """The resource version of the Cluster in a request."""
+    metadata = cast("dict[str, Any]", request.cluster_json.get("metadata") or {})
+    return str(metadata.get("resourceVersion", ""))
+
+
+TopologyRequest = GeneratePatchesRequest | ValidateTopologyRequest
+
+
+def topology_cluster(request: TopologyRequest) -> Occurrence:
+    """The Cluster that a request about its templates names, by the builtin variables."""
+    builtin: dict[str, Any] = {}
+    for variable in request.variables:
+        value: object = variable.value
+        if variable.name == "builtin" and isinstance(value, dict):
+            builtin = cast("dict[str, Any]", value)
+    found: object = builtin.get("cluster")
+    cluster = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return Occurrence(
+        hook="GeneratePatches",
+        namespace=str(cluster.get("namespace", "")),
+        cluster=str(cluster.get("name", "")),
+        uid=str(cluster.get("uid", "")),
+    )
+
+
+def live_occurrence(requested: Occurrence, live: KnownCluster) -> Occurrence:
+    """The occurrence of a request, with everything but its versions from the live Cluster."""
+    return replace(
+        live.occurrence,
+        hook=requested.hook,
+        from_version=requested.from_version,
+        to_version=requested.to_version,
+    )
+
+
+def contradiction(requested: Occurrence, live: KnownCluster) -> str | None:
+    """Why Cluster API would not call this hook for the live Cluster; `None` if it would."""
+    hook: HookName = requested.hook
+    facts = live.facts
+    if hook == "BeforeClusterDelete":
+        return None if facts.is_deleted else "it is not being deleted"
+    if hook == "BeforeClusterCreate":
+        return None
+    if not facts.is_created:
+        return "it has not been created"
+    if requested.to_version is None:
+        return None
+    return _version_problem(requested, live.occurrence.target_version)
+
+
+def _version_problem(requested: Occurrence, target: str | None) -> str | None:
+    """What is wrong with the versions of an upgrade, by the version of the live topology.
+
+    A step of an upgrade ends at or before that version; BeforeClusterUpgrade and
+    AfterClusterUpgrade are about the whole upgrade.
+    """
+    to = _parsed(requested.to_version)
+    wanted = _parsed(target)
+    if to is None or wanted is None:
+        return f"its topology has version {target}, not {requested.to_version}"
+    whole = requested.hook in ("BeforeClusterUpgrade", "AfterClusterUpgrade")
+    if to > wanted or (whole and to != wanted):
+        return f"its topology has version {target}, not {requested.to_version}"
+    start = _parsed(requested.from_version)
+    if requested.from_version is not None and (start is None or start > to):
+        return f"no upgrade leads from {requested.from_version} to {requested.to_version}"
+    return None
+
+
+def _parsed(text: str | None) -> Version | None:
+    try:
+        return Version.parse(text or "")
+    except ValueError:
+        return None
