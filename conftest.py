@@ -16,10 +16,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Describe our markers."""
     config.addinivalue_line(
         "markers",
-        "quick: one of the tests that explain the project; `nox -s quick` runs them.",
-    )
-    config.addinivalue_line(
-        "markers",
         "integration: it takes so long that it is left to the integration sessions.",
     )
     config.addinivalue_line(
