@@ -54,6 +54,7 @@ async def test_whoever_holds_the_loop_is_named_with_its_time(
 
 async def test_a_loop_that_waits_is_not_held(caplog: pytest.LogCaptureFixture) -> None:
     with LoopGuard(limit=0.1, tick=0.02):
+        # Four times as long as a held loop may go unreported.
         await asyncio.sleep(0.4)
     assert not caplog.records
 
