@@ -5,18 +5,18 @@ import os
 import pytest
 from hypothesis import settings
 
-# Machines are shared and noisy: an example that takes long is no mistake.
-settings.register_profile("capelin", deadline=None, derandomize=True)
+# Machines are shared and noisy: a slow example is not an error.
+settings.register_profile("capelin", deadline=None, derandomize=True, max_examples=40)
 # `nox -s seeds`: other examples each time; a failure prints the line that stores its example.
 settings.register_profile("seeds", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("CAPELIN_HYPOTHESIS", "capelin"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what our markers mean."""
+    """Describe our markers."""
     config.addinivalue_line(
         "markers",
-        "integration: it takes so long that it is left to the integration session.",
+        "integration: it takes so long that it is left to the integration sessions.",
     )
     config.addinivalue_line(
         "markers",

@@ -2,19 +2,23 @@
 # requires-python = ">=3.11"
 # dependencies = ["nox[uv]>=2026.4"]
 # ///
-"""The menu: `nox -l` lists it, `nox` runs what takes minutes and needs no container engine."""
+"""The menu: `nox -l` lists it, `nox` runs the sessions that need no container engine."""
 
+import hashlib
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.5"
-nox.options.default_venv_backend = "uv"
-nox.options.reuse_venv = "yes"
+nox.options.default_venv_backend = "none"
 
 ROOT = Path(__file__).parent
+ENVIRONMENT = ROOT / ".nox" / "environment"
+"""One virtual environment for all sessions, with every member and the development tools."""
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 MEMBERS = {
     folder.name: folder.relative_to(ROOT)
@@ -42,30 +46,57 @@ SHARED = (
     *("tests/e2e/test_cloud_config.py", "tests/e2e/test_helpers.py"),
 )
 """Tests that belong to no package and need neither a cluster nor a container engine."""
+QUICK = (
+    "core/tests/api/test_model.py",
+    "core/tests/api/test_crd.py",
+    "core/tests/contract/test_clusters.py",
+    "core/tests/contract/test_owners.py",
+    "core/tests/contract/test_conditions.py",
+    "core/tests/contract/test_secrets.py",
+    "core/tests/controller/test_results.py",
+    "core/tests/controller/test_runner.py",
+    "core/tests/provider/test_reconciler.py",
+    "core/tests/runtime/test_extension.py",
+    "providers/control-plane/tests/test_desired.py",
+    "providers/control-plane/tests/test_status.py",
+    "providers/machine-pool/tests/test_status.py",
+    "providers/machine-pool/tests/reconcilers/test_machines.py",
+    "extensions/lifecycle/tests/test_guards.py",
+    "extensions/lifecycle/tests/test_approval.py",
+    "infra/tests/test_cluster_tree.py",
+    "infra/tests/test_doctor.py",
+)
+"""The tests that explain the project, in the order in which to read them."""
+PARALLEL = ("-n3", "--dist=worksteal")
+"""Three workers keep two processors busy: some tests wait, and each worker imports everything."""
 
 
-def install(session: nox.Session, *options: str) -> None:
-    """Put every member and the development tools, as locked, into the session's environment."""
-    session.run_install(
-        "uv",
-        "sync",
-        "--locked",
-        "--quiet",
-        "--all-packages",
-        "--all-extras",
-        "--group=dev",
-        f"--python={session.virtualenv.location}",
-        *options,
-        env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
-    )
-    # Without bytecode, which container images like to turn off, each process of each test would
-    # compile all that it imports, and pytest rewrite every assertion once a worker.
+def install(session: nox.Session) -> None:
+    """Install every member and the locked development tools, once for all sessions of a run."""
+    programs = str(ENVIRONMENT / "bin")
+    if programs not in os.environ["PATH"].split(os.pathsep):
+        session.run_install(
+            "uv",
+            "sync",
+            "--locked",
+            "--quiet",
+            "--all-packages",
+            "--all-extras",
+            "--all-groups",
+            f"--python={sys.executable}",
+            env={"UV_PROJECT_ENVIRONMENT": str(ENVIRONMENT)},
+        )
+        # nox looks for programs here.
+        os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    session.env["PATH"] = os.environ["PATH"]
+    session.env["VIRTUAL_ENV"] = str(ENVIRONMENT)
+    # Container images like to turn bytecode off. Then each process compiles everything it imports.
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     session.env["PYTHONPYCACHEPREFIX"] = str(session.cache_dir / "bytecode")
 
 
 def has_tests(folder: str) -> bool:
-    """Whether a folder holds any test yet: members that later work fills start empty."""
+    """Whether a folder holds tests."""
     return any(Path(folder).rglob("test_*.py"))
 
 
@@ -75,8 +106,8 @@ def folders_with_tests() -> list[str]:
 
 
 def imports(folder: Path) -> list[str]:
-    """What a package is imported as."""
-    return [found.name for found in (ROOT / folder / "src").iterdir() if found.is_dir()]
+    """The import names of a package."""
+    return [package.name for package in (ROOT / folder / "src").iterdir() if package.is_dir()]
 
 
 def pytest(session: nox.Session, *options: str, paths: Sequence[str]) -> None:
@@ -98,12 +129,43 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Pyright, strict, over packages and tests alike."""
+    """Pyright, strict, over packages and tests alike; skipped if it accepted the same files."""
     install(session)
-    session.run("pyright", f"--pythonpath={session.virtualenv.location}/bin/python")
+    accepted = session.cache_dir / "accepted-by-pyright"
+    digest = digest_of_code()
+    if accepted.exists() and accepted.read_text() == digest and not session.posargs:
+        session.log("pyright has accepted exactly these files before")
+        return
+    session.run("pyright", f"--pythonpath={ENVIRONMENT / 'bin' / 'python'}", *session.posargs)
+    if not session.posargs:
+        accepted.write_text(digest)
+
+
+def digest_of_code() -> str:
+    """A digest of everything pyright reads: code, settings and the versions of dependencies."""
+    digest = hashlib.sha256(sys.version.encode())
+    roots = [ROOT / name for name in (*CODE, "pyproject.toml", "uv.lock")]
+    files = (file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
+    for file in sorted(files):
+        digest.update(f"{file}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\0".encode())
+    return digest.hexdigest()
 
 
 @nox.session
+def tests(session: nox.Session) -> None:
+    """All packages' tests and the examples, always the same; `-- core/tests` runs one folder."""
+    install(session)
+    pytest(session, *PARALLEL, "-m", "not integration", paths=(*folders_with_tests(), *SHARED))
+
+
+@nox.session(default=False)
+def quick(session: nox.Session) -> None:
+    """The tests that explain the project, in less than a minute; the noxfile lists them."""
+    install(session)
+    pytest(session, *PARALLEL, "-m", "not integration", paths=QUICK)
+
+
+@nox.session(default=False)
 def binaries(session: nox.Session) -> None:
     """Download or build the binaries of the default sessions; minutes the first time."""
     install(session)
@@ -112,27 +174,9 @@ def binaries(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
-def tests(session: nox.Session, package: str) -> None:
-    """One package's own tests, on a real API server where they need one; always the same."""
-    folder = f"{MEMBERS[package]}/tests"
-    if not has_tests(folder):
-        session.skip(f"{package} has no tests yet")
-    install(session)
-    pytest(session, "-n3", "--dist=worksteal", "-m", "not integration", paths=[folder])
-
-
-@nox.session
-def shared(session: nox.Session) -> None:
-    """The examples, the documents' links and index, and what of `e2e` needs no cluster."""
-    install(session)
-    pytest(session, "-n2", "-m", "not integration", paths=SHARED)
-
-
-@nox.session
 def docs(session: nox.Session) -> None:
     """The site, in build/site/html: reference made from the code, links and loads checked."""
-    install(session, "--group=docs")
+    install(session)
     session.run("python", "docs/site/assemble.py", "build/site/pages")
     # Strict mode would take an announcement of the theme's for a broken link.
     session.env["NO_MKDOCS_2_WARNING"] = "1"
@@ -160,7 +204,7 @@ def coverage(session: nox.Session, package: str) -> None:
     data.mkdir()
     session.env["COVERAGE_FILE"] = str(data / "data")
     source = f"--source={','.join(imports(MEMBERS[package]))}"
-    chosen = ("-n3", "--dist=worksteal", "-m", "not integration and not repetitive", folder)
+    chosen = (*PARALLEL, "-m", "not integration and not repetitive", folder)
     session.run("coverage", "run", source, "-m", "pytest", *chosen, *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
@@ -171,7 +215,7 @@ def seeds(session: nox.Session) -> None:
     """Property tests with many fresh examples; a failure prints what to store as `@example`."""
     install(session)
     session.env["CAPELIN_HYPOTHESIS"] = "seeds"
-    options = ("-n3", "-m", "hypothesis and not integration", "--timeout=1200")
+    options = (*PARALLEL, "-m", "hypothesis and not integration", "--timeout=1200")
     pytest(session, *options, paths=folders_with_tests())
 
 
@@ -186,9 +230,9 @@ def integration(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def integration_of_packages(session: nox.Session) -> None:
-    """What takes long of the packages' own tests, one by one: each has the machine to itself."""
+    """The long tests of packages and documents, one by one: each has the machine to itself."""
     install(session)
-    pytest(session, "-m", "integration", paths=folders_with_tests())
+    pytest(session, "-m", "integration", paths=(*folders_with_tests(), *SHARED))
 
 
 @nox.session(default=False)
@@ -255,7 +299,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def update(session: nox.Session) -> None:
-    """Mend what can be mended by itself: formatting and lint."""
+    """Format the code and fix what lint can fix."""
     install(session)
     session.run("ruff", "check", "--fix", *CODE)
     session.run("ruff", "format", *CODE)

@@ -126,9 +126,7 @@ async def test_the_api_server_and_python_agree_on_a_pattern(
 
     texts: list[str] = []
 
-    @settings(
-        max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-    )
+    @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
     @example("https://a.example/\u00a0")
     @example("0 22 * *\u00a0SAT")
     @given(_texts(pattern))

@@ -180,7 +180,6 @@ def read(spec: Unstructured) -> Everything | str:
 
 # A failing example has one field that is wrong: shrinking it would ask the server for minutes.
 generated = settings(
-    max_examples=300,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

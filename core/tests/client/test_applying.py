@@ -157,9 +157,7 @@ def shell(name: str, parts: dict[str, Any]) -> Unstructured:
     return {**kind, **deepcopy(parts), "metadata": metadata}
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(MANAGER, WANTED), min_size=1, max_size=3), others=st.booleans())
 @example(steps=[("one", {"metadata": {}, "spec": {"set": []}})], others=False)
 # An object without managedFields gets some, even from an apply without fields.

@@ -1,14 +1,12 @@
 """A server that does not answer, or not in time, gets no requests for a while."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 
 import pytest
-import yaml
 from aiohttp import web
-from capelin.api.core import Node, Secret
+from capelin.api.core import Node
 from capelin.client import (
     Backoff,
     CircuitBreaker,
@@ -20,19 +18,12 @@ from capelin.client import (
 )
 from capelin.testing.fake_client import FakeClient
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import MonotonicClock
+from tests.support.web import api_server, kubeconfig_secret, not_found
 
 
 def test_pauses_grow_until_a_server_answers_again() -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     breaker: CircuitBreaker[str] = CircuitBreaker(
         Backoff(first_seconds=1, longest_seconds=4), clock
     )
@@ -40,53 +31,30 @@ def test_pauses_grow_until_a_server_answers_again() -> None:
         breaker.failed("s", "gone")
         breaker.failed("s", "gone at the same time")
         assert breaker.remaining("s") == pytest.approx(seconds)
-        clock.now += seconds - 0.1
+        clock.advance(seconds - 0.1)
         assert breaker.error("s") == "gone"
-        clock.now += 0.1
+        clock.advance(0.1)
         assert breaker.error("s") is None
         assert breaker.remaining("s") == 0
     breaker.succeeded("s")
     breaker.failed("s", "again")
-    clock.now += 1
+    clock.advance(1)
     assert breaker.error("s") is None
     assert Backoff().seconds(10_000) == 60
 
 
-@asynccontextmanager
-async def api_server(handler: Handler) -> AsyncGenerator[str]:
-    """The address of a server that answers as the handler says."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port, *_ = runner.addresses[0]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
-
-
-class World:
+class Tenant:
     """A workload cluster `demo`, its clients and a clock that only the test moves."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = MonotonicClock()
         self.client = FakeClient()
         self.workloads = WorkloadClients(
             self.client, options=ClientOptions(timeout=0.5), clock=self.clock
         )
 
     async def publish(self, address: str) -> None:
-        kubeconfig: dict[str, Any] = {
-            "clusters": [{"name": "demo", "cluster": {"server": address}}],
-            "users": [{"name": "demo", "user": {}}],
-            "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],
-            "current-context": "demo",
-        }
-        content = yaml.safe_dump(kubeconfig).encode()
-        await self.client.apply(Secret.of("demo-kubeconfig", "team", data={"value": content}))
+        await self.client.apply(kubeconfig_secret("demo", "team", address))
 
     async def read(self) -> Node | None:
         async with self.workloads.client("demo", "team") as workload:
@@ -100,96 +68,98 @@ async def stack() -> AsyncGenerator[AsyncExitStack]:
 
 
 @pytest.fixture
-async def world() -> AsyncGenerator[World]:
-    world = World()
-    yield world
-    await world.workloads.close()
-
-
-async def not_found(_: web.Request) -> web.Response:
-    body = {"kind": "Status", "reason": "NotFound", "details": {"name": "one"}}
-    return web.json_response(body, status=404)
+async def tenant() -> AsyncGenerator[Tenant]:
+    tenant = Tenant()
+    yield tenant
+    await tenant.workloads.close()
 
 
 async def test_a_silent_cluster_is_tried_again_only_after_a_pause(
-    world: World, stack: AsyncExitStack
+    tenant: Tenant, stack: AsyncExitStack
 ) -> None:
     requests = 0
     silent = True
 
-    async def handler(request: web.Request) -> web.Response:
+    async def handler(request: web.Request) -> web.StreamResponse:
         nonlocal requests
         requests += 1
         if silent:
             await asyncio.Event().wait()
         return await not_found(request)
 
-    await world.publish(await stack.enter_async_context(api_server(handler)))
+    await tenant.publish(await stack.enter_async_context(api_server(handler)))
     with pytest.raises(Unreachable, match="no answer within"):
-        await world.read()
+        await tenant.read()
     with pytest.raises(CircuitOpen, match="no answer within") as error:
-        await world.read()
+        await tenant.read()
     assert error.value.retry_seconds == pytest.approx(1)
     assert requests == 1
-    world.clock.now += 1
+    tenant.clock.advance(1)
     silent = False
-    assert await world.read() is None
-    assert await world.read() is None
+    assert await tenant.read() is None
+    assert await tenant.read() is None
     assert requests == 3
 
 
-async def test_an_error_in_a_task_group_opens_the_circuit(world: World) -> None:
-    await world.publish("http://127.0.0.1:1")
+async def test_an_error_in_a_task_group_opens_the_circuit(tenant: Tenant) -> None:
+    await tenant.publish("http://127.0.0.1:1")
 
     async def read_all() -> None:
-        async with world.workloads.client("demo", "team") as workload, asyncio.TaskGroup() as tasks:
+        async with (
+            tenant.workloads.client("demo", "team") as workload,
+            asyncio.TaskGroup() as tasks,
+        ):
             tasks.create_task(workload.find(Node, "one"))
 
     with pytest.raises(ExceptionGroup):
         await read_all()
     with pytest.raises(CircuitOpen):
-        await world.read()
+        await tenant.read()
 
 
 async def test_a_slow_answer_is_used_and_delays_the_next_request(
-    world: World, stack: AsyncExitStack
+    tenant: Tenant, stack: AsyncExitStack
 ) -> None:
-    async def handler(request: web.Request) -> web.Response:
-        world.clock.now += 0.3
+    async def handler(request: web.Request) -> web.StreamResponse:
+        tenant.clock.advance(0.3)
         return await not_found(request)
 
-    await world.publish(await stack.enter_async_context(api_server(handler)))
-    assert await world.read() is None
+    await tenant.publish(await stack.enter_async_context(api_server(handler)))
+    assert await tenant.read() is None
     with pytest.raises(CircuitOpen, match="takes too long to answer"):
-        await world.read()
+        await tenant.read()
 
 
-async def test_a_body_that_comes_slowly_counts_as_slow(world: World, stack: AsyncExitStack) -> None:
+async def test_a_body_that_comes_slowly_counts_as_slow(
+    tenant: Tenant, stack: AsyncExitStack
+) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=404)
         await response.prepare(request)
         await response.write(b'{"kind": "Status", "reason": "NotFound",')
-        world.clock.now += 0.3
+        tenant.clock.advance(0.3)
         await response.write(b' "details": {"name": "one"}}')
         return response
 
-    await world.publish(await stack.enter_async_context(api_server(handler)))
-    assert await world.read() is None
+    await tenant.publish(await stack.enter_async_context(api_server(handler)))
+    assert await tenant.read() is None
     with pytest.raises(CircuitOpen):
-        await world.read()
+        await tenant.read()
 
 
-async def test_an_error_of_the_api_server_is_an_answer(world: World, stack: AsyncExitStack) -> None:
-    await world.publish(await stack.enter_async_context(api_server(not_found)))
+async def test_an_error_of_the_api_server_is_an_answer(
+    tenant: Tenant, stack: AsyncExitStack
+) -> None:
+    await tenant.publish(await stack.enter_async_context(api_server(not_found)))
     for _ in range(2):
         with pytest.raises(NotFound):
-            async with world.workloads.client("demo", "team") as workload:
+            async with tenant.workloads.client("demo", "team") as workload:
                 await workload.get(Node, "one")
 
 
-async def test_a_changed_kubeconfig_is_tried_at_once(world: World, stack: AsyncExitStack) -> None:
-    await world.publish("http://127.0.0.1:1")
+async def test_a_changed_kubeconfig_is_tried_at_once(tenant: Tenant, stack: AsyncExitStack) -> None:
+    await tenant.publish("http://127.0.0.1:1")
     with pytest.raises(Unreachable):
-        await world.read()
-    await world.publish(await stack.enter_async_context(api_server(not_found)))
-    assert await world.read() is None
+        await tenant.read()
+    await tenant.publish(await stack.enter_async_context(api_server(not_found)))
+    assert await tenant.read() is None

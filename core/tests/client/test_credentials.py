@@ -12,23 +12,16 @@ from capelin.client import Config, CredentialError, ExecPlugin, Server, User, ex
 from capelin.client.auth import Credentials
 from capelin.pki import KeyPair, issue, new_ca
 
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
+from tests.support.clock import MonotonicClock
+
+NOW = MonotonicClock(0).time_of_day()
 V1 = "client.authentication.k8s.io/v1"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    def time_of_day(self) -> datetime:
-        return NOW + timedelta(seconds=self.seconds)
-
-
-def credentials(user: User, clock: Clock | None = None, address: str = "http://api") -> Credentials:
-    clock = clock or Clock()
+def credentials(
+    user: User, clock: MonotonicClock | None = None, address: str = "http://api"
+) -> Credentials:
+    clock = clock or MonotonicClock()
     return Credentials(Config(Server(address), user), clock, clock.time_of_day)
 
 
@@ -37,22 +30,22 @@ async def shown(by: Credentials) -> str:
 
 
 async def test_a_token_file_is_read_again_after_a_while(tmp_path: Path) -> None:
-    file, clock = tmp_path / "token", Clock()
+    file, clock = tmp_path / "token", MonotonicClock()
     file.write_text("old")
     ours = credentials(User(token_file=file), clock)
     assert await shown(ours) == "Bearer old"
     file.write_text("new")
     assert await shown(ours) == "Bearer old"
-    clock.seconds += 10
+    clock.advance(10)
     assert await shown(ours) == "Bearer new"
 
 
 async def test_the_proof_is_the_same_while_nothing_changes(tmp_path: Path) -> None:
-    file, clock = tmp_path / "token", Clock()
+    file, clock = tmp_path / "token", MonotonicClock()
     file.write_text("T")
     ours = credentials(User(token_file=file), clock)
     before = await ours.proof()
-    clock.seconds += 10
+    clock.advance(10)
     assert await ours.proof() is before
     assert await ours.after_refusal(before) is None
 
@@ -60,14 +53,14 @@ async def test_the_proof_is_the_same_while_nothing_changes(tmp_path: Path) -> No
 async def test_a_missing_file_is_an_error_at_first_and_a_warning_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file, clock = tmp_path / "token", Clock()
+    file, clock = tmp_path / "token", MonotonicClock()
     ours = credentials(User(token_file=file), clock)
     with pytest.raises(CredentialError, match=f"{file} cannot be read: No such file"):
         await ours.proof()
     file.write_text("T")
     assert await shown(ours) == "Bearer T"
     file.unlink()
-    clock.seconds += 10
+    clock.advance(10)
     with caplog.at_level(logging.WARNING):
         assert await shown(ours) == "Bearer T"
     assert "Keeping the current credentials" in caplog.text
@@ -93,7 +86,7 @@ def certificate(authority: KeyPair) -> KeyPair:
 async def test_a_certificate_is_replaced_when_both_of_its_files_are(
     tmp_path: Path, authority: KeyPair, certificate: KeyPair
 ) -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     pem, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     pem.write_bytes(certificate.certificate_pem)
     key.write_bytes(certificate.private_key_pem)
@@ -102,10 +95,10 @@ async def test_a_certificate_is_replaced_when_both_of_its_files_are(
     assert first.tls is not None
     renewed = issue(authority, common_name="me", usages=("client",), now=datetime.now(UTC))
     pem.write_bytes(renewed.certificate_pem)
-    clock.seconds += 10
+    clock.advance(10)
     assert await ours.proof() is first
     key.write_bytes(renewed.private_key_pem)
-    clock.seconds += 10
+    clock.advance(10)
     assert await ours.proof() is not first
 
 
@@ -162,14 +155,14 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "status": sta
 
 
 async def test_a_program_is_run_again_when_its_token_is_over(program: Program) -> None:
-    clock = Clock()
-    clock.seconds = 0
+    clock = MonotonicClock()
+    clock.now = 0
     expires = (NOW + timedelta(seconds=100)).isoformat().replace("+00:00", "Z")
     ours = credentials(User(exec=program(COUNTING.replace("EXPIRES", repr(expires)))), clock)
     assert await shown(ours) == "Bearer T1"
-    clock.seconds = 80
+    clock.now = 80
     assert await shown(ours) == "Bearer T1"
-    clock.seconds = 91
+    clock.now = 91
     assert await shown(ours) == "Bearer T2"
 
 

@@ -159,6 +159,7 @@ async def test_the_lease_is_renewed_while_the_work_comes_to_its_end(
         try:
             await forever()
         finally:
+            # Without renewals the lease would expire in this time.
             await asyncio.sleep(QUICK.lease * 1.2)
             held = await client.get(Lease, "election", namespace)
             ended.append(held.spec.holder_identity)

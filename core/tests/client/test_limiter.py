@@ -1,21 +1,15 @@
 from capelin.client.retries import RateLimiter
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import MonotonicClock
 
 
 def test_a_burst_passes_at_once_and_the_rest_in_step() -> None:
-    limiter = RateLimiter(qps=10, burst=3, clock=Clock())
+    limiter = RateLimiter(qps=10, burst=3, clock=MonotonicClock())
     assert [round(limiter.reserve(), 3) for _ in range(6)] == [0, 0, 0, 0.1, 0.2, 0.3]
 
 
 def test_tokens_come_back_with_time_up_to_the_burst() -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     limiter = RateLimiter(qps=10, burst=2, clock=clock)
     for _ in range(4):
         limiter.reserve()

@@ -35,7 +35,10 @@ def bomb() -> bytes:
     """About 1 MiB of gzip that becomes 1 GiB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     zeros = bytes(MIB)
-    return b"".join([packer.compress(zeros) for _ in range(1024)]) + packer.flush()
+    start = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+    # Nothing after a full flush refers to what came before, so one block can be repeated.
+    block = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+    return start + block * 1023
 
 
 class Hostile(BaseHTTPRequestHandler):

@@ -375,6 +375,7 @@ async def test_an_object_is_never_reconciled_twice_at_once_and_others_are(
         assert shoal.name not in now
         now.append(shoal.name)
         most.append(len(now))
+        # Long enough for other reconciles to overlap with this one.
         await asyncio.sleep(0.05)
         now.remove(shoal.name)
 
@@ -420,6 +421,7 @@ async def test_running_reconciles_may_end_and_new_ones_do_not_begin(
     ended: list[str] = []
 
     async def slow(shoal: Shoal, _: Context) -> None:
+        # Still at work when the manager is stopped.
         await asyncio.sleep(0.3)
         ended.append(shoal.name)
 

@@ -341,7 +341,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
-TestAnyOrderOfEvents.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrderOfEvents.settings = settings(stateful_step_count=40, deadline=None)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 2**32))

@@ -292,6 +292,7 @@ async def test_no_more_run_at_once_than_are_allowed() -> None:
 async def test_nothing_starts_before_the_start_nor_after_the_stop() -> None:
     setup = Setup(lambda _: Done())
     setup.runner.add(A)
+    # A started runner reconciles well within this time.
     await asyncio.sleep(0.01)
     assert setup.angler.caught == []
     await setup.run()

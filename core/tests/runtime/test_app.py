@@ -404,6 +404,7 @@ async def test_nothing_is_left_of_a_call() -> None:
 
     async def handler(call: Call[BeforeClusterCreate, None]) -> None:
         seen.append(weakref.ref(call.request))
+        # Longer than one round of the deadlines.
         await asyncio.sleep(0.06)
 
     app, _ = app_of(handler)

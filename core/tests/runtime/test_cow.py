@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from capelin.runtime.topology.cow import CopyOnWrite, Path, UnexpectedTemplateError
 from capelin.runtime.topology.patches import is_list, is_object, json_patch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 keys = st.sampled_from(["a", "b", "c/d"])
@@ -52,7 +52,6 @@ def inside(found: Any, expected: Any) -> list[tuple[Any, Any]]:
     return [part for part in parts if is_object(part[0]) or is_list(part[0])]
 
 
-@settings(deadline=None, max_examples=600)
 @given(documents, actions)
 def test_a_draft_changes_as_a_copy_of_everything_does(
     document: dict[str, Any], todo: list[tuple[str, Path, str, Any]]

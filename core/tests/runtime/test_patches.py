@@ -10,7 +10,7 @@ from capelin.runtime.topology.patches import (
     merge_patch,
     same,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 keys = st.sampled_from(["a", "b", "c", "a/b", "~x", "", "0", "-"])
@@ -33,7 +33,6 @@ def text(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
-@settings(deadline=None, max_examples=400)
 @given(pairs)
 def test_a_json_patch_leads_from_one_document_to_the_other(pair: tuple[Any, Any]) -> None:
     before, after = pair
@@ -42,7 +41,6 @@ def test_a_json_patch_leads_from_one_document_to_the_other(pair: tuple[Any, Any]
     assert text(before) == original
 
 
-@settings(deadline=None, max_examples=400)
 @given(pairs)
 def test_no_step_of_a_json_patch_can_be_left_out(pair: tuple[Any, Any]) -> None:
     before, after = pair
@@ -55,7 +53,6 @@ def test_no_step_of_a_json_patch_can_be_left_out(pair: tuple[Any, Any]) -> None:
             continue
 
 
-@settings(deadline=None)
 @given(documents)
 def test_the_same_document_needs_no_patch(document: Any) -> None:
     copy = orjson.loads(text(document))
@@ -69,7 +66,6 @@ def shuffled(document: Any) -> Any:
     return [shuffled(item) for item in document] if is_list(document) else document
 
 
-@settings(deadline=None)
 @given(pairs)
 def test_patches_do_not_depend_on_the_order_of_fields(pair: tuple[Any, Any]) -> None:
     before, after = pair
@@ -82,7 +78,6 @@ def has_null(document: Any) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=400)
 @given(pairs)
 def test_a_merge_patch_leads_from_one_document_to_the_other(pair: tuple[Any, Any]) -> None:
     before, after = pair

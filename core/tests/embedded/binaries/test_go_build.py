@@ -370,6 +370,7 @@ async def test_a_full_disk_is_told(
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
 @pytest.mark.timeout(600)
+@pytest.mark.integration
 async def test_a_real_go_builds_etcdctl() -> None:
     """With the user's own cache, so that it is quick when it was there before."""
     binaries = Binaries()
@@ -388,6 +389,7 @@ async def test_a_real_go_and_we_agree_on_the_hash_of_a_module() -> None:
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go here")
 @pytest.mark.timeout(600)
+@pytest.mark.integration
 async def test_a_real_go_compiles_exactly_the_packages_that_were_counted(
     tmp_path: Path,
 ) -> None:

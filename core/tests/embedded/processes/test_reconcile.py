@@ -14,7 +14,7 @@ from capelin.embedded.processes.reconcile import (
     poll_pause,
     strays,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 OLD, NEW = Command(("old",)), Command(("new",))
@@ -215,7 +215,6 @@ def declarations(draw: st.DrawFn) -> dict[str, ProcessSpec]:
     return declared
 
 
-@settings(max_examples=50)
 @given(changes=st.lists(st.tuples(declarations(), st.sets(st.sampled_from("abcd"))), max_size=4))
 def test_whatever_is_declared_and_whatever_dies_the_declared_processes_end_up_running(
     changes: list[tuple[dict[str, ProcessSpec], set[str]]],

@@ -620,6 +620,7 @@ async def test_the_late_news_of_an_end_is_not_taken_for_that_of_the_next(
         await until(lambda: supervisor.states["a"].pid not in {None, first})
         second = pid_of(supervisor, "a")
         await told_late.wait()
+        # A wrongly attributed end would stop the second process within this time.
         await asyncio.sleep(0.2)
         assert running_in(folder) == [second]
         assert pid_of(supervisor, "a") == second

@@ -37,6 +37,8 @@ REPLACED_SECONDS = 10.0 * SLACK
 SERVED_A_SECOND = 50.0 / SLACK
 
 
+@pytest.mark.representative
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 async def test_an_upgrade_under_load_fails_no_request(rig: Rig) -> None:
     await rig.until(control_plane(OLD, replicas=2), settled)

@@ -90,6 +90,7 @@ async def kubeadm_addon(version: str, folder: Path, *arguments: str) -> list[Uns
     return [one for one in yaml.safe_load_all(output) if one]
 
 
+@pytest.mark.needs_programs(*(f"kubeadm@{version}" for version in TESTED_KUBERNETES))
 @pytest.mark.parametrize("version", TESTED_KUBERNETES)
 @pytest.mark.parametrize("addon", ["coredns", "kube-proxy"])
 async def test_add_ons_are_those_of_kubeadm(version: str, addon: str, tmp_path: Path) -> None:

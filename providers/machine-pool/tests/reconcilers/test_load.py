@@ -10,15 +10,9 @@ from capelin.controller import ObjectKey
 from capelin_machine_pool.reconcilers.machines import TTLCache, machine_of
 from capelin_machine_pool.reconcilers.pools import RateLimit
 
+from tests.support.clock import MonotonicClock
+
 POOL, OTHER = ObjectKey("team", "pool"), ObjectKey("team", "other")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Counting:
@@ -33,13 +27,13 @@ class Counting:
         return Cluster.read({"metadata": {"name": "demo"}}) if self.there else None
 
 
-def reconcile(limit: RateLimit, clock: Clock, key: ObjectKey, seconds: float) -> None:
+def reconcile(limit: RateLimit, clock: MonotonicClock, key: ObjectKey, seconds: float) -> None:
     with limit.measure(key, 1):
         clock.now += seconds
 
 
 def test_a_long_look_is_followed_by_a_longer_rest() -> None:
-    limit = RateLimit(clock := Clock())
+    limit = RateLimit(clock := MonotonicClock())
     assert limit.delay(POOL, 1) == 0
     reconcile(limit, clock, POOL, 1.0)
     assert limit.delay(POOL, 1) == pytest.approx(4.0)
@@ -51,13 +45,13 @@ def test_a_long_look_is_followed_by_a_longer_rest() -> None:
 
 
 def test_no_rest_is_longer_than_anybody_would_wait() -> None:
-    limit = RateLimit(clock := Clock())
+    limit = RateLimit(clock := MonotonicClock())
     reconcile(limit, clock, POOL, 60.0)
     assert limit.delay(POOL, 1) == pytest.approx(10.0)
 
 
 def test_a_look_that_fails_has_no_rest_for_the_queue_waits_longer_each_time() -> None:
-    limit = RateLimit(clock := Clock())
+    limit = RateLimit(clock := MonotonicClock())
     with suppress(RuntimeError), limit.measure(POOL, 1):
         clock.now += 1
         raise RuntimeError
@@ -65,14 +59,14 @@ def test_a_look_that_fails_has_no_rest_for_the_queue_waits_longer_each_time() ->
 
 
 def test_a_change_of_the_pool_itself_does_not_wait() -> None:
-    limit = RateLimit(clock := Clock())
+    limit = RateLimit(clock := MonotonicClock())
     reconcile(limit, clock, POOL, 1.0)
     assert limit.delay(POOL, 2) == 0
     assert limit.delay(POOL, 1) == pytest.approx(4.0)
 
 
 async def test_machines_of_a_cluster_ask_for_it_once_a_second() -> None:
-    client, clock = Counting(), Clock()
+    client, clock = Counting(), MonotonicClock()
     recent = TTLCache(cast("Client", client), clock)
     for _ in range(1000):
         assert await recent.find(Cluster, "demo", "team") is not None

@@ -2,17 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 import pytest
-import yaml
 from aiohttp import web
 from capelin.api import ObjectMeta
 from capelin.api.capi import Cluster
-from capelin.api.core import Node, Secret
+from capelin.api.core import Node
 from capelin.client import Config, Server
 from capelin.contract import find_condition
 from capelin.controller import Options
@@ -24,10 +23,11 @@ from capelin_machine_pool.backends import Backend, InstanceStatus, Workload
 from capelin_machine_pool.desired import FINALIZER, Instance
 from capelin_machine_pool.reconcilers import MachineReconciler
 
+from tests.support.web import api_server, kubeconfig_secret, not_found
+
 from .fake_core import context_for
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ReadingBackend:
@@ -50,35 +50,8 @@ async def silent(_: web.Request) -> web.StreamResponse:
     return await asyncio.Future()
 
 
-async def answering(_: web.Request) -> web.StreamResponse:
-    body = {"kind": "Status", "reason": "NotFound", "details": {"name": "one"}}
-    return web.json_response(body, status=404)
-
-
-@asynccontextmanager
-async def api_server(handler: Handler) -> AsyncGenerator[str]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port, *_ = runner.addresses[0]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
-
-
 async def add_cluster(client: FakeClient, name: str, address: str) -> None:
-    kubeconfig: dict[str, Any] = {
-        "clusters": [{"name": name, "cluster": {"server": address}}],
-        "users": [{"name": name, "user": {}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
-    }
-    content = yaml.safe_dump(kubeconfig).encode()
-    await client.apply(Secret.of(f"{name}-kubeconfig", "team", data={"value": content}))
+    await client.apply(kubeconfig_secret(name, "team", address))
     initialization = {"infrastructureProvisioned": True, "controlPlaneInitialized": True}
     cluster = {"metadata": {"name": name, "namespace": "team"}, "status": {}}
     client.add(Cluster.read({**cluster, "status": {"initialization": initialization}}))
@@ -106,7 +79,7 @@ async def client() -> AsyncGenerator[FakeClient]:
     """The management cluster, with a cluster `silent` and a cluster `demo`."""
     client = FakeClient(CapelinMachine)
     async with AsyncExitStack() as stack:
-        for name, handler in (("silent", silent), ("demo", answering)):
+        for name, handler in (("silent", silent), ("demo", not_found)):
             address = await stack.enter_async_context(api_server(handler))
             await add_cluster(client, name, address)
         yield client

@@ -1,0 +1,20 @@
+"""A clock that only the test moves."""
+
+from datetime import UTC, datetime, timedelta
+
+
+class MonotonicClock:
+    """Stands for `time.monotonic`. Calling it gives the seconds."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+    def time_of_day(self) -> datetime:
+        """The same moment for code that also reads the date."""
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now)
