@@ -13,6 +13,7 @@ from capelin.api.capi import Cluster
 from capelin.client import Destinations
 from capelin.embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 from capelin.pki import Algorithm
+from capelin.provider import Blocked
 
 from capelin_control_plane.api import (
     Addons,
@@ -30,6 +31,7 @@ from capelin_control_plane.policy import (
     problem_of_host,
     problem_of_port,
 )
+from capelin_control_plane.reasons import Reason
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
@@ -64,8 +66,11 @@ _FEWEST_SERVICE_ADDRESSES = 16
 """The cluster's DNS has the tenth, and API servers require eight."""
 
 
-class InvalidSpecError(ValueError):
+class InvalidSpecError(Blocked):
     """A field has a value that no control plane can run with. Names the field and a remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.INVALID_CONFIGURATION, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,16 +38,15 @@ from capelin_control_plane.audit_policy import find_audit_policy
 from capelin_control_plane.backends import Backend
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.component_files import AuditPolicyFile
 from capelin_control_plane.desired import (
     ControlPlane,
-    InvalidSpecError,
     desired_state,
     requested_renewal,
 )
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.reasons import Reason
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
@@ -56,6 +55,7 @@ ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
 """The address that the backend allocated. It outlives a move to another management cluster."""
 MANAGER = "capelin-control-plane"
 
+_ABOUT_CERTIFICATES = {Reason.CERTIFICATES_MISSING, Reason.CERTIFICATES_NOT_USABLE}
 _RETRY_SECONDS = 5.0
 _WORKLOAD_SECONDS = 10.0
 """How long one reconcile waits for the workload cluster: meanwhile the status gets older."""
@@ -152,7 +152,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 f" {reference.name}, and this control plane would be a second one"
             )
             hint = "delete it, or name it in another Cluster"
-        return Blocked(conditions.WAITING_FOR_OWNER, message, hint, retry_seconds=None)
+        return Blocked(Reason.WAITING_FOR_OWNER, message, hint, retry_seconds=None)
 
     def base_status(self, obj: CapelinControlPlane) -> Status:
         """What is always true: there are no machines of the control plane."""
@@ -177,13 +177,13 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         try:
             audit_policy = await find_audit_policy(ctx.client, obj)
-            desired = _desired_state(obj, ctx.cluster, now, self._policy, audit_policy)
+            desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy)
             authorities = await ensure_authorities(
                 ctx.client, obj, desired, may_create=address is None
             )
             endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
-            if blocked.reason.startswith("Certificates"):
+            if blocked.reason in _ABOUT_CERTIFICATES:
                 ctx.set_conditions(conditions.certificates_available(blocked))
             if address is not None:
                 await backend.keep_running(key, address)
@@ -229,7 +229,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         workers = await _workers_of(ctx, obj)
         if workers:
             message = f"{', '.join(workers)} still need the API; they are deleted first"
-            ctx.set_conditions(ConditionSpec(DELETING, "True", conditions.WORKERS_REMAIN, message))
+            ctx.set_conditions(ConditionSpec(DELETING, "True", Reason.WORKERS_REMAIN, message))
             if address is not None:
                 await backend.keep_running(key, address)
             return After(_RETRY_SECONDS)
@@ -264,7 +264,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         backend = self._backends.get(name)
         if backend is None:
             raise Blocked(
-                conditions.BACKEND_NOT_AVAILABLE,
+                Reason.BACKEND_NOT_AVAILABLE,
                 f"spec.backend: this provider does not run control planes on {name}",
                 f"write backend: {' or '.join(sorted(self._backends))}, or ask its administrator"
                 f" for --backends={name.lower()}; pods need a management cluster with nodes",
@@ -287,7 +287,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         except (ClientError, TimeoutError) as error:
             reason = str(error) or f"the workload cluster took more than {_WORKLOAD_SECONDS:g} s"
             message = f"cannot apply them: {reason}"
-            return ConditionSpec(type_, "False", conditions.NOT_APPLIED, message)
+            return ConditionSpec(type_, "False", Reason.NOT_APPLIED, message)
         return ConditionSpec(type_, "True", type_)
 
 
@@ -344,19 +344,6 @@ def _key(control_plane: CapelinControlPlane) -> ObjectKey:
     return ObjectKey(control_plane.namespace or "", control_plane.name)
 
 
-def _desired_state(
-    control_plane: CapelinControlPlane,
-    cluster: Cluster,
-    now: datetime,
-    policy: Policy,
-    audit_policy: AuditPolicyFile | None,
-) -> ControlPlane:
-    try:
-        return desired_state(control_plane, cluster, now, policy, audit_policy)
-    except InvalidSpecError as error:
-        raise Blocked(conditions.INVALID_CONFIGURATION, str(error)) from error
-
-
 def _is_named_by(cluster: Cluster, control_plane: CapelinControlPlane) -> bool:
     return named_by(cluster.spec.control_plane_ref, CapelinControlPlane) == control_plane.name
 
@@ -391,10 +378,10 @@ def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> 
     type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
     if not observed.answers:
         message = "no API server is ready yet"
-        return ConditionSpec(type_, "False", conditions.WAITING_FOR_API_SERVER, message)
+        return ConditionSpec(type_, "False", Reason.WAITING_FOR_API_SERVER, message)
     if is_condition_true((control_plane.status or Status()).conditions, type_):
         return ConditionSpec(type_, "True", type_)
-    return ConditionSpec(type_, "Unknown", conditions.STARTING, "being applied")
+    return ConditionSpec(type_, "Unknown", Reason.STARTING, "being applied")
 
 
 def _requeue(control_plane: CapelinControlPlane, observed: Observed, now: datetime) -> Result:
