@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,13 +34,12 @@ from capelin.provider import Blocked, ControlPlaneContext, ControlPlaneReconcile
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
 from capelin_control_plane.audit_policy import find_audit_policy
-from capelin_control_plane.backends import Backend
+from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import (
     ControlPlane,
     desired_state,
-    requested_renewal,
 )
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
@@ -83,6 +81,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     permissions = (
         Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),
         Permission("apps", ("deployments", "statefulsets"), _CHANGED),
+        Permission("apps", ("replicasets",), ("delete", "list")),
         Permission("policy", ("poddisruptionbudgets",), _CHANGED),
         Permission("networking.k8s.io", ("networkpolicies",), _CHANGED),
         Permission("", ("configmaps", "services"), _CHANGED),
@@ -188,8 +187,12 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             if address is not None:
                 await backend.keep_running(key, address)
             raise
+        annotations = {ADDRESS_ANNOTATION: endpoint.address}
+        if obj.spec.backend == "Pods":
+            # clusterctl cannot move it.
+            annotations[BLOCK_MOVE_ANNOTATION] = "true"
         # Before anything runs there: the deletion of the control plane has to find it.
-        await ctx.apply_metadata(obj, annotations=_annotations(obj, endpoint.address))
+        await ctx.apply_metadata(obj, annotations=annotations)
         observed = await reconcile_instances(backend, key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
             raise observed.blocked
@@ -210,7 +213,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
-        return _requeue(obj, observed, now)
+        return _requeue(desired, observed, now)
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
@@ -291,19 +294,6 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         return ConditionSpec(type_, "True", type_)
 
 
-async def reconcile_instances(
-    backend: Backend, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
-) -> Observed:
-    """Take the next step towards the desired state."""
-    observed = await backend.observe(key, endpoint, desired)
-    try:
-        if not await backend.apply(key, endpoint, desired, observed):
-            return observed
-    except Blocked as blocked:
-        return replace(observed, blocked=blocked)
-    return await backend.observe(key, endpoint, desired)
-
-
 async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
     """Store the version with its `v`, as the contract requires.
 
@@ -330,14 +320,6 @@ async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
     }
     written = await client.patch(kind, name, namespace, patch)
     control_plane.spec, control_plane.metadata = written.spec, written.metadata
-
-
-def _annotations(control_plane: CapelinControlPlane, address: str) -> dict[str, str]:
-    """Where the control plane is, and that clusterctl cannot take it elsewhere."""
-    annotations = {ADDRESS_ANNOTATION: address}
-    if control_plane.spec.backend == "Pods":
-        annotations[BLOCK_MOVE_ANNOTATION] = "true"
-    return annotations
 
 
 def _key(control_plane: CapelinControlPlane) -> ObjectKey:
@@ -384,14 +366,13 @@ def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> 
     return ConditionSpec(type_, "Unknown", Reason.STARTING, "being applied")
 
 
-def _requeue(control_plane: CapelinControlPlane, observed: Observed, now: datetime) -> Result:
+def _requeue(desired: ControlPlane, observed: Observed, now: datetime) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
     if observed.blocked is not None:
         return After(_RETRY_SECONDS)
     wait = RESYNC
     if observed.renew_at is not None:
         wait = min(wait, max(observed.renew_at - now, timedelta(seconds=1)))
-    for moment in (control_plane.spec.rollout.after, requested_renewal(control_plane)):
-        if moment is not None and moment > now:
-            wait = min(wait, moment - now)
+    if desired.changes_at is not None:
+        wait = min(wait, desired.changes_at - now)
     return After(wait.total_seconds())

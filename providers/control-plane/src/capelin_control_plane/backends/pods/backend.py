@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from capelin.api import Resource, Unstructured, resource_of
 from capelin.api.core import Node, Pod
@@ -92,15 +93,19 @@ _CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 _DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 _NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 _BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+_REPLICA_SETS = Resource("apps", "v1", "ReplicaSet", "replicasets")
 _SECRETS = Resource("", "v1", "Secret", "secrets")
 _SERVICES = Resource("", "v1", "Service", "services")
 _STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 
+_Propagation = Literal["Background", "Orphan"]
 _MOST_MEMBERS = 5
 # What nobody watches is compared with what is desired so often.
 _RESYNC = timedelta(minutes=2)
-# The API servers of a deleted control plane have no clients. If their Deployment deleted a pod
-# first, the kubelet keeps that pod's own grace period.
+# A deleted control plane has no clients, and its data is deleted too: nothing needs the minute in
+# which API servers end in order. A pod that a controller or the garbage collector deletes gets that
+# minute, and a kubelet that stops it cannot be hurried. So whatever owns pods is deleted without
+# them, and the provider evicts the pods.
 _STOP_SECONDS = 1
 
 
@@ -269,12 +274,23 @@ class PodsBackend:
     async def delete(self, key: ObjectKey) -> None:
         """Delete everything that belongs to a control plane, and wait for its pods to end."""
         names = Names.of(key)
+        for component in PROGRAMS:
+            workload = _STATEFUL_SETS if component == "etcd" else _DEPLOYMENTS
+            name = names.of_component(component)
+            await self._delete_own(names, workload, name, "Orphan")
+        # After their Deployments, which would create others.
+        labels = names.labels()
+        replica_sets = await self._client.list(_REPLICA_SETS, key.namespace, labels=labels)
+        for replica_set in replica_sets.items:
+            # Its Deployment's annotations are its own, too.
+            if _belongs_to(replica_set, _REPLICA_SETS, names):
+                await self._delete(replica_set, _REPLICA_SETS, "Orphan")
         for resource, name in _deletable(names):
             await self._delete_own(names, resource, name)
         await self._empty_secret(names)
         # Last: while it exists, no empty etcd begins. The Secret is garbage collected with it.
         await self._delete_own(names, _CONFIG_MAPS, names.etcd_state)
-        pods = await self._client.list(Pod, key.namespace, labels=names.labels())
+        pods = await self._client.list(Pod, key.namespace, labels=labels)
         for pod in pods.items:
             # Their disruption budgets are deleted, so nothing holds them.
             await self._evict(names, pod, grace_seconds=_STOP_SECONDS)
@@ -415,17 +431,24 @@ class PodsBackend:
                 f"the management cluster refuses {resource.kind} {metadata['name']}: {error}",
             ) from error
 
-    async def _delete_own(self, names: Names, resource: Resource, name: str) -> None:
+    async def _delete_own(
+        self, names: Names, resource: Resource, name: str, propagation: _Propagation = "Background"
+    ) -> None:
         live = await self._client.find(resource, name, names.namespace)
-        if live is None or live["metadata"].get("deletionTimestamp"):
-            return
-        if _belongs_to(live, resource, names):
+        if live is not None and _belongs_to(live, resource, names):
+            await self._delete(live, resource, propagation)
+
+    async def _delete(
+        self, live: Unstructured, resource: Resource, propagation: _Propagation
+    ) -> None:
+        metadata = live["metadata"]
+        if not metadata.get("deletionTimestamp"):
             await self._client.delete(
                 resource,
-                name,
-                names.namespace,
-                uid=live["metadata"]["uid"],
-                propagation="Background",
+                metadata["name"],
+                metadata["namespace"],
+                uid=metadata["uid"],
+                propagation=propagation,
             )
 
 
@@ -443,11 +466,9 @@ def _belongs_to(live: Unstructured, resource: Resource, names: Names) -> bool:
 
 
 def _deletable(names: Names) -> list[tuple[Resource, str]]:
-    """The objects of a control plane that are deleted first; those that create pods lead."""
+    """The objects of a control plane to delete."""
     components = [names.of_component(component) for component in PROGRAMS]
     return [
-        *((_DEPLOYMENTS, name) for name in components),
-        (_STATEFUL_SETS, names.of_component("etcd")),
         *((_SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),
         *((_BUDGETS, name) for name in components),
         *((_NETWORK_POLICIES, name) for name in components),
