@@ -65,7 +65,7 @@ from capelin_control_plane.backends.pods.rollout import (
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY
-from capelin_control_plane.certificates import Authorities
+from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.etcd import (
     Member,
@@ -82,7 +82,6 @@ from capelin_control_plane.instances import (
     Observed,
     downgrade,
 )
-from capelin_control_plane.konnectivity import SERVER_CERTIFICATE
 from capelin_control_plane.reasons import Reason
 
 MANAGER = "capelin-control-plane-pods"

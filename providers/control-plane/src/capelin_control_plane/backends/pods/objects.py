@@ -9,7 +9,7 @@ from typing import Any
 
 from capelin.api import Unstructured
 
-from capelin_control_plane.backends.pods.konnectivity import agents_service
+from capelin_control_plane.backends.pods.konnectivity import AGENT_PORT, agents_service
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
     DIGEST_ANNOTATION,
@@ -29,7 +29,6 @@ from capelin_control_plane.backends.pods.workloads import (
 )
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd import ClusterState
-from capelin_control_plane.konnectivity import AGENT_PORT
 
 
 @dataclass(frozen=True, slots=True)
