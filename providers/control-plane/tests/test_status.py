@@ -15,6 +15,7 @@ from capelin_control_plane.api import (
 )
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.etcd import Loss
 from capelin_control_plane.instances import InstanceStatus, Observed
 from capelin_control_plane.status import running_status
 
@@ -193,7 +194,9 @@ def test_an_api_server_that_lives_and_serves_nobody_makes_it_unavailable() -> No
 def test_members_without_data_are_a_lost_quorum_also_after_a_restart_of_the_provider() -> None:
     members = [part("etcd", slot, ready=False) for slot in range(3)]
     current = said(
-        replace(observed(part("kube-apiserver"), etcd=members), lost_members=frozenset({0, 2})),
+        replace(
+            observed(part("kube-apiserver"), etcd=members), losses=dict.fromkeys((0, 2), Loss.GONE)
+        ),
         want=replace(WANTED, etcd_replicas=3),
         of=control_plane(initialized=True),
     )

@@ -11,7 +11,7 @@ from capelin.provider.installation import ENTRY_POINTS, Provider
 from capelin.provider.topology import admission_policy, may_patch_status
 
 if TYPE_CHECKING:
-    from capelin.provider.blocked import Blocked
+    from capelin.provider.blocked import Blocked, Reasons
     from capelin.provider.changes import Change
     from capelin.provider.context import (
         ControlPlaneContext,
@@ -107,6 +107,7 @@ __all__ = [
     "ProviderContext",
     "ProviderID",
     "ProviderReconciler",
+    "Reasons",
     "VersionCount",
     "admission_policy",
     "definition",

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from typing import cast
+from enum import StrEnum
+from typing import Self, cast
 
 from capelin.controller import explained, redact
 
@@ -15,6 +16,20 @@ _CHANGING = re.compile(
     r"|\b\d+\.\d+(?= ?(ms|s|seconds)\b)",  # how long it took
     re.IGNORECASE,
 )
+
+
+class Reasons(StrEnum):
+    """Base of the reasons of a provider's conditions: each has its meaning, which its docs show."""
+
+    _value_: str
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """A reason in CamelCase, and its meaning for users."""
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.meaning = meaning
+        return reason
 
 
 class Blocked(Exception):  # noqa: N818 - a state of the object, not a fault of the program

@@ -11,6 +11,7 @@ from yaml import YAMLError
 
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.component_files import AuditPolicyFile
+from capelin_control_plane.reasons import Reason
 
 _API_VERSION = "audit.k8s.io/v1"
 _LEVELS = ("None", "Metadata", "Request", "RequestResponse")
@@ -32,7 +33,7 @@ async def find_audit_policy(
     text = None if found is None else found.data.get(reference.key)
     if text is None:
         raise Blocked(
-            "InvalidConfiguration",
+            Reason.INVALID_CONFIGURATION,
             f"spec.apiServer.auditPolicy: there is no ConfigMap {reference.name} with the entry"
             f" {reference.key} in the namespace",
             "create it, or leave the field out",
@@ -41,7 +42,7 @@ async def find_audit_policy(
         return read_audit_policy(text)
     except ValueError as error:
         raise Blocked(
-            "InvalidConfiguration",
+            Reason.INVALID_CONFIGURATION,
             f"spec.apiServer.auditPolicy: ConfigMap {reference.name}: {error}",
             f"write a Policy of {_API_VERSION}",
         ) from error

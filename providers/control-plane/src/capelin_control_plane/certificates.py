@@ -16,9 +16,12 @@ from capelin.pki import (
 )
 
 from capelin_control_plane.desired import ControlPlane
-from capelin_control_plane.konnectivity import SERVER_CERTIFICATE, SERVER_USER
 
 Authority = Literal["ca", "etcd", "proxy"]
+
+SERVER_CERTIFICATE = "konnectivity-server"
+SERVER_USER = "system:konnectivity-server"
+"""A name that the workload cluster's roles have, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from capelin.api.capi import Cluster
 from capelin.client import Destinations
 from capelin.embedded.components import OWNED_FLAGS, check_extra, parse_feature_gates
 from capelin.pki import Algorithm
+from capelin.provider import Blocked
 
 from capelin_control_plane.api import (
     Addons,
@@ -30,6 +31,7 @@ from capelin_control_plane.policy import (
     problem_of_host,
     problem_of_port,
 )
+from capelin_control_plane.reasons import Reason
 
 DEFAULT_PORT = 6443
 DEFAULT_SERVICE_CIDR = "10.96.0.0/12"
@@ -64,8 +66,11 @@ _FEWEST_SERVICE_ADDRESSES = 16
 """The cluster's DNS has the tenth, and API servers require eight."""
 
 
-class InvalidSpecError(ValueError):
+class InvalidSpecError(Blocked):
     """A field has a value that no control plane can run with. Names the field and a remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.INVALID_CONFIGURATION, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,8 @@ class ControlPlane:
     """Certificates that were issued before this moment are renewed."""
     rollout_after: datetime | None
     """Instances that were planned before this moment are replaced."""
+    changes_at: datetime | None = None
+    """The next moment in the future at which a rollout or a renewal is due."""
     now: datetime
     """When this state was computed."""
     settings: Mapping[Component, ComponentSettings]
@@ -146,6 +153,9 @@ def desired_state(
     network = cluster.spec.cluster_network
     host, port = _endpoint(spec, cluster)
     version = with_v(spec.version)
+    renewal = requested_renewal(control_plane)
+    component_specs = _component_specs(spec)
+    oidc = {} if spec.api_server.oidc is None else _oidc(spec.api_server.oidc)
     return ControlPlane(
         namespace=control_plane.namespace or "",
         cluster=cluster.name,
@@ -167,15 +177,19 @@ def desired_state(
         algorithm=_algorithm(spec.certificates),
         validity=timedelta(days=spec.certificates.validity_days),
         renew_before=timedelta(days=spec.certificates.renew_before_days),
-        renew_issued_before=_past(requested_renewal(control_plane), now),
+        renew_issued_before=_past(renewal, now),
         rollout_after=_past(spec.rollout.after, now),
+        changes_at=min(
+            (moment for moment in (spec.rollout.after, renewal) if moment and moment > now),
+            default=None,
+        ),
         now=now,
         settings={
             component: _settings(component, settings, version, policy)
-            for component, settings in _component_specs(spec).items()
+            for component, settings in component_specs.items()
         },
         addons=spec.addons,
-        oidc={} if spec.api_server.oidc is None else _oidc(spec.api_server.oidc),
+        oidc=oidc,
         audit_policy=audit_policy,
         pods=spec.pods or Pods(),
     )

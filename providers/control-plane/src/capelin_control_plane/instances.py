@@ -1,12 +1,15 @@
 """The instances of a control plane's components: desired, planned and observed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from capelin.provider import Blocked
+from capelin.versions import Version
 
 from capelin_control_plane.desired import Component
+from capelin_control_plane.etcd import Loss
+from capelin_control_plane.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +107,8 @@ class Observed:
     """Whether exactly the desired instances are planned, ready or not."""
     recovering: frozenset[str] = frozenset()
     """The etcd members that were ready before and may become so again without a change."""
-    lost_members: frozenset[int] = frozenset()
-    """The indexes of etcd members that lost their data."""
-    corrupt_members: frozenset[int] = frozenset()
-    """The indexes of etcd members that cannot read their data."""
+    losses: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
+    """By index, the etcd members that cannot continue with their own data."""
     serving: frozenset[str] = frozenset()
     """The API servers that get connections now."""
     alive: frozenset[str] = frozenset()
@@ -135,6 +136,18 @@ class Observed:
         return any(status.ready for status in self.of("kube-apiserver")) and all(
             status.ready for status in self.of("relay")
         )
+
+
+def downgrade(serving: Iterable[str], version: str) -> Blocked | None:
+    """Why a version is not rolled out: an API server of a newer one serves already."""
+    newer = [other for other in serving if Version.parse(other) > Version.parse(version)]
+    if not newer:
+        return None
+    return Blocked(
+        Reason.INVALID_CONFIGURATION,
+        f"spec.version: {version} is older than {newer[0]}, which runs already",
+        f"write {newer[0]} or a later version",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,19 +34,17 @@ from capelin.provider import Blocked, ControlPlaneContext, ControlPlaneReconcile
 from capelin_control_plane import status as conditions
 from capelin_control_plane.api import BackendName, CapelinControlPlane, Status
 from capelin_control_plane.audit_policy import find_audit_policy
-from capelin_control_plane.backends import Backend
+from capelin_control_plane.backends import Backend, reconcile_instances
 from capelin_control_plane.backends.pods import MANAGED_BY, MANAGED_BY_LABEL, owner_of
 from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.component_files import AuditPolicyFile
 from capelin_control_plane.desired import (
     ControlPlane,
-    InvalidSpecError,
     desired_state,
-    requested_renewal,
 )
 from capelin_control_plane.instances import Endpoint, Observed
 from capelin_control_plane.orphans import Orphans
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.reasons import Reason
 from capelin_control_plane.secrets import ensure_authorities, ensure_kubeconfig
 from capelin_control_plane.workload import RESYNC, WorkloadSync, workload_objects
 
@@ -56,6 +53,7 @@ ADDRESS_ANNOTATION = "controlplane.cluster.x-k8s.io/capelin-address"
 """The address that the backend allocated. It outlives a move to another management cluster."""
 MANAGER = "capelin-control-plane"
 
+_ABOUT_CERTIFICATES = {Reason.CERTIFICATES_MISSING, Reason.CERTIFICATES_NOT_USABLE}
 _RETRY_SECONDS = 5.0
 _WORKLOAD_SECONDS = 10.0
 """How long one reconcile waits for the workload cluster: meanwhile the status gets older."""
@@ -83,6 +81,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
     permissions = (
         Permission("cluster.x-k8s.io", ("machines", "machinepools"), ("list",)),
         Permission("apps", ("deployments", "statefulsets"), _CHANGED),
+        Permission("apps", ("replicasets",), ("delete", "list")),
         Permission("policy", ("poddisruptionbudgets",), _CHANGED),
         Permission("networking.k8s.io", ("networkpolicies",), _CHANGED),
         Permission("", ("configmaps", "services"), _CHANGED),
@@ -152,7 +151,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
                 f" {reference.name}, and this control plane would be a second one"
             )
             hint = "delete it, or name it in another Cluster"
-        return Blocked(conditions.WAITING_FOR_OWNER, message, hint, retry_seconds=None)
+        return Blocked(Reason.WAITING_FOR_OWNER, message, hint, retry_seconds=None)
 
     def base_status(self, obj: CapelinControlPlane) -> Status:
         """What is always true: there are no machines of the control plane."""
@@ -177,19 +176,23 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         address = obj.metadata.annotations.get(ADDRESS_ANNOTATION)
         try:
             audit_policy = await find_audit_policy(ctx.client, obj)
-            desired = _desired_state(obj, ctx.cluster, now, self._policy, audit_policy)
+            desired = desired_state(obj, ctx.cluster, now, self._policy, audit_policy)
             authorities = await ensure_authorities(
                 ctx.client, obj, desired, may_create=address is None
             )
             endpoint = await backend.allocate(key, desired, authorities, address)
         except Blocked as blocked:
-            if blocked.reason.startswith("Certificates"):
+            if blocked.reason in _ABOUT_CERTIFICATES:
                 ctx.set_conditions(conditions.certificates_available(blocked))
             if address is not None:
                 await backend.keep_running(key, address)
             raise
+        annotations = {ADDRESS_ANNOTATION: endpoint.address}
+        if obj.spec.backend == "Pods":
+            # clusterctl cannot move it.
+            annotations[BLOCK_MOVE_ANNOTATION] = "true"
         # Before anything runs there: the deletion of the control plane has to find it.
-        await ctx.apply_metadata(obj, annotations=_annotations(obj, endpoint.address))
+        await ctx.apply_metadata(obj, annotations=annotations)
         observed = await reconcile_instances(backend, key, endpoint, desired)
         if observed.blocked is not None and not observed.statuses:
             raise observed.blocked
@@ -210,7 +213,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
             ctx.set_conditions(objects)
             if objects.status == "False":
                 return After(_RETRY_SECONDS)
-        return _requeue(obj, observed, now)
+        return _requeue(desired, observed, now)
 
     async def reconcile_delete(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:
         """Wait for the workers, then stop and delete the control plane."""
@@ -229,7 +232,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         workers = await _workers_of(ctx, obj)
         if workers:
             message = f"{', '.join(workers)} still need the API; they are deleted first"
-            ctx.set_conditions(ConditionSpec(DELETING, "True", conditions.WORKERS_REMAIN, message))
+            ctx.set_conditions(ConditionSpec(DELETING, "True", Reason.WORKERS_REMAIN, message))
             if address is not None:
                 await backend.keep_running(key, address)
             return After(_RETRY_SECONDS)
@@ -264,7 +267,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         backend = self._backends.get(name)
         if backend is None:
             raise Blocked(
-                conditions.BACKEND_NOT_AVAILABLE,
+                Reason.BACKEND_NOT_AVAILABLE,
                 f"spec.backend: this provider does not run control planes on {name}",
                 f"write backend: {' or '.join(sorted(self._backends))}, or ask its administrator"
                 f" for --backends={name.lower()}; pods need a management cluster with nodes",
@@ -287,21 +290,8 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         except (ClientError, TimeoutError) as error:
             reason = str(error) or f"the workload cluster took more than {_WORKLOAD_SECONDS:g} s"
             message = f"cannot apply them: {reason}"
-            return ConditionSpec(type_, "False", conditions.NOT_APPLIED, message)
+            return ConditionSpec(type_, "False", Reason.NOT_APPLIED, message)
         return ConditionSpec(type_, "True", type_)
-
-
-async def reconcile_instances(
-    backend: Backend, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
-) -> Observed:
-    """Take the next step towards the desired state."""
-    observed = await backend.observe(key, endpoint, desired)
-    try:
-        if not await backend.apply(key, endpoint, desired, observed):
-            return observed
-    except Blocked as blocked:
-        return replace(observed, blocked=blocked)
-    return await backend.observe(key, endpoint, desired)
 
 
 async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
@@ -332,29 +322,8 @@ async def _add_v(client: Client, control_plane: CapelinControlPlane) -> None:
     control_plane.spec, control_plane.metadata = written.spec, written.metadata
 
 
-def _annotations(control_plane: CapelinControlPlane, address: str) -> dict[str, str]:
-    """Where the control plane is, and that clusterctl cannot take it elsewhere."""
-    annotations = {ADDRESS_ANNOTATION: address}
-    if control_plane.spec.backend == "Pods":
-        annotations[BLOCK_MOVE_ANNOTATION] = "true"
-    return annotations
-
-
 def _key(control_plane: CapelinControlPlane) -> ObjectKey:
     return ObjectKey(control_plane.namespace or "", control_plane.name)
-
-
-def _desired_state(
-    control_plane: CapelinControlPlane,
-    cluster: Cluster,
-    now: datetime,
-    policy: Policy,
-    audit_policy: AuditPolicyFile | None,
-) -> ControlPlane:
-    try:
-        return desired_state(control_plane, cluster, now, policy, audit_policy)
-    except InvalidSpecError as error:
-        raise Blocked(conditions.INVALID_CONFIGURATION, str(error)) from error
 
 
 def _is_named_by(cluster: Cluster, control_plane: CapelinControlPlane) -> bool:
@@ -391,20 +360,19 @@ def _workload_before(control_plane: CapelinControlPlane, observed: Observed) -> 
     type_ = conditions.WORKLOAD_OBJECTS_AVAILABLE
     if not observed.answers:
         message = "no API server is ready yet"
-        return ConditionSpec(type_, "False", conditions.WAITING_FOR_API_SERVER, message)
+        return ConditionSpec(type_, "False", Reason.WAITING_FOR_API_SERVER, message)
     if is_condition_true((control_plane.status or Status()).conditions, type_):
         return ConditionSpec(type_, "True", type_)
-    return ConditionSpec(type_, "Unknown", conditions.STARTING, "being applied")
+    return ConditionSpec(type_, "Unknown", Reason.STARTING, "being applied")
 
 
-def _requeue(control_plane: CapelinControlPlane, observed: Observed, now: datetime) -> Result:
+def _requeue(desired: ControlPlane, observed: Observed, now: datetime) -> Result:
     """When to look again. The backend reports changes of processes, but not the passing of time."""
     if observed.blocked is not None:
         return After(_RETRY_SECONDS)
     wait = RESYNC
     if observed.renew_at is not None:
         wait = min(wait, max(observed.renew_at - now, timedelta(seconds=1)))
-    for moment in (control_plane.spec.rollout.after, requested_renewal(control_plane)):
-        if moment is not None and moment > now:
-            wait = min(wait, moment - now)
+    if desired.changes_at is not None:
+        wait = min(wait, desired.changes_at - now)
     return After(wait.total_seconds())

@@ -37,6 +37,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.certificates import Authorities, Authority, issued_before
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
+from capelin_control_plane.reasons import Reason
 
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
 _PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
@@ -78,7 +79,7 @@ async def ensure_authorities(
             if secret is None
         ]
         raise Blocked(
-            "CertificatesMissing",
+            Reason.CERTIFICATES_MISSING,
             f"missing in namespace {desired.namespace}: secret {', '.join(missing)}. Nothing that"
             " they signed would be trusted with new ones",
             "restore them from a backup",
@@ -202,7 +203,7 @@ def _read_ca(purpose: Authority, desired: ControlPlane, secret: Secret) -> KeyPa
             secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY), desired.now
         )
     except InvalidPemError as error:
-        raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {secret.name}: {error}") from error
 
 
 def _read_keys(desired: ControlPlane, secret: Secret) -> ServiceAccountKeys:
@@ -212,13 +213,13 @@ def _read_keys(desired: ControlPlane, secret: Secret) -> ServiceAccountKeys:
             secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY)
         )
     except InvalidPemError as error:
-        raise Blocked("CertificatesNotUsable", f"Secret {secret.name}: {error}") from error
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {secret.name}: {error}") from error
 
 
 def _check(purpose: Purpose, desired: ControlPlane, secret: Secret) -> None:
     message = secret_problem(secret, purpose, cluster=desired.cluster)
     if message is not None:
-        raise Blocked("CertificatesNotUsable", message)
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, message)
 
 
 def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:

@@ -15,7 +15,9 @@ from capelin.versions import Version
 from capelin_control_plane.api import CapelinControlPlane, Status
 from capelin_control_plane.backends.pods import Names
 from capelin_control_plane.desired import Component, ControlPlane
+from capelin_control_plane.etcd import quorum
 from capelin_control_plane.instances import InstanceStatus, Observed
+from capelin_control_plane.reasons import Reason
 
 CERTIFICATES_AVAILABLE = "CertificatesAvailable"
 """Whether every CA, key and certificate exists and is valid."""
@@ -32,21 +34,6 @@ SCALING_DOWN = "ScalingDown"
 REMEDIATING = "Remediating"
 MOVABLE = "Movable"
 """Whether `clusterctl move` takes the control plane to another management cluster."""
-
-# Reasons, besides X, NotX and those of Blocked.
-WAITING_FOR_OWNER = "WaitingForOwnerCluster"
-WAITING_FOR_API_SERVER = "WaitingForAPIServer"
-NOT_INITIALIZED = "NotInitialized"
-STARTING = "Starting"
-QUORUM_LOST = "QuorumLost"
-ETCD_CLUSTER_DEGRADED = "EtcdClusterDegraded"
-API_SERVERS_DEGRADED = "APIServersDegraded"
-NOT_APPLIED = "NotApplied"
-NO_REPLICAS = "NoReplicas"
-INVALID_CONFIGURATION = "InvalidConfiguration"
-BACKEND_NOT_AVAILABLE = "BackendNotAvailable"
-WORKERS_REMAIN = "WaitingForWorkersDeletion"
-PODS_STAY = "PodsStay"
 
 _COMPONENTS: dict[str, Component] = {
     CONTROLLER_MANAGER_AVAILABLE: "kube-controller-manager",
@@ -116,7 +103,7 @@ def pods_stay() -> ConditionSpec:
     return ConditionSpec(
         MOVABLE,
         "False",
-        PODS_STAY,
+        Reason.PODS_STAY,
         "clusterctl move would leave its pods and volumes behind, so it waits for an annotation to"
         " be removed and fails; afterwards, set spec.paused of the Cluster to false",
     )
@@ -126,14 +113,14 @@ def available(desired: ControlPlane, observed: Observed, *, initialized: bool) -
     """Whether the API can be used, even while something is changed or restarted."""
     if desired.replicas == 0:
         return ConditionSpec(
-            AVAILABLE, "False", NO_REPLICAS, "spec.replicas is 0: no API server runs"
+            AVAILABLE, "False", Reason.NO_REPLICAS, "spec.replicas is 0: no API server runs"
         )
     etcd = etcd_available(desired, observed)
     if initialized and etcd.status != "True":
         return ConditionSpec(AVAILABLE, "False", "NotAvailable", etcd.message)
     if observed.answers:
         return ConditionSpec(AVAILABLE, "True", "Available")
-    reason = "NotAvailable" if initialized else NOT_INITIALIZED
+    reason = "NotAvailable" if initialized else Reason.NOT_INITIALIZED
     message = (
         str(observed.blocked) if observed.blocked else _failures(observed.of("kube-apiserver"))
     )
@@ -144,19 +131,21 @@ def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
     """Whether more than half of the members are ready."""
     members = observed.of("etcd")
     up = sum(member.ready for member in members)
-    needed = desired.etcd_replicas // 2 + 1
     if up == desired.etcd_replicas:
         return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_AVAILABLE)
     absent = max(0, desired.etcd_replicas - len(members))
     missing = f"members to be started: {absent}" if absent else ""
     problems = "; ".join(filter(None, (_failures(members), missing)))
-    if up >= needed:
+    if up >= quorum(desired.etcd_replicas):
         return ConditionSpec(
-            ETCD_CLUSTER_AVAILABLE, "True", ETCD_CLUSTER_DEGRADED, f"a quorum is up; {problems}"
+            ETCD_CLUSTER_AVAILABLE,
+            "True",
+            Reason.ETCD_CLUSTER_DEGRADED,
+            f"a quorum is up; {problems}",
         )
     # A member that lost its data does not start, and keeps the others from finding a leader.
-    is_lost = any(member.ready for member in members) or bool(observed.lost_members)
-    reason = QUORUM_LOST if is_lost else STARTING
+    is_lost = any(member.ready for member in members) or bool(observed.losses)
+    reason = Reason.QUORUM_LOST if is_lost else Reason.STARTING
     return ConditionSpec(ETCD_CLUSTER_AVAILABLE, "False", reason, problems)
 
 
@@ -168,9 +157,9 @@ def api_servers_available(desired: ControlPlane, observed: Observed) -> Conditio
     if desired.replicas and ready >= desired.replicas and not failures:
         return ConditionSpec(API_SERVERS_AVAILABLE, "True", API_SERVERS_AVAILABLE)
     if observed.answers:
-        return ConditionSpec(API_SERVERS_AVAILABLE, "True", API_SERVERS_DEGRADED, failures)
+        return ConditionSpec(API_SERVERS_AVAILABLE, "True", Reason.API_SERVERS_DEGRADED, failures)
     missing = failures or "no API server runs yet"
-    return ConditionSpec(API_SERVERS_AVAILABLE, "False", STARTING, missing)
+    return ConditionSpec(API_SERVERS_AVAILABLE, "False", Reason.STARTING, missing)
 
 
 def component_available(type_: str, observed: Observed) -> ConditionSpec:
@@ -178,11 +167,11 @@ def component_available(type_: str, observed: Observed) -> ConditionSpec:
     instances = observed.of(_COMPONENTS[type_])
     if not instances:
         return ConditionSpec(
-            type_, "False", WAITING_FOR_API_SERVER, "it starts after the API server"
+            type_, "False", Reason.WAITING_FOR_API_SERVER, "it starts after the API server"
         )
     if all(instance.ready for instance in instances):
         return ConditionSpec(type_, "True", type_)
-    return ConditionSpec(type_, "False", STARTING, _failures(instances))
+    return ConditionSpec(type_, "False", Reason.STARTING, _failures(instances))
 
 
 def rolling_out(desired: ControlPlane, observed: Observed, *, initialized: bool) -> ConditionSpec:

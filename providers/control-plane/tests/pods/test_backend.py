@@ -12,7 +12,7 @@ from capelin.controller import ObjectKey
 from capelin.pki import new_ca, new_service_account_keys
 from capelin.provider import Blocked
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.pods import PodsBackend
+from capelin_control_plane.backends.pods import Names, PodsBackend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
@@ -20,7 +20,9 @@ from capelin_control_plane.instances import Endpoint, Observed
 from ..factories import with_arguments  # noqa: TID252 - a folder without a name
 from .pod_objects import objects_of, on_pods, settings
 
+DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
+REPLICA_SETS = Resource("apps", "v1", "ReplicaSet", "replicasets")
 SERVICES = Resource("", "v1", "Service", "services")
 BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 SECRETS = Resource("", "v1", "Secret", "secrets")
@@ -157,6 +159,18 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
         return await rig.client.find(SECRETS, PKI, rig.namespace) is None
 
     await until(is_collected)
+
+    async def workloads() -> list[str]:
+        found = [
+            await rig.client.list(kind, rig.namespace) for kind in (STATEFUL_SETS, DEPLOYMENTS)
+        ]
+        return [item["metadata"]["name"] for listed in found for item in listed.items]
+
+    async def only_those_of_the_other_are_left() -> bool:
+        return all(name.startswith("two") for name in await workloads())
+
+    # The garbage collector removes the finalizer of workloads that are deleted without their pods.
+    await until(only_those_of_the_other_are_left)
     left = [
         f"{kind}/{item['metadata']['name']}"
         for kind, path in (
@@ -175,12 +189,81 @@ async def test_of_two_control_planes_one_is_deleted_whole(rig: Rig) -> None:
     assert (await rig.client.get(SECRETS, "two-control-plane-pki", rig.namespace))["data"]
 
 
+async def test_pods_of_a_deleted_control_plane_do_not_take_their_grace_period(rig: Rig) -> None:
+    await rig.apply(rig.desired)
+    objects = objects_of(rig.desired, Names.of(rig.key))
+    deployment = await rig.client.create(objects.api_server.manifest)
+    replica_set = await rig.client.create(owned_replica_set(deployment))
+    pod = await rig.client.create(owned_pod(replica_set))
+    foreign = owned_replica_set(deployment)
+    foreign["metadata"] |= {"name": "foreign", "annotations": {}}
+    await rig.client.create(foreign)
+    with pytest.raises(Blocked):
+        await rig.backend.delete(rig.key)
+    ending = await rig.client.get(Pod, pod["metadata"]["name"], rig.namespace)
+    assert ending.metadata.deletion_grace_period_seconds == 1
+
+    async def is_deleted() -> bool:
+        left = await rig.client.list(REPLICA_SETS, rig.namespace)
+        return [item["metadata"]["name"] for item in left.items] == ["foreign"]
+
+    await until(is_deleted)
+
+
+def owned_replica_set(deployment: Unstructured) -> Unstructured:
+    """What the Deployment's controller creates."""
+    template, metadata = deployment["spec"]["template"], deployment["metadata"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {
+            **child_of(deployment, f"{metadata['name']}-1", template["metadata"]["labels"]),
+            "annotations": metadata["annotations"],
+        },
+        "spec": {"selector": deployment["spec"]["selector"], "template": template},
+    }
+
+
+def owned_pod(replica_set: Unstructured) -> Unstructured:
+    """A pod on a node, whose kubelet would stop it in its own grace period."""
+    template = replica_set["spec"]["template"]
+    metadata = child_of(
+        replica_set, f"{replica_set['metadata']['name']}-a", template["metadata"]["labels"]
+    )
+    spec: Unstructured = {**template["spec"], "nodeName": "node-1"}
+    assert spec["terminationGracePeriodSeconds"] > 60
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def child_of(owner: Unstructured, name: str, labels: dict[str, str]) -> dict[str, Any]:
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    namespace = owner["metadata"]["namespace"]
+    return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [reference]}
+
+
 async def test_the_secret_with_keys_is_garbage_collected_with_the_state_of_etcd(rig: Rig) -> None:
     await rig.apply(rig.desired)
     state = await rig.client.get(CONFIG_MAPS, "one-etcd-state", rig.namespace)
     secret = await rig.client.get(SECRETS, PKI, rig.namespace)
     (owner,) = secret["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("ConfigMap", state["metadata"]["uid"])
+
+
+async def test_an_owner_of_the_same_name_does_not_have_the_keys_collected(rig: Rig) -> None:
+    await rig.apply(rig.desired)
+    # A tenant deletes the ConfigMap. The next one has its name, and another uid.
+    await rig.client.delete(CONFIG_MAPS, "one-etcd-state", rig.namespace)
+    await rig.apply(rig.desired)
+    state = await rig.client.get(CONFIG_MAPS, "one-etcd-state", rig.namespace)
+    secret = await rig.client.get(SECRETS, PKI, rig.namespace)
+    uids = [owner["uid"] for owner in secret["metadata"]["ownerReferences"]]
+    assert state["metadata"]["uid"] in uids
 
 
 async def test_claims_of_others_stay_when_a_control_plane_is_deleted(rig: Rig) -> None:

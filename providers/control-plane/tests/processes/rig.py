@@ -13,11 +13,11 @@ from capelin.controller import ObjectKey
 from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary
 from capelin.embedded.processes import Probe, marked_processes
 from capelin.pki import new_ca, new_service_account_keys
+from capelin_control_plane.backends import reconcile_instances
 from capelin_control_plane.backends.processes import ProcessesBackend, backend
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
-from capelin_control_plane.reconciler import reconcile_instances
 
 from tests.load import Load
 

@@ -10,7 +10,7 @@ from capelin.api.core import ConfigMap
 from capelin.embedded.processes import kill_all
 from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
 from capelin.testing.waiting import until
-from capelin_control_plane.backends.processes import etcd, recover
+from capelin_control_plane.backends.processes import member_data, recover
 from capelin_control_plane.backends.processes.recovery import (
     MemberState,
     joining,
@@ -98,7 +98,7 @@ async def write_everywhere(rig: Rig, name: str) -> None:
     state_dir = StateDir(rig.folder, rig.folder.name)
 
     async def committed(index: int) -> int:
-        async with etcd.connect(state_dir, index) as api:
+        async with member_data.connect(state_dir, index) as api:
             return (await api.status()).raft_index
 
     written = max([await committed(index) for index in range(3)])

@@ -10,8 +10,6 @@ from capelin.api.capi import Cluster, Machine, MachinePool
 from capelin.contract import (
     PAUSED,
     POOL_NAME_LABEL,
-    WAITING_FOR_BOOTSTRAP_DATA,
-    WAITING_FOR_CLUSTER_INFRASTRUCTURE,
     cluster_name_of,
     emptiest_domain,
     find_condition,
@@ -23,7 +21,7 @@ from capelin.contract import (
     reference_to,
     same_owner,
 )
-from capelin.provider import WAITING_FOR_OWNER, Blocked
+from capelin.provider import Blocked
 
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.desired import (
@@ -32,9 +30,8 @@ from capelin_machine_pool.desired import (
     RolloutLimits,
     has_revision,
 )
+from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import (
-    WAITING_FOR_ENDPOINT,
-    WAITING_FOR_VERSION,
     is_lost,
     is_provisioned,
     is_ready,
@@ -118,7 +115,7 @@ def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Block
         return None
     message = "the control plane has no endpoint yet"
     hint = "if its provider never sets one, set spec.controlPlaneEndpoint"
-    return Blocked(WAITING_FOR_ENDPOINT, message, hint, retry_seconds=None)
+    return Blocked(Reason.WAITING_FOR_ENDPOINT, message, hint, retry_seconds=None)
 
 
 def needs_owner(references: Sequence[OwnerReference], owner: BaseObject) -> bool:
@@ -173,19 +170,19 @@ def machine_waits_for(
 ) -> Blocked | None:
     """Why a machine cannot have an instance yet. A pool's machine does not need its Machine."""
     if cluster is None:
-        return Blocked(WAITING_FOR_OWNER, "no Cluster owns it yet", retry_seconds=SOON)
+        return Blocked(Reason.WAITING_FOR_OWNER, "no Cluster owns it yet", retry_seconds=SOON)
     if not cluster.status.initialization.infrastructure_provisioned:
         message = "the Cluster's infrastructure is not provisioned yet"
-        return Blocked(WAITING_FOR_CLUSTER_INFRASTRUCTURE, message, retry_seconds=SOON)
+        return Blocked(Reason.WAITING_FOR_CLUSTER_INFRASTRUCTURE, message, retry_seconds=SOON)
     if machine.spec.version is None and (owner is None or owner.spec.version is None):
         message = "its Kubernetes version is not set"
         hint = "set spec.template.spec.version of its MachinePool or MachineDeployment"
-        return Blocked(WAITING_FOR_VERSION, message, hint, retry_seconds=LATER)
+        return Blocked(Reason.WAITING_FOR_VERSION, message, hint, retry_seconds=LATER)
     if is_in_pool(machine):
         return None
     if owner is None or owner.spec.bootstrap.data_secret_name is None:
         message = "its Machine has no bootstrap data yet"
-        return Blocked(WAITING_FOR_BOOTSTRAP_DATA, message, retry_seconds=LATER)
+        return Blocked(Reason.WAITING_FOR_BOOTSTRAP_DATA, message, retry_seconds=LATER)
     return None
 
 

@@ -21,17 +21,11 @@ from capelin_machine_pool.api import (
 )
 from capelin_machine_pool.backends import InstanceStatus
 from capelin_machine_pool.desired import DesiredPool, has_revision, node_info
+from capelin_machine_pool.reasons import Reason
 
 REPLICAS_READY = "ReplicasReady"
 UP_TO_DATE = "UpToDate"
 NODE_RUNNING = "NodeRunning"
-NODE_DELETED = "NodeDeleted"
-NODE_STARTING = "Starting"
-
-WAITING_FOR_ENDPOINT = "WaitingForControlPlaneEndpoint"
-WAITING_FOR_VERSION = "WaitingForVersion"
-WAITING_FOR_BOOTSTRAP_CONFIG = "WaitingForBootstrapConfig"
-BOOTSTRAP_CONFIG_FORBIDDEN = "BootstrapConfigForbidden"
 
 
 def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
@@ -41,7 +35,7 @@ def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
             ConditionSpec(READY, "True", READY),
             ConditionSpec(NODE_RUNNING, "True", NODE_RUNNING),
         ]
-    reason = NODE_DELETED if observed.lost else NODE_STARTING
+    reason = Reason.NODE_DELETED if observed.lost else Reason.STARTING
     return [
         ConditionSpec(READY, "False", f"Not{READY}", observed.message),
         ConditionSpec(NODE_RUNNING, "False", reason, observed.message),
@@ -117,13 +111,13 @@ def is_ready(machine: CapelinMachine) -> bool:
 def is_lost(machine: CapelinMachine) -> bool:
     """Whether a machine had a Node and the Node was deleted."""
     running = find_condition(machine.status.conditions, NODE_RUNNING) if machine.status else None
-    return running is not None and running.reason == NODE_DELETED
+    return running is not None and running.reason == str(Reason.NODE_DELETED)
 
 
 def _up_to_date(desired: DesiredPool, machines: Sequence[CapelinMachine]) -> ConditionSpec:
     """Whether all machines were created from the pool's present template."""
     if desired.revision is None:
-        why = desired.unreadable or Blocked(WAITING_FOR_BOOTSTRAP_CONFIG, "")
+        why = desired.unreadable or Blocked(Reason.WAITING_FOR_BOOTSTRAP_CONFIG, "")
         return ConditionSpec(UP_TO_DATE, "Unknown", why.reason, str(why))
     if outdated := sum(not has_revision(machine, desired.revision) for machine in machines):
         message = f"{outdated} machines are outdated"

@@ -1,16 +1,18 @@
 """How control planes run: one package a backend, behind one protocol."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from capelin.client import Config
 from capelin.controller import ObjectKey
+from capelin.provider import Blocked
 
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint, Observed
 
-__all__ = ["Backend", "Wake"]
+__all__ = ["Backend", "Wake", "reconcile_instances"]
 
 Wake = Callable[[ObjectKey], None]
 """Has the reconciler look at a control plane again."""
@@ -76,3 +78,16 @@ class Backend(Protocol):
     def client_config(self, endpoint: Endpoint) -> Config:
         """The provider's own access to the API of a control plane."""
         ...
+
+
+async def reconcile_instances(
+    backend: Backend, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane
+) -> Observed:
+    """Take the next step towards the desired state."""
+    observed = await backend.observe(key, endpoint, desired)
+    try:
+        if not await backend.apply(key, endpoint, desired, observed):
+            return observed
+    except Blocked as blocked:
+        return replace(observed, blocked=blocked)
+    return await backend.observe(key, endpoint, desired)

@@ -26,9 +26,7 @@ from capelin_machine_pool.desired import (
     Instance,
     node_info,
 )
-
-INVALID_CONFIGURATION = "InvalidConfiguration"
-NODE_NAME_TAKEN = "NodeNameTaken"
+from capelin_machine_pool.reasons import Reason
 
 SIMULATED_ANNOTATION = "capelin.cluster.x-k8s.io/simulated"
 """Says in `kubectl describe node` what a simulated Node is."""
@@ -123,7 +121,7 @@ def observed_status(instance: Instance, node: Node | None) -> InstanceStatus:
     """
     if node is not None and node.spec.provider_id != instance.provider_id:
         message = f"the cluster has a Node {node.name} that has another provider ID"
-        raise Blocked(NODE_NAME_TAKEN, message, "delete that Node, or this machine")
+        raise Blocked(Reason.NODE_NAME_TAKEN, message, "delete that Node, or this machine")
     if node is not None:
         return InstanceStatus(
             running=True,
@@ -270,7 +268,7 @@ async def _create_node(workload: Client, manifest: Unstructured) -> None:
         return
     except (BadRequest, Invalid) as error:
         message = f"the cluster rejects the Node: {error}"
-        raise Blocked(INVALID_CONFIGURATION, message, "correct spec.simulated") from error
+        raise Blocked(Reason.INVALID_CONFIGURATION, message, "correct spec.simulated") from error
 
 
 async def _set_heartbeats(workload: Client, name: str, *, on: bool) -> None:

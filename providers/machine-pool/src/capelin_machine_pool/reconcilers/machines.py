@@ -20,7 +20,6 @@ from capelin.contract import (
     CLUSTER_NAME_LABEL,
     DELETING,
     KUBECONFIG_KEY,
-    WAITING_FOR_CONTROL_PLANE,
     cluster_name_of,
     cluster_of,
     named_by,
@@ -48,6 +47,7 @@ from capelin_machine_pool.plan import (
     needs_remediation,
     node_was_deleted,
 )
+from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import is_provisioned, machine_conditions
 
 ObjectT = TypeVar("ObjectT", bound=BaseObject)
@@ -196,7 +196,7 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         secret = await self._cached(ctx.client).find(Secret, name, namespace)
         if secret is None:
             message = "the cluster has no kubeconfig secret yet"
-            raise Blocked(WAITING_FOR_CONTROL_PLANE, message, retry_seconds=SOON)
+            raise Blocked(Reason.WAITING_FOR_CONTROL_PLANE, message, retry_seconds=SOON)
         async with ctx.workload(secret=secret) as client:
             workload = Workload(client=client, kubeconfig=secret.data.get(KUBECONFIG_KEY, b""))
             provider_id = await self._backend.allocate(instance)

@@ -59,9 +59,8 @@ from capelin_machine_pool.plan import (
     next_pool_step,
     step_events,
 )
+from capelin_machine_pool.reasons import Reason
 from capelin_machine_pool.status import (
-    BOOTSTRAP_CONFIG_FORBIDDEN,
-    WAITING_FOR_BOOTSTRAP_CONFIG,
     pool_conditions,
     pool_status,
     provider_ids,
@@ -273,11 +272,11 @@ async def _bootstrap_spec(client: Client, machine_pool: MachinePool) -> Mapping[
             f"bind a ClusterRole to its service account that allows it to get this kind in the"
             f" group {reference.api_group}"
         )
-        return Blocked(BOOTSTRAP_CONFIG_FORBIDDEN, message, hint)
+        return Blocked(Reason.BOOTSTRAP_CONFIG_FORBIDDEN, message, hint)
     if config is None:
         hint = "create it again, or name another one in spec.template.spec.bootstrap.configRef"
         message = f"{what} does not exist, {consequence}"
-        return Blocked(WAITING_FOR_BOOTSTRAP_CONFIG, message, hint)
+        return Blocked(Reason.WAITING_FOR_BOOTSTRAP_CONFIG, message, hint)
     return config.get("spec") or {}
 
 

@@ -5,9 +5,10 @@ import base64
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from capelin.api import Resource, Unstructured, resource_of
 from capelin.api.core import Node, Pod
@@ -46,32 +47,42 @@ from capelin_control_plane.backends.pods.objects import (
     desired_objects,
     etcd_state,
     finished,
-    is_owned_by_state,
+    is_owned_by,
     pki_secret,
     without_data,
 )
 from capelin_control_plane.backends.pods.pki_secret import key_pair, pki_data
 from capelin_control_plane.backends.pods.pod_status import (
-    instance_status,
+    instance_statuses,
     is_member,
     is_running,
 )
 from capelin_control_plane.backends.pods.port_forward import forwarded_port
 from capelin_control_plane.backends.pods.rollout import (
+    etcd_members,
     is_complete,
-    member_to_replace,
-    members_to_restart,
-    next_etcd_state,
     workloads_to_apply,
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY
-from capelin_control_plane.certificates import Authorities
-from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
-from capelin_control_plane.etcd_members import MembershipError, make_room
-from capelin_control_plane.instances import AgentsEndpoint, Endpoint, InstanceStatus, Observed
-from capelin_control_plane.konnectivity import SERVER_CERTIFICATE
-from capelin_control_plane.plan import check_no_downgrade
+from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities
+from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
+from capelin_control_plane.etcd import (
+    Member,
+    Replacement,
+    next_cluster_state,
+    next_replacement,
+    next_restarts,
+)
+from capelin_control_plane.etcd_api import MembershipError, make_room
+from capelin_control_plane.instances import (
+    AgentsEndpoint,
+    Endpoint,
+    InstanceStatus,
+    Observed,
+    downgrade,
+)
+from capelin_control_plane.reasons import Reason
 
 MANAGER = "capelin-control-plane-pods"
 _log = logging.getLogger(__name__)
@@ -81,15 +92,19 @@ _CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 _DEPLOYMENTS = Resource("apps", "v1", "Deployment", "deployments")
 _NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 _BUDGETS = Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+_REPLICA_SETS = Resource("apps", "v1", "ReplicaSet", "replicasets")
 _SECRETS = Resource("", "v1", "Secret", "secrets")
 _SERVICES = Resource("", "v1", "Service", "services")
 _STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 
+_Propagation = Literal["Background", "Orphan"]
 _MOST_MEMBERS = 5
 # What nobody watches is compared with what is desired so often.
 _RESYNC = timedelta(minutes=2)
-# The API servers of a deleted control plane have no clients. If their Deployment deleted a pod
-# first, the kubelet keeps that pod's own grace period.
+# A deleted control plane has no clients, and its data is deleted too: nothing needs the minute in
+# which API servers end in order. A pod that a controller or the garbage collector deletes gets that
+# minute, and a kubelet that stops it cannot be hurried. So whatever owns pods is deleted without
+# them, and the provider evicts the pods.
 _STOP_SECONDS = 1
 
 
@@ -98,19 +113,24 @@ class _Known:
     """What is known of a control plane between two calls."""
 
     names: Names
-    service: Unstructured
+    objects: DesiredObjects
+    state: Unstructured | None
+    """The ConfigMap about etcd's cluster, as it was read."""
     admin: KeyPair
     etcd_client: KeyPair
     ca: bytes
     etcd_ca: bytes
     renew_at: datetime | None
-    konnectivity_pem: bytes
-    objects: DesiredObjects | None = None
     live: Mapping[Component, Unstructured] = field(default_factory=dict[Component, Unstructured])
     pods: Sequence[Pod] = ()
+    members: Sequence[Member] = ()
     statuses: tuple[InstanceStatus, ...] = ()
     synced: tuple[str, datetime] | None = None
     """The digest of the supporting objects that were last compared, and when."""
+
+    def pod(self, name: str) -> Pod:
+        """An observed pod."""
+        return next(pod for pod in self.pods if pod.name == name)
 
 
 class PodsBackend:
@@ -130,12 +150,15 @@ class PodsBackend:
     ) -> Endpoint:
         """Apply the Service of the API servers, and the Secret with renewed certificates."""
         names = Names.of(key)
-        secret = await self._client.find(_SECRETS, names.pki, key.namespace)
+        secret, state = await asyncio.gather(
+            self._client.find(_SECRETS, names.pki, key.namespace),
+            self._client.find(_CONFIG_MAPS, names.etcd_state, key.namespace),
+        )
         if address is not None and secret is None:
-            await self._check_data(names, address)
+            await self._check_data(names, address, state)
         manifest = api_server_service(desired, names)
-        service = await self._ensure(_finished(manifest, desired, names))
-        endpoint = await self._endpoint(desired, names, service)
+        service = await self._ensure(finished(manifest, desired, names))
+        endpoint = endpoint_of(desired, names, service, await self._nodes(desired))
         if desired.pods.konnectivity.enabled:
             endpoint = replace(endpoint, agents=await self._agents_endpoint(desired, names))
         present = {
@@ -144,8 +167,11 @@ class PodsBackend:
         data, renew_at = await asyncio.to_thread(
             pki_data, desired, authorities, names, endpoint, present
         )
-        if data != present or not is_owned_by_state(secret, names):
-            state = await self._ensure_state(desired, names)
+        konnectivity_pem = data.get(f"{SERVER_CERTIFICATE}.pem", b"")
+        objects = desired_objects(desired, names, manifest, konnectivity_pem)
+        if state is None or _owner(state) != names.control_plane:
+            state = await self._create_state(desired, names)
+        if data != present or not is_owned_by(secret, state):
             await self._ensure(pki_secret(desired, names, data, owner=state))
         admin, etcd_client = map(key_pair, (data["admin.pem"], data["apiserver-etcd-client.pem"]))
         if admin is None or etcd_client is None:
@@ -153,13 +179,13 @@ class PodsBackend:
         before = self._known.get(key)
         self._known[key] = _Known(
             names,
-            manifest,
+            objects,
+            state,
             admin,
             etcd_client,
             authorities.ca.certificate_pem,
             authorities.etcd.certificate_pem,
             renew_at,
-            data.get(f"{SERVER_CERTIFICATE}.pem", b""),
             synced=before.synced if before else None,
         )
         return endpoint
@@ -168,12 +194,6 @@ class PodsBackend:
         """Read the workloads and pods of a control plane."""
         del endpoint
         known = self._known[key]
-        try:
-            objects = known.objects = desired_objects(
-                desired, known.names, known.service, known.konnectivity_pem
-            )
-        except InvalidSpecError as error:
-            raise Blocked("InvalidConfiguration", str(error)) from error
         labels = known.names.labels()
         deployments, stateful_sets, pods = await asyncio.gather(
             self._client.list(_DEPLOYMENTS, key.namespace, labels=labels),
@@ -187,30 +207,33 @@ class PodsBackend:
             if value_at(workload, "metadata", "labels", COMPONENT_LABEL) == component
         }
         known.pods = pods.items
-        statuses = [instance_status(pod, objects.digests) for pod in pods.items]
-        known.statuses = tuple(
-            sorted((status for status in statuses if status), key=lambda status: status.name)
+        known.members = etcd_members(known.objects, known.live, known.pods)
+        known.statuses = instance_statuses(known.pods, known.objects.digests)
+        serving = (
+            status.version
+            for status in known.statuses
+            if status.component == "kube-apiserver" and status.ready
         )
         return Observed(
             statuses=known.statuses,
-            complete=is_complete(desired, objects, known.statuses),
-            blocked=_downgrade(desired, known.statuses),
+            complete=is_complete(desired, known.objects, known.statuses),
+            losses={member.index: member.loss for member in known.members if member.loss},
+            blocked=downgrade(serving, desired.version),
             renew_at=known.renew_at,
         )
 
     async def apply(
         self, key: ObjectKey, endpoint: Endpoint, desired: ControlPlane, observed: Observed
     ) -> bool:
-        """Apply the objects that may change now."""
+        """Apply the objects that may change now, and take the next step of etcd's members."""
         del endpoint
         known = self._known[key]
-        objects = known.objects
-        if objects is None or observed.blocked is not None:
+        if observed.blocked is not None:
             return False
-        await self._sync(known, objects, desired)
+        await self._sync(known, desired)
         workloads = workloads_to_apply(
             desired,
-            objects,
+            known.objects,
             known.live,
             observed.statuses,
             started_members=sum(is_member(pod) and is_running(pod) for pod in known.pods),
@@ -220,9 +243,14 @@ class PodsBackend:
             is not known.live.get(workload.component)
             for workload in workloads
         ]
-        replaced = await self._replace_member(known, desired)
-        restarted = await self._restart_members(known, objects)
-        return replaced or restarted or any(applied)
+        replacement = next_replacement(known.members, desired.etcd_replicas)
+        lost = None if replacement is None else replacement.index
+        others = [member for member in known.members if member.index != lost]
+        restarts = next_restarts(others, desired.etcd_replicas)
+        await self._restart_members(known, restarts)
+        if replacement is not None:
+            await self._replace_member(known, replacement)
+        return replacement is not None or bool(restarts) or any(applied)
 
     async def keep_running(self, key: ObjectKey, address: str) -> None:
         """Nothing to do: the management cluster keeps pods running."""
@@ -245,17 +273,28 @@ class PodsBackend:
     async def delete(self, key: ObjectKey) -> None:
         """Delete everything that belongs to a control plane, and wait for its pods to end."""
         names = Names.of(key)
+        for component in PROGRAMS:
+            workload = _STATEFUL_SETS if component == "etcd" else _DEPLOYMENTS
+            name = names.of_component(component)
+            await self._delete_own(names, workload, name, "Orphan")
+        # After their Deployments, which would create others.
+        labels = names.labels()
+        replica_sets = await self._client.list(_REPLICA_SETS, key.namespace, labels=labels)
+        for replica_set in replica_sets.items:
+            # Its Deployment's annotations are its own, too.
+            if _belongs_to(replica_set, _REPLICA_SETS, names):
+                await self._delete(replica_set, _REPLICA_SETS, "Orphan")
         for resource, name in _deletable(names):
             await self._delete_own(names, resource, name)
         await self._empty_secret(names)
         # Last: while it exists, no empty etcd begins. The Secret is garbage collected with it.
         await self._delete_own(names, _CONFIG_MAPS, names.etcd_state)
-        pods = await self._client.list(Pod, key.namespace, labels=names.labels())
+        pods = await self._client.list(Pod, key.namespace, labels=labels)
         for pod in pods.items:
             # Their disruption budgets are deleted, so nothing holds them.
             await self._evict(names, pod, grace_seconds=_STOP_SECONDS)
         if pods.items:
-            raise Blocked("StoppingPods", "waiting for its pods to end", retry_seconds=1.0)
+            raise Blocked(Reason.STOPPING_PODS, "waiting for its pods to end", retry_seconds=1.0)
         self._known.pop(key, None)
 
     async def close(self) -> None:
@@ -270,42 +309,32 @@ class PodsBackend:
                 return Config(Server(endpoint.url, known.ca), admin)
         raise KeyError(endpoint.address)
 
-    async def _replace_member(self, known: _Known, desired: ControlPlane) -> bool:
-        """Have an etcd member that lost its data copy that of the others; whether there was one."""
-        found = member_to_replace(desired, known.pods)
-        if found is None:
-            return False
-        lost, through = found
+    async def _replace_member(self, known: _Known, replacement: Replacement) -> None:
+        """Have an etcd member that lost its data copy that of the others."""
         names = known.names
-        index = int(lost.name.rpartition("-")[2])
-        peer_url = f"https://{names.member_host(index)}:{ETCD_PEER_PORT}"
+        lost, through = names.member(replacement.index), names.member(replacement.through)
+        peer_url = f"https://{names.member_host(replacement.index)}:{ETCD_PEER_PORT}"
         trust = tls_context(
             known.etcd_ca, known.etcd_client.certificate_pem, known.etcd_client.private_key_pem
         )
-        forwarding = forwarded_port(
-            self._client.config, names.namespace, through.name, ETCD_CLIENT_PORT
-        )
+        forwarding = forwarded_port(self._client.config, names.namespace, through, ETCD_CLIENT_PORT)
         try:
             async with forwarding as port:
                 await make_room(f"https://127.0.0.1:{port}", trust, peer_url)
         except MembershipError as error:
             raise Blocked(
-                "EtcdMemberLost", f"{lost.name} cannot be replaced yet: {error}"
+                Reason.ETCD_MEMBER_LOST, f"{lost} cannot be replaced yet: {error}"
             ) from error
-        await self._delete_own(names, _CLAIMS, f"data-{lost.name}")
+        await self._delete_own(names, _CLAIMS, f"data-{lost}")
         # It is not ready, so its disruption budget lets it go.
-        await self._evict(names, lost, grace_seconds=_STOP_SECONDS)
-        _log.warning("%s lost its data, and is replaced from the others", lost.name)
-        return True
+        await self._evict(names, known.pod(lost), grace_seconds=_STOP_SECONDS)
+        _log.warning("%s lost its data, and is replaced from the others", lost)
 
-    async def _restart_members(self, known: _Known, objects: DesiredObjects) -> bool:
-        """Have etcd members run the desired template; whether there were any that did not."""
-        members = members_to_restart(objects, known.live, known.pods)
-        for member in members:
+    async def _restart_members(self, known: _Known, indexes: Sequence[int]) -> None:
+        for name in map(known.names.member, indexes):
             # A node that is drained at this moment obeys the same budget.
-            if await self._evict(known.names, member):
-                _log.info("%s is restarted with another template", member.name)
-        return bool(members)
+            if await self._evict(known.names, known.pod(name)):
+                _log.info("%s is restarted with another template", name)
 
     async def _evict(self, names: Names, pod: Pod, grace_seconds: int | None = None) -> bool:
         """Evict a pod; whether it was still this very one."""
@@ -315,35 +344,29 @@ class PodsBackend:
             )
         except TooManyRequests as error:
             raise Blocked(
-                "WaitingForBudget", f"the disruption budget of {pod.name} does not let it go yet"
+                Reason.WAITING_FOR_BUDGET,
+                f"the disruption budget of {pod.name} does not let it go yet",
             ) from error
         except Conflict:
             # A pod with the same name has replaced it already.
             return False
 
-    async def _check_data(self, names: Names, address: str) -> None:
-        """A control plane that ran before is not begun anew without its data."""
-        state, etcd, claim = await asyncio.gather(
-            self._client.find(_CONFIG_MAPS, names.etcd_state, names.namespace),
+    async def _check_data(self, names: Names, address: str, state: Unstructured | None) -> None:
+        """A control plane that ran before is not started again without its data."""
+        etcd, claim = await asyncio.gather(
             self._client.find(_STATEFUL_SETS, names.of_component("etcd"), names.namespace),
             self._client.find(_CLAIMS, f"data-{names.member(0)}", names.namespace),
         )
         if address != names.api_server_host or not (state or etcd or claim):
             raise Blocked(
-                "DataMissing",
+                Reason.DATA_MISSING,
                 f"the control plane ran as {address}, and nothing of it is in namespace"
                 f" {names.namespace}; a new etcd in its place would be an empty cluster",
                 "restore its PersistentVolumeClaims and its StatefulSet from a backup",
             )
 
-    async def _endpoint(
-        self, desired: ControlPlane, names: Names, service: Unstructured
-    ) -> Endpoint:
-        return endpoint_of(desired, names, service, await self._nodes(desired))
-
     async def _agents_endpoint(self, desired: ControlPlane, names: Names) -> AgentsEndpoint:
-        manifest = _finished(agents_service(desired, names), desired, names)
-        service = await self._ensure(manifest)
+        service = await self._ensure(finished(agents_service(desired, names), desired, names))
         return agents_endpoint_of(desired, service, await self._nodes(desired))
 
     async def _nodes(self, desired: ControlPlane) -> Sequence[Node]:
@@ -351,13 +374,16 @@ class PodsBackend:
         is_needed = desired.host is None and desired.pods.exposure.type == "NodePort"
         return (await self._client.list(Node)).items if is_needed else ()
 
-    async def _sync(self, known: _Known, objects: DesiredObjects, desired: ControlPlane) -> None:
-        """Apply what supports the workloads, unless it was just found as it should be."""
-        names = known.names
-        live = await self._client.find(_CONFIG_MAPS, names.etcd_state, names.namespace)
-        present = value_at(live, "data", ETCD_STATE_KEY)
-        state = next_etcd_state(desired, present, known.statuses, has_etcd="etcd" in known.live)
-        await self._ensure(etcd_state(desired, names, state), live)
+    async def _sync(self, known: _Known, desired: ControlPlane) -> None:
+        """Apply what supports the workloads, unless it was compared a moment ago."""
+        names, objects = known.names, known.objects
+        state = next_cluster_state(
+            value_at(known.state, "data", ETCD_STATE_KEY),
+            [status.ready for status in known.statuses if status.component == "etcd"],
+            desired.etcd_replicas,
+            has_etcd="etcd" in known.live,
+        )
+        await self._ensure(etcd_state(desired, names, state), known.state)
         digest = hashlib.sha256(json.dumps(objects.supporting, sort_keys=True).encode()).hexdigest()
         if known.synced and known.synced[0] == digest and desired.now - known.synced[1] < _RESYNC:
             return
@@ -366,14 +392,11 @@ class PodsBackend:
             await self._delete_own(names, _SERVICES, names.konnectivity)
         known.synced = digest, desired.now
 
-    async def _ensure_state(self, desired: ControlPlane, names: Names) -> Unstructured:
-        """The ConfigMap about etcd's cluster, as it is or new."""
-        live = await self._client.find(_CONFIG_MAPS, names.etcd_state, names.namespace)
-        if live is not None and _owner(live) == names.control_plane:
-            return live
+    async def _create_state(self, desired: ControlPlane, names: Names) -> Unstructured:
+        """Create the ConfigMap about etcd's cluster."""
         name = names.of_component("etcd")
         has_etcd = await self._client.find(_STATEFUL_SETS, name, names.namespace) is not None
-        state = next_etcd_state(desired, None, (), has_etcd=has_etcd)
+        state = next_cluster_state(None, (), desired.etcd_replicas, has_etcd=has_etcd)
         return await self._ensure(etcd_state(desired, names, state))
 
     async def _empty_secret(self, names: Names) -> None:
@@ -392,7 +415,7 @@ class PodsBackend:
         if live is not None:
             if _owner(live) != _owner(manifest):
                 raise Blocked(
-                    "NameTaken",
+                    Reason.NAME_TAKEN,
                     f"{resource.kind} {metadata['name']} in namespace {metadata['namespace']} is"
                     " not this control plane's",
                     "delete it, or give the control plane another name",
@@ -403,29 +426,29 @@ class PodsBackend:
             return await self._client.apply(manifest, resource=resource, manager=MANAGER)
         except Invalid as error:
             raise Blocked(
-                "InvalidConfiguration",
+                Reason.INVALID_CONFIGURATION,
                 f"the management cluster refuses {resource.kind} {metadata['name']}: {error}",
             ) from error
 
-    async def _delete_own(self, names: Names, resource: Resource, name: str) -> None:
+    async def _delete_own(
+        self, names: Names, resource: Resource, name: str, propagation: _Propagation = "Background"
+    ) -> None:
         live = await self._client.find(resource, name, names.namespace)
-        if live is None or live["metadata"].get("deletionTimestamp"):
-            return
-        if _belongs_to(live, resource, names):
+        if live is not None and _belongs_to(live, resource, names):
+            await self._delete(live, resource, propagation)
+
+    async def _delete(
+        self, live: Unstructured, resource: Resource, propagation: _Propagation
+    ) -> None:
+        metadata = live["metadata"]
+        if not metadata.get("deletionTimestamp"):
             await self._client.delete(
                 resource,
-                name,
-                names.namespace,
-                uid=live["metadata"]["uid"],
-                propagation="Background",
+                metadata["name"],
+                metadata["namespace"],
+                uid=metadata["uid"],
+                propagation=propagation,
             )
-
-
-def _finished(manifest: Unstructured, desired: ControlPlane, names: Names) -> Unstructured:
-    try:
-        return finished(manifest, desired, names)
-    except InvalidSpecError as error:
-        raise Blocked("InvalidConfiguration", str(error)) from error
 
 
 def _owner(live: Unstructured) -> str | None:
@@ -441,27 +464,10 @@ def _belongs_to(live: Unstructured, resource: Resource, names: Names) -> bool:
     return _owner(live) == names.control_plane
 
 
-def _downgrade(desired: ControlPlane, statuses: Iterable[InstanceStatus]) -> Blocked | None:
-    try:
-        check_no_downgrade(
-            [
-                status.version
-                for status in statuses
-                if status.component == "kube-apiserver" and status.ready
-            ],
-            desired.version,
-        )
-    except Blocked as blocked:
-        return blocked
-    return None
-
-
 def _deletable(names: Names) -> list[tuple[Resource, str]]:
-    """The objects of a control plane that are deleted first; those that create pods lead."""
+    """The objects of a control plane to delete."""
     components = [names.of_component(component) for component in PROGRAMS]
     return [
-        *((_DEPLOYMENTS, name) for name in components),
-        (_STATEFUL_SETS, names.of_component("etcd")),
         *((_SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),
         *((_BUDGETS, name) for name in components),
         *((_NETWORK_POLICIES, name) for name in components),

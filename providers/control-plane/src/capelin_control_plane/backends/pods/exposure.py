@@ -11,6 +11,7 @@ from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
 from capelin_control_plane.backends.pods.trees import items_at
 from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import AgentsEndpoint, Endpoint
+from capelin_control_plane.reasons import Reason
 
 _NODE_PORTS = range(30000, 32768)
 
@@ -117,7 +118,7 @@ def _address(
             problem = "the management cluster has given its Service no address yet"
     if not host or not port:
         raise Blocked(
-            "WaitingForAddress",
+            Reason.WAITING_FOR_ADDRESS,
             problem,
             "if it never will, write another spec.pods.exposure.type",
         )

@@ -1,13 +1,15 @@
-"""Names, labels and ports of the objects of a control plane. Pure."""
+"""Names, labels, ports and files of the objects of a control plane. Pure."""
 
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.controller import ObjectKey
 
+from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.desired import Component
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
@@ -26,6 +28,9 @@ ETCD_PEER_PORT = 2380
 ETCD_METRICS_PORT = 2381
 CONTROLLER_MANAGER_PORT = 10257
 SCHEDULER_PORT = 10259
+
+PKI_FOLDER = PurePosixPath("/etc/kubernetes/pki")
+FILES = ComponentFiles(PKI_FOLDER, PKI_FOLDER)
 
 # A StatefulSet's name stands in a label of its pods with a hash of 11 characters.
 _LONGEST = 32

@@ -5,11 +5,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from capelin.api import Unstructured
 
-from capelin_control_plane.backends.pods.konnectivity import agents_service
+from capelin_control_plane.backends.pods.konnectivity import AGENT_PORT, agents_service
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
     DIGEST_ANNOTATION,
@@ -28,9 +28,7 @@ from capelin_control_plane.backends.pods.workloads import (
     scheduler_deployment,
 )
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
-from capelin_control_plane.konnectivity import AGENT_PORT
-
-EtcdState = Literal["new", "existing"]
+from capelin_control_plane.etcd import ClusterState
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +140,14 @@ def pki_secret(
     return labelled(manifest, desired, names, None)
 
 
-def is_owned_by_state(secret: Unstructured | None, names: Names) -> bool:
-    """Whether the Secret is garbage collected with the ConfigMap about etcd's cluster."""
+def is_owned_by(secret: Unstructured | None, state: Unstructured) -> bool:
+    """Whether the Secret is garbage collected with this ConfigMap about etcd's cluster.
+
+    An owner of the same name is not enough: with the uid of another one, the Secret is collected
+    at once.
+    """
     owners = items_at(secret, "metadata", "ownerReferences")
-    return any(owner.get("name") == names.etcd_state for owner in owners)
+    return any(owner.get("uid") == state["metadata"]["uid"] for owner in owners)
 
 
 def without_data(secret: Unstructured) -> Unstructured:
@@ -160,7 +162,7 @@ def without_data(secret: Unstructured) -> Unstructured:
     }
 
 
-def etcd_state(desired: ControlPlane, names: Names, state: EtcdState) -> Unstructured:
+def etcd_state(desired: ControlPlane, names: Names, state: ClusterState) -> Unstructured:
     """The ConfigMap that says whether etcd's cluster has formed.
 
     A member that starts without data would begin an empty cluster before that, and never after.

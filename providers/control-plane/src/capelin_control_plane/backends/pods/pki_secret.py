@@ -2,29 +2,24 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import PurePosixPath
 
 from capelin.pki import KeyPair
 
 from capelin_control_plane.backends.pods.exposure import service_port
-from capelin_control_plane.backends.pods.names import API_SERVER_PORT, Names
+from capelin_control_plane.backends.pods.konnectivity import (
+    EGRESS_SELECTOR_FILE,
+    egress_selector,
+)
+from capelin_control_plane.backends.pods.names import API_SERVER_PORT, FILES, Names
 from capelin_control_plane.certificates import (
+    SERVER_CERTIFICATE,
     Authorities,
     desired_certificates,
     next_renewal,
     renewed,
 )
-from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.desired import Component, ControlPlane
 from capelin_control_plane.instances import Endpoint
-from capelin_control_plane.konnectivity import (
-    EGRESS_SELECTOR_FILE,
-    SERVER_CERTIFICATE,
-    egress_selector,
-)
-
-PKI_FOLDER = PurePosixPath("/etc/kubernetes/pki")
-FILES = ComponentFiles(PKI_FOLDER, PKI_FOLDER)
 
 _FILES_OF: Mapping[Component, tuple[str, ...]] = {
     "etcd": ("etcd.pem", "etcd-ca.crt"),

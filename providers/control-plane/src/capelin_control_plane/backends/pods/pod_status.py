@@ -1,6 +1,6 @@
 """What the pods of a control plane do, as the status of its instances. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from capelin.api.core import ContainerStatus, Pod
@@ -40,6 +40,14 @@ def instance_status(pod: Pod, digests: Mapping[Component, str]) -> InstanceStatu
         current=pod.metadata.annotations.get(DIGEST_ANNOTATION) == digests.get(component),
         failure="" if ready else failure_of(pod, component),
     )
+
+
+def instance_statuses(
+    pods: Iterable[Pod], digests: Mapping[Component, str]
+) -> tuple[InstanceStatus, ...]:
+    """The status of each pod that is a component and is not going, by name."""
+    statuses = (instance_status(pod, digests) for pod in pods)
+    return tuple(sorted(filter(None, statuses), key=lambda status: status.name))
 
 
 def is_ready(pod: Pod) -> bool:

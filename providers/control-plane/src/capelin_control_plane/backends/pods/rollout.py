@@ -1,7 +1,7 @@
 """Which workloads of a control plane may change now: etcd, then API servers, then the rest. Pure.
 
-Deployments replace their pods by themselves. Members of etcd are chosen here: whether one may go
-depends on the others.
+Deployments replace their pods by themselves. `capelin_control_plane.etcd` chooses the members of
+etcd to restart or replace, from the members that this module derives from pods.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +10,11 @@ from capelin.api import Unstructured
 from capelin.api.core import Pod
 
 from capelin_control_plane.backends.pods.names import DIGEST_ANNOTATION
-from capelin_control_plane.backends.pods.objects import DesiredObjects, EtcdState, Workload
+from capelin_control_plane.backends.pods.objects import DesiredObjects, Workload
 from capelin_control_plane.backends.pods.pod_status import exit_message, is_member, is_ready
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.etcd_members import is_corruption, is_data_loss
+from capelin_control_plane.etcd import Member, loss_of, quorum
 from capelin_control_plane.instances import InstanceStatus
 
 
@@ -40,7 +40,7 @@ def workloads_to_apply(
     servers = objects.api_server
     # The first API server starts as soon as etcd may answer, and waits for it: it is ready sooner.
     # Earlier, while volumes are still made, it would give up and be started later each time.
-    may_begin = servers.component not in live and started_members > desired.etcd_replicas // 2
+    may_begin = servers.component not in live and started_members >= quorum(desired.etcd_replicas)
     if _is_same(servers, live) or may_begin or is_etcd_settled:
         allowed.append(servers)
     answers = any(status.ready for status in _of(statuses, "kube-apiserver"))
@@ -53,69 +53,27 @@ def workloads_to_apply(
     return tuple(allowed)
 
 
-def next_etcd_state(
-    desired: ControlPlane,
-    present: EtcdState | None,
-    statuses: Sequence[InstanceStatus],
-    *,
-    has_etcd: bool,
-) -> EtcdState:
-    """Whether etcd's cluster has formed. If nobody knows any more, no empty one may begin."""
-    if present is None:
-        return "existing" if has_etcd else "new"
-    members = _of(statuses, "etcd")
-    if len(members) >= desired.etcd_replicas and all(member.ready for member in members):
-        return "existing"
-    return present
-
-
-def member_to_replace(desired: ControlPlane, pods: Sequence[Pod]) -> tuple[Pod, Pod] | None:
-    """The etcd member that lost its data or cannot read it, and a ready one; None if there is none.
-
-    Only while the others have a quorum without it.
-    """
-    members = sorted((pod for pod in pods if is_member(pod)), key=lambda pod: pod.name)
-    ready = [pod for pod in members if is_ready(pod)]
-    if len(ready) <= desired.etcd_replicas // 2:
-        return None
-    for pod in members:
-        if pod not in ready and pod.metadata.deletion_timestamp is None:
-            message = exit_message(pod)
-            if is_corruption(message) or is_data_loss(message):
-                return pod, ready[0]
-    return None
-
-
-def members_to_restart(
-    objects: DesiredObjects, live: Mapping[Component, Unstructured], pods: Sequence[Pod]
-) -> list[Pod]:
-    """The members of etcd that are to run the desired template now, in place of another one.
-
-    They go one by one. While any is down, none that is ready goes: first those that are down are
-    changed, as that may be what they need.
-    """
+def etcd_members(
+    objects: DesiredObjects, live: Mapping[Component, Unstructured], pods: Iterable[Pod]
+) -> list[Member]:
+    """The members of etcd, but for those that are going."""
     stateful_set = live.get("etcd")
-    if not _is_same(objects.etcd, live) or value_at(
+    # Until its controller has observed the template, a new pod would be made from the last one.
+    is_applied = _is_same(objects.etcd, live) and value_at(
         stateful_set, "status", "observedGeneration"
-    ) != value_at(stateful_set, "metadata", "generation"):
-        # A new pod would be made from the template of before.
-        return []
-    members = sorted((pod for pod in pods if is_member(pod)), key=lambda pod: pod.name)
-    down = [pod for pod in members if not is_ready(pod)]
-    if len(members) < value_at(stateful_set, "spec", "replicas") or any(
-        pod.metadata.deletion_timestamp for pod in members
-    ):
-        return []
-    outdated = [
-        pod
-        for pod in (down or members)
-        if pod.metadata.annotations.get(DIGEST_ANNOTATION) != objects.etcd.digest
+    ) == value_at(stateful_set, "metadata", "generation")
+    return [
+        Member(
+            index=int(pod.name.rpartition("-")[2]),
+            ready=is_ready(pod),
+            outdated=is_applied
+            and pod.metadata.annotations.get(DIGEST_ANNOTATION) != objects.etcd.digest,
+            # The message of one that is ready is that of its last start.
+            loss=None if is_ready(pod) else loss_of(exit_message(pod)),
+        )
+        for pod in pods
+        if is_member(pod) and pod.metadata.deletion_timestamp is None
     ]
-    if len(down) == len(members):
-        # There is no quorum to lose, and none becomes ready without the others.
-        return outdated
-    # One that was changed already may still become ready.
-    return outdated[:1] if not down or len(outdated) == len(down) else []
 
 
 def is_complete(

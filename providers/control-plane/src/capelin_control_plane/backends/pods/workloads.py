@@ -14,24 +14,26 @@ from capelin_control_plane.arguments import (
     etcd_arguments,
     scheduler_arguments,
 )
-from capelin_control_plane.backends.pods.images import image_of
-from capelin_control_plane.backends.pods.konnectivity import with_server
+from capelin_control_plane.backends.pods.konnectivity import EGRESS_SELECTOR_FILE, with_server
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
     CONTROLLER_MANAGER_PORT,
     ETCD_CLIENT_PORT,
     ETCD_METRICS_PORT,
     ETCD_PEER_PORT,
+    FILES,
     OWNER_ANNOTATION,
+    PKI_FOLDER,
     SCHEDULER_PORT,
     VERSION_LABEL,
     Names,
 )
-from capelin_control_plane.backends.pods.pki_secret import FILES, PKI_FOLDER, files_of
+from capelin_control_plane.backends.pods.pki_secret import files_of
 from capelin_control_plane.desired import Component, ControlPlane
-from capelin_control_plane.konnectivity import EGRESS_SELECTOR_FILE
 
 ETCD_STATE_KEY = "initial-cluster-state"
+ETCD_TAG = "3.6.5-0"
+"""The etcd of all Kubernetes versions: an upgrade of a control plane leaves etcd alone."""
 
 # A non-root user of no image in particular, as distroless images have it.
 _USER = 65532
@@ -300,7 +302,7 @@ def _template(
     allowed = {"drop": ["ALL"]} | ({"add": list(capabilities)} if capabilities else {})
     container: dict[str, Any] = {
         "name": component,
-        "image": image_of(component, desired),
+        "image": _image_of(component, desired),
         "imagePullPolicy": "IfNotPresent",
         "command": [component],
         "args": list(arguments),
@@ -362,6 +364,14 @@ def _template(
             "volumes": [{"name": "pki", "secret": pki}],
         },
     }
+
+
+def _image_of(component: Component, desired: ControlPlane) -> str:
+    """The image of a component."""
+    images = desired.pods.images
+    if component == "etcd":
+        return images.etcd or f"{images.repository}/etcd:{ETCD_TAG}"
+    return f"{images.repository}/{component}:{desired.version}"
 
 
 def _resources(desired: ControlPlane, component: Component) -> dict[str, Any]:

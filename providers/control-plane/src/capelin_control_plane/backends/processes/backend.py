@@ -23,7 +23,7 @@ from capelin.embedded.processes import (
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends import Wake
-from capelin_control_plane.backends.processes import etcd
+from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import (
     Program,
     api_server_port,
@@ -43,6 +43,12 @@ from capelin_control_plane.backends.processes.pki_files import (
     renew_certificates,
     write_kubeconfigs,
 )
+from capelin_control_plane.backends.processes.plan import (
+    MemberReplacement,
+    Step,
+    is_complete,
+    next_step,
+)
 from capelin_control_plane.backends.processes.probes import (
     READINESS_PERIOD_SECONDS,
     liveness,
@@ -60,16 +66,17 @@ from capelin_control_plane.backends.processes.state_dir import (
 )
 from capelin_control_plane.certificates import Authorities
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
-from capelin_control_plane.etcd_members import is_corruption
-from capelin_control_plane.instances import DesiredComponents, Endpoint, Instance, Observed, Plan
-from capelin_control_plane.plan import (
-    MemberReplacement,
-    Step,
-    check_no_downgrade,
-    is_complete,
-    next_step,
+from capelin_control_plane.etcd import Loss, quorum
+from capelin_control_plane.instances import (
+    DesiredComponents,
+    Endpoint,
+    Instance,
+    Observed,
+    Plan,
+    downgrade,
 )
 from capelin_control_plane.policy import DEFAULT_POLICY, Policy
+from capelin_control_plane.reasons import Reason
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_FIND_PROGRAMS = 1.0
@@ -142,22 +149,24 @@ class ProcessesBackend:
         supervised = self._supervised[key]
         state_dir, plan = supervised.state_dir, supervised.plan
         await self._declare_once(supervised)
-        programs, blocked = None, None
+        servers = plan.of("kube-apiserver")
+        served = supervised.has_been_ready
+        serving = [server.version for server in servers if server.name in served]
+        programs, blocked = None, downgrade(serving, desired.version)
         try:
-            servers = plan.of("kube-apiserver")
-            served = supervised.has_been_ready
-            serving = [server.version for server in servers if server.name in served]
-            check_no_downgrade(serving, desired.version)
-            programs = await self._programs(key, desired.version)
+            if blocked is None:
+                programs = await self._programs(key, desired.version)
         except Blocked as error:
-            # Everything but the upgrade goes on.
-            programs, blocked = programs_of(plan), error
+            blocked = error
+        if blocked is not None:
+            # Everything but the upgrade continues.
+            programs = programs_of(plan)
         components = None
         if programs is not None:
             components = self._components(desired, endpoint, supervised, programs)
         states = supervised.supervisor.states
         names = {instance.name for instance in plan.instances}
-        answers = any(server.name in supervised.ready for server in plan.of("kube-apiserver"))
+        answers = any(server.name in supervised.ready for server in servers)
         return Observed(
             plan=plan,
             statuses=instance_statuses(
@@ -165,19 +174,10 @@ class ProcessesBackend:
             ),
             desired=components,
             complete=components is not None and is_complete(plan, components),
-            corrupt_members=frozenset(
-                member.index
-                for member in plan.of("etcd")
-                if member.name in states
-                and states[member.name].phase is Phase.FAILED
-                and is_corruption(states[member.name].reason)
-            ),
             serving=_serving(supervised),
             alive=frozenset(name for name, state in states.items() if state.pid is not None),
             recovering=_recovering(supervised),
-            lost_members=frozenset(
-                index for index in range(desired.etcd_replicas) if etcd.is_lost(state_dir, index)
-            ),
+            losses=_losses(supervised, desired.etcd_replicas),
             stopping=frozenset(states.keys() - names),
             controllers_may_start=self._throttle.controllers_may_start(key, answers=answers),
             blocked=blocked,
@@ -204,7 +204,7 @@ class ProcessesBackend:
         with disk_errors_block():
             for member in supervised.plan.of("etcd"):
                 if member.name in supervised.ready:
-                    etcd.mark_joined(state_dir, member.index)
+                    member_data.mark_joined(state_dir, member.index)
             targets = [_target(supervised, server) for server in step.serving]
             if state_dir.write_targets(targets) or step.plan != supervised.plan:
                 # The previous provider may have died before it notified the relay. Notify again
@@ -214,9 +214,9 @@ class ProcessesBackend:
             if step.plan != supervised.plan:
                 _set_plan(supervised, step.plan)
             if step.set_aside is not None:
-                aside = etcd.set_aside(state_dir, step.set_aside, datetime.now(UTC))
+                aside = member_data.set_aside(state_dir, step.set_aside, datetime.now(UTC))
                 _log.warning(
-                    "the data of etcd-%s is corrupt, and set aside as %s", step.set_aside, aside
+                    "the data of etcd-%s is unusable, and set aside as %s", step.set_aside, aside
                 )
             if step.replacement is not None:
                 await _replace_member(supervised, step.replacement)
@@ -293,7 +293,7 @@ class ProcessesBackend:
             relays = StateDir(other, other.name).read_plan().of("relay")
             if other.name != state_dir.address and target in map(relay_target, relays):
                 raise Blocked(
-                    "EndpointTaken",
+                    Reason.ENDPOINT_TAKEN,
                     f"another control plane's endpoint is {target[0]}:{target[1]}",
                     "write another port",
                 )
@@ -330,7 +330,7 @@ class ProcessesBackend:
                 stack.pop_all()
         except AlreadySupervisedError as error:
             raise Blocked(
-                "ManagedByAnotherProvider",
+                Reason.MANAGED_BY_ANOTHER_PROVIDER,
                 f"another provider on this machine manages the control plane at"
                 f" {state_dir.address}; it releases it when its object is paused or deleted",
             ) from error
@@ -363,13 +363,13 @@ class ProcessesBackend:
         await asyncio.wait({task}, timeout=_SECONDS_TO_FIND_PROGRAMS)
         if not task.done():
             task.add_done_callback(lambda _: self._wake(key))
-            raise Blocked("GettingPrograms", f"getting the programs of Kubernetes {version}")
+            raise Blocked(Reason.GETTING_PROGRAMS, f"getting the programs of Kubernetes {version}")
         try:
             programs = task.result()
         except BinariesError as error:
             # The next reconcile tries again: the network may have failed.
             self._fetching.pop(version, None)
-            raise Blocked("VersionNotAvailable", f"spec.version: {error}") from error
+            raise Blocked(Reason.VERSION_NOT_AVAILABLE, f"spec.version: {error}") from error
         if all(program.path.exists() for program in programs.values()):
             return programs
         # The cache was pruned meanwhile. The same program gets the same path again.
@@ -405,8 +405,21 @@ def _recovering(supervised: _Supervised) -> frozenset[str]:
     return frozenset(
         member.name
         for member in supervised.plan.of("etcd")
-        if member.name not in known and etcd.has_joined(supervised.state_dir, member.index)
+        if member.name not in known and member_data.has_joined(supervised.state_dir, member.index)
     )
+
+
+def _losses(supervised: _Supervised, size: int) -> dict[int, Loss]:
+    """By index, the etcd members that cannot continue with their own data."""
+    states = supervised.supervisor.states.items()
+    failures = {name: state.reason for name, state in states if state.phase is Phase.FAILED}
+    losses: dict[int, Loss] = {}
+    for index in range(size):
+        failure = failures.get(f"etcd-{index}", "")
+        loss = member_data.member_loss(supervised.state_dir, index, failure)
+        if loss is not None:
+            losses[index] = loss
+    return losses
 
 
 def _set_plan(supervised: _Supervised, plan: Plan) -> None:
@@ -418,14 +431,14 @@ def _set_plan(supervised: _Supervised, plan: Plan) -> None:
 
 async def _replace_member(supervised: _Supervised, replacement: MemberReplacement) -> None:
     state_dir, member = supervised.state_dir, replacement.member
-    await etcd.make_room(state_dir, member.index, through=replacement.through)
+    await member_data.make_room(state_dir, member.index, through=replacement.through)
     data = state_dir.etcd_data(member.index)
     await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
     plan = supervised.plan.including(member)
     state_dir.write_plan(plan)
     supervised.plan = plan
     # Only now: a member that was lost and is not marked would begin an empty cluster.
-    etcd.unmark_joined(state_dir, member.index)
+    member_data.unmark_joined(state_dir, member.index)
     _declare(supervised)
 
 
@@ -445,11 +458,13 @@ def _declared(state_dir: StateDir, instance: Instance, members: tuple[str, ...])
         name=instance.name,
         command=command_of(instance),
         after=members if is_server else (),
-        enough=len(members) // 2 + 1,
+        enough=quorum(len(members)),
         grace=grace_seconds(instance),
         reachable=reachability(state_dir, instance),
         readiness=readiness(state_dir, instance),
         readiness_period=READINESS_PERIOD_SECONDS if is_server else None,
         liveness=liveness(state_dir, instance),
-        start_check=partial(etcd.start_refusal, state_dir, instance.index) if is_member else None,
+        start_check=partial(member_data.start_refusal, state_dir, instance.index)
+        if is_member
+        else None,
     )

@@ -25,6 +25,7 @@ from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.instances import DesiredComponents, Instance, Plan, Resources
 from capelin_control_plane.policy import Policy, address_of
+from capelin_control_plane.reasons import Reason
 
 API_SERVER_PORT = 10443
 CONTROLLER_MANAGER_PORT = 10257
@@ -192,7 +193,7 @@ def listen_host(state_dir: StateDir, host: str, policy: Policy) -> str:
         return state_dir.address
     if address.is_loopback:
         raise Blocked(
-            "InvalidConfiguration",
+            Reason.INVALID_CONFIGURATION,
             f"endpoint host {host} is a loopback address, and not {state_dir.address}, which is"
             " this control plane's own",
             "leave the host out, or write that address",
@@ -203,7 +204,7 @@ def listen_host(state_dir: StateDir, host: str, policy: Policy) -> str:
     if policy.may_listen_at(address):
         return str(address)
     raise Blocked(
-        "InvalidConfiguration",
+        Reason.INVALID_CONFIGURATION,
         f"endpoint host {host} is an address of the provider's machine, which this provider keeps"
         " for others",
         f"leave the host out, or ask its administrator for --endpoint-networks={address}",

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from capelin.embedded.processes import Phase, ProcessState
 from capelin.provider import Blocked
 
-from capelin_control_plane.backends.processes import etcd
+from capelin_control_plane.backends.processes import member_data
+from capelin_control_plane.backends.processes.plan import is_current
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import FIELDS, Component, ComponentSettings, ControlPlane
 from capelin_control_plane.instances import (
@@ -16,7 +17,7 @@ from capelin_control_plane.instances import (
     InstanceStatus,
     Plan,
 )
-from capelin_control_plane.plan import is_current
+from capelin_control_plane.reasons import Reason
 
 _FAILING = frozenset({Phase.BACKING_OFF, Phase.FAILED})
 
@@ -91,9 +92,9 @@ def disk_errors_block() -> Generator[None]:
             hint = (
                 "free space on the disk of the provider's --state-folder. What runs keeps running"
             )
-            raise Blocked("DiskFull", what, hint) from error
+            raise Blocked(Reason.DISK_FULL, what, hint) from error
         hint = "let the provider write to its --state-folder. What runs keeps running"
-        raise Blocked("StateFolderNotUsable", what, hint) from error
+        raise Blocked(Reason.STATE_FOLDER_NOT_USABLE, what, hint) from error
 
 
 def _phase(instance: Instance, states: Mapping[str, ProcessState]) -> Phase | None:
@@ -124,7 +125,7 @@ def _failure(
     is_replaceable = (
         instance.component == "etcd"
         and len(plan.of("etcd")) > 1
-        and etcd.has_data(state_dir, instance.index)
+        and member_data.has_data(state_dir, instance.index)
     )
     if not hint and state.phase is Phase.FAILED and is_replaceable:
         folder = state_dir.etcd_data(instance.index)

@@ -25,7 +25,7 @@ from capelin.embedded.processes import (
 )
 from capelin.errors import BusyError, InvalidInputError, MissingError, UserError
 
-from capelin_control_plane.backends.processes import etcd
+from capelin_control_plane.backends.processes import member_data
 from capelin_control_plane.backends.processes.components import (
     command_of,
     etcd_metrics_port,
@@ -33,7 +33,8 @@ from capelin_control_plane.backends.processes.components import (
 )
 from capelin_control_plane.backends.processes.probes import readiness
 from capelin_control_plane.backends.processes.state_dir import StateDir, state_dirs_of
-from capelin_control_plane.etcd_members import MembershipError, is_corruption
+from capelin_control_plane.etcd import is_corruption, quorum
+from capelin_control_plane.etcd_api import MembershipError
 from capelin_control_plane.instances import Instance
 
 _TRIAL_SECONDS = 30.0
@@ -75,7 +76,7 @@ def survivors(members: Sequence[MemberState]) -> list[int]:
                 hint="Mend that first, or move its data away if it is worth nothing.",
             )
     running = [member for member in members if member.runs]
-    if len(running) > len(members) // 2:
+    if len(running) >= quorum(len(members)):
         names = " and ".join(member.name for member in running)
         raise UserError(
             f"{names} run with their data, which is a quorum: nothing needs to be given up.",
@@ -170,7 +171,7 @@ class _Recovery:
         """
         for member in planned:
             try:
-                async with etcd.connect(self.state_dir, member.index) as api:
+                async with member_data.connect(self.state_dir, member.index) as api:
                     if not (await api.status()).has_leader:
                         continue
                     listed = await api.members()
@@ -189,9 +190,9 @@ class _Recovery:
         self, supervisor: Supervisor, planned: Sequence[Instance]
     ) -> list[MemberState]:
         """Start all members that have data, and see what becomes of them."""
-        present = [each for each in planned if etcd.has_data(self.state_dir, each.index)]
+        present = [each for each in planned if member_data.has_data(self.state_dir, each.index)]
         supervisor.declare(*map(self._spec, present))
-        may_find_quorum = len(present) > len(planned) // 2
+        may_find_quorum = len(present) >= quorum(len(planned))
         with suppress(TimeoutError):
             async with asyncio.timeout(_TRIAL_SECONDS):
                 async for states in supervisor.changes():
@@ -269,7 +270,7 @@ class _Recovery:
             await asyncio.to_thread(shutil.copytree, data, copy)
             supervisor.declare(self._spec(_alone(member, copy)))
             await supervisor.ready(_READY_SECONDS)
-            async with etcd.connect(self.state_dir, member.index) as api:
+            async with member_data.connect(self.state_dir, member.index) as api:
                 histories[member.name] = (await api.status()).raft_index
             await supervisor.stop()
             await asyncio.to_thread(shutil.rmtree, copy)
@@ -288,14 +289,14 @@ class _Recovery:
         for member in planned:
             own = self.state_dir.etcd_data(member.index)
             if own.exists() and (member != survivor or data is not None):
-                etcd.set_aside(self.state_dir, member.index, now, why="given-up")
+                member_data.set_aside(self.state_dir, member.index, now, why="given-up")
         if data is not None:
             copy.rename(kept)
 
     async def _correct_address(self, survivor: Instance) -> None:
         """Data of another member, or of another address, has that one's address in it."""
         peer_url = etcd_peer_url(self.state_dir, survivor.index)
-        async with etcd.connect(self.state_dir, survivor.index) as api:
+        async with member_data.connect(self.state_dir, survivor.index) as api:
             (member,) = await api.members()
             if member.peer_url != peer_url:
                 await api.move_member(member.id, peer_url)
@@ -320,7 +321,7 @@ class _Recovery:
         deadline = time.monotonic() + _READY_SECONDS
         while True:
             try:
-                async with etcd.connect(self.state_dir, through.index) as api:
+                async with member_data.connect(self.state_dir, through.index) as api:
                     if all(present.peer_url != peer_url for present in await api.members()):
                         await api.add_member(peer_url)
                     return

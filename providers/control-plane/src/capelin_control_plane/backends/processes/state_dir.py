@@ -16,6 +16,7 @@ from capelin.provider import Blocked
 
 from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.instances import Instance, Plan, Resources
+from capelin_control_plane.reasons import Reason
 
 _ATTEMPTS = 64
 _OWNER = "owner.json"
@@ -197,7 +198,7 @@ def _known(state: Path, address: str, owner: Owner) -> StateDir:
     present = read_owner(path) if is_address(address) else None
     if present is None:
         raise Blocked(
-            "DataMissing",
+            Reason.DATA_MISSING,
             f"the control plane at {address} is not on this machine, and a new etcd in its place"
             " would be an empty cluster",
             "start the provider where the data is, or restore the folder"
@@ -207,12 +208,14 @@ def _known(state: Path, address: str, owner: Owner) -> StateDir:
         return StateDir(path.resolve(), address)
     if (present.namespace, present.cluster) == (owner.namespace, owner.cluster):
         raise Blocked(
-            "AuthorityChanged",
+            Reason.AUTHORITY_CHANGED,
             f"secret {owner.cluster}-ca is not the certificate authority that the control plane"
             " was created with",
             "restore the old one",
         )
-    raise Blocked("AddressTaken", f"the control plane at {address} belongs to another cluster")
+    raise Blocked(
+        Reason.ADDRESS_TAKEN, f"the control plane at {address} belongs to another cluster"
+    )
 
 
 def _create(state: Path, owner: Owner, port: int) -> StateDir:
@@ -226,7 +229,7 @@ def _create(state: Path, owner: Owner, port: int) -> StateDir:
             fresh.rename(path)
             return StateDir(path.resolve(), address)
     raise Blocked(
-        "AddressNotAvailable",
+        Reason.ADDRESS_NOT_AVAILABLE,
         f"port {port} is not free at any of {_ATTEMPTS} loopback addresses in {NETWORK}",
         "stop what listens on that port at all addresses, or set another port in the Cluster's"
         " spec.clusterNetwork.apiServerPort",

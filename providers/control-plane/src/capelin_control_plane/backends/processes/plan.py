@@ -1,12 +1,13 @@
-"""Decides the next step from the instances that run to the desired ones. Pure."""
+"""Decides the next step from the instances that run to the desired ones. Pure.
 
-from collections.abc import Collection, Iterable
+The rules of etcd are in `capelin_control_plane.etcd`.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from capelin.provider import Blocked
-from capelin.versions import Version
-
+from capelin_control_plane.etcd import Loss, Member, next_replacement, next_restarts
 from capelin_control_plane.instances import DesiredComponents, Instance, Observed, Plan
 
 
@@ -20,7 +21,7 @@ class MemberReplacement:
     """The index of a ready member, which changes the cluster's list of members."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """What to change now so that the API never stops answering."""
 
@@ -30,22 +31,23 @@ class Step:
     """The API servers that get new connections."""
     replacement: MemberReplacement | None = None
     set_aside: int | None = None
-    """The etcd member whose data is corrupt and moved away. It is replaced as a lost one then."""
+    """The etcd member whose unusable data is moved away. It is replaced as a lost one then."""
 
 
 def next_step(desired: DesiredComponents, observed: Observed) -> Step:
     """What to change now so that the API never stops answering."""
     plan, ready = observed.plan, observed.ready
-    lost = lost_member_to_replace(desired, observed)
-    replacement = None
+    lost = next_replacement(_members(plan, desired, observed), len(desired.etcd))
+    replacement, set_aside = None, None
     if lost is not None:
-        planned = next((member for member in plan.of("etcd") if member.index == lost), None)
-        member = desired.joining_member(lost)
-        if planned is not None:
+        planned = next((member for member in plan.of("etcd") if member.index == lost.index), None)
+        member = desired.joining_member(lost.index)
+        if lost.loss is Loss.UNUSABLE:
+            set_aside = lost.index
+        elif planned is not None:
             plan = plan.without(planned)
         elif member.name not in observed.stopping:
-            through = min(member.index for member in plan.of("etcd") if member.name in ready)
-            replacement = MemberReplacement(member, through)
+            replacement = MemberReplacement(member, lost.through)
     while True:
         following = next_plan(
             plan,
@@ -54,22 +56,27 @@ def next_step(desired: DesiredComponents, observed: Observed) -> Step:
             {planned.name for planned in plan.instances if planned in observed.plan.instances}
             & ready,
             recovering=observed.recovering,
+            losses=observed.losses,
             controllers_may_start=observed.controllers_may_start,
         )
         if following == plan:
             break
         plan = following
-    return Step(
-        plan=plan,
-        serving=_serving(plan, observed),
-        replacement=replacement,
-        set_aside=None if lost is not None else _spare_member(desired, observed),
-    )
+    return Step(plan, _serving(plan, observed), replacement, set_aside)
 
 
-def _spare_member(desired: DesiredComponents, observed: Observed) -> int | None:
-    """The corrupt etcd member without which the others have a quorum."""
-    return _without_quorum_loss(observed.corrupt_members, desired, observed)
+def _members(plan: Plan, desired: DesiredComponents, observed: Observed) -> list[Member]:
+    """The planned members, and those that were stopped because they lost their data."""
+    planned = {member.index for member in plan.of("etcd")}
+    return [
+        Member(
+            index=member.index,
+            ready=member.index in planned and member.name in observed.ready,
+            loss=observed.losses.get(member.index),
+        )
+        for member in desired.etcd
+        if member.index in planned or member.index in observed.losses
+    ]
 
 
 def _serving(plan: Plan, observed: Observed) -> tuple[Instance, ...]:
@@ -83,46 +90,13 @@ def _serving(plan: Plan, observed: Observed) -> tuple[Instance, ...]:
     )
 
 
-def lost_member_to_replace(desired: DesiredComponents, observed: Observed) -> int | None:
-    """The etcd member to replace now: it lost its data, and the others have a quorum without it."""
-    return _without_quorum_loss(observed.lost_members, desired, observed)
-
-
-def _without_quorum_loss(
-    members: Collection[int], desired: DesiredComponents, observed: Observed
-) -> int | None:
-    ready = {member.index for member in observed.plan.of("etcd") if member.name in observed.ready}
-    for index in sorted(members):
-        if len(ready - {index}) > len(desired.etcd) // 2:
-            return index
-    return None
-
-
-def check_no_downgrade(serving: Iterable[str], version: str) -> None:
-    """See to it that no API server of a newer version serves already.
-
-    Args:
-        serving: The versions of the API servers that are ready.
-        version: The desired version.
-
-    Raises:
-        Blocked: one does.
-    """
-    newer = [other for other in serving if Version.parse(other) > Version.parse(version)]
-    if newer:
-        raise Blocked(
-            "InvalidConfiguration",
-            f"spec.version: {version} is older than {newer[0]}, which runs already",
-            f"write {newer[0]} or a later version",
-        )
-
-
 def next_plan(
     plan: Plan,
     desired: DesiredComponents,
     ready: Collection[str],
     *,
     recovering: Collection[str] = (),
+    losses: Mapping[int, Loss] | None = None,
     controllers_may_start: bool = True,
 ) -> Plan:
     """One change towards the desired instances, in Kubernetes' order.
@@ -135,10 +109,11 @@ def next_plan(
         desired: The instances that should run in the end.
         ready: The names of the instances that are ready.
         recovering: The etcd members that were ready before and may become so again as they are.
+        losses: By index, the etcd members that cannot continue with their own data.
         controllers_may_start: Whether a first controller manager and scheduler may start.
     """
     plan = plan.including(desired.relay)
-    after_etcd = _next_etcd(plan, desired, ready, recovering)
+    after_etcd = _next_etcd(plan, desired, ready, recovering, losses or {})
     if after_etcd != plan:
         return after_etcd
     if desired.replicas == 0:
@@ -193,32 +168,28 @@ def _outdated_api_servers(plan: Plan, desired: DesiredComponents) -> tuple[Insta
 
 
 def _next_etcd(
-    plan: Plan, desired: DesiredComponents, ready: Collection[str], recovering: Collection[str]
+    plan: Plan,
+    desired: DesiredComponents,
+    ready: Collection[str],
+    recovering: Collection[str],
+    losses: Mapping[int, Loss],
 ) -> Plan:
-    members = plan.of("etcd")
-    if not members:
+    planned = {member.index: member for member in plan.of("etcd")}
+    if not planned:
         return plan.including(*desired.etcd)
-    planned = {member.name: member for member in members}
-    changed = [
-        member
+    members = [
+        Member(
+            index=member.index,
+            ready=member.name in ready,
+            outdated=not is_current(planned[member.index], member),
+            recovering=member.name in recovering,
+            loss=losses.get(member.index),
+        )
         for member in desired.etcd
-        if member.name in planned and not is_current(planned[member.name], member)
+        if member.index in planned
     ]
-    down = {member.name for member in members if member.name not in ready}
-    if not down:
-        return plan.including(*changed[:1])
-    if len(down) == len(members) > 1:
-        # There is no quorum to lose, and one member alone never becomes ready: change all. But
-        # those that recover may have a quorum already that has not been observed yet.
-        return plan.including(*(member for member in changed if member.name not in recovering))
-    # A member that is down may need just this change. Changing it takes none that is ready. Wait
-    # if one was changed already and has not become ready. Change a failed member first: one that
-    # recovers may serve already.
-    down_and_changed = [member for member in changed if member.name in down]
-    if len(down_and_changed) < len(down):
-        return plan
-    failed_first = sorted(down_and_changed, key=lambda member: member.name in recovering)
-    return plan.including(*failed_first[:1])
+    restarts = next_restarts(members, len(desired.etcd))
+    return plan.including(*(member for member in desired.etcd if member.index in restarts))
 
 
 def _next_api_server(plan: Plan, desired: DesiredComponents, ready: Collection[str]) -> Plan:

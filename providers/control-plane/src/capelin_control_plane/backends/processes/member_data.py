@@ -1,8 +1,4 @@
-"""etcd members that lost their data: how they are detected, and replaced from the others.
-
-A member is removed from its cluster and added as a new one, which copies the data of the others.
-The cluster's own list of members tells how far a replacement came, also after a crash.
-"""
+"""The data of etcd members on processes: whether it is there, and what it is given up for."""
 
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -13,11 +9,13 @@ from capelin.client import tls_context
 from capelin.embedded.processes import write_private
 from capelin.provider import Blocked
 
-from capelin_control_plane import etcd_members
+from capelin_control_plane import etcd_api
 from capelin_control_plane.backends.processes.components import etcd_peer_url, etcd_port
 from capelin_control_plane.backends.processes.pki_files import read_key_pair
 from capelin_control_plane.backends.processes.state_dir import StateDir
-from capelin_control_plane.etcd_members import EtcdApi, MembershipError
+from capelin_control_plane.etcd import Loss, loss_of
+from capelin_control_plane.etcd_api import EtcdApi, MembershipError
+from capelin_control_plane.reasons import Reason
 
 
 def mark_joined(state_dir: StateDir, index: int) -> None:
@@ -41,9 +39,11 @@ def has_data(state_dir: StateDir, index: int) -> bool:
     return any(state_dir.etcd_data(index).glob("member/wal/*.wal"))
 
 
-def is_lost(state_dir: StateDir, index: int) -> bool:
-    """Whether a member had data that is gone."""
-    return has_joined(state_dir, index) and not has_data(state_dir, index)
+def member_loss(state_dir: StateDir, index: int, failure: str) -> Loss | None:
+    """The loss of a member that ended with a message, or none if that is empty."""
+    if has_data(state_dir, index):
+        return loss_of(failure)
+    return loss_of("", is_gone=has_joined(state_dir, index))
 
 
 def set_aside(state_dir: StateDir, index: int, now: datetime, *, why: str = "corrupt") -> Path:
@@ -54,7 +54,7 @@ def set_aside(state_dir: StateDir, index: int, now: datetime, *, why: str = "cor
 
 def start_refusal(state_dir: StateDir, index: int) -> str:
     """Why a member must not start: without its data it would begin an empty cluster."""
-    if not is_lost(state_dir, index):
+    if member_loss(state_dir, index, "") is None:
         return ""
     return (
         f"lost its data: {state_dir.etcd_data(index)} is gone. It is replaced from the others as"
@@ -71,14 +71,16 @@ async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
     """
     url, trust = _url_and_trust(state_dir, through)
     try:
-        await etcd_members.make_room(url, trust, etcd_peer_url(state_dir, index))
+        await etcd_api.make_room(url, trust, etcd_peer_url(state_dir, index))
     except MembershipError as error:
-        raise Blocked("EtcdMemberLost", f"etcd-{index} cannot be replaced yet: {error}") from error
+        raise Blocked(
+            Reason.ETCD_MEMBER_LOST, f"etcd-{index} cannot be replaced yet: {error}"
+        ) from error
 
 
 def connect(state_dir: StateDir, through: int) -> AbstractAsyncContextManager[EtcdApi]:
     """The API of a member."""
-    return etcd_members.connect(*_url_and_trust(state_dir, through))
+    return etcd_api.connect(*_url_and_trust(state_dir, through))
 
 
 def _url_and_trust(state_dir: StateDir, through: int) -> tuple[str, SSLContext]:

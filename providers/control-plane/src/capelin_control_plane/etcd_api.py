@@ -1,78 +1,21 @@
-"""The members of an etcd cluster: why one ends, and how another takes its place in the list.
+"""The API of an etcd member, by which the members of its cluster are changed."""
 
-A member is removed from its cluster and added as a new one, which copies the data of the others.
-The cluster's own list of members tells how far a replacement came, also after a crash.
-"""
-
-import re
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
+from capelin_control_plane.etcd import (
+    AddMember,
+    ListedMember,
+    RemoveMember,
+    next_membership_change,
+)
+
 _TIMEOUT_SECONDS = 5.0
-_CORRUPTION = re.compile(
-    r"crc mismatch|cannot be repaired|corrupt|checksum error|invalid database|freelist"
-    r"|page expected to be|failed to recover|failed to (read|load|open|find) .*(wal|snapshot)"
-    # The last: the log has nothing at its beginning, where the member's own id stands.
-    r"|max entry size limit exceeded|cannot use none as id",
-    re.IGNORECASE,
-)
-
-
-_DATA_LOSS = re.compile(
-    r"tocommit\(\d+\) is out of range|has already been bootstrapped|been permanently removed"
-    r"|failed to find (local )?member|member count is unequal",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member in its cluster's list."""
-
-    id: str
-    peer_url: str
-    started: bool
-    """Whether it has ever run. One that was only just added has not."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveMember:
-    """Remove the member that lost its data."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddMember:
-    """Add the member again, as a new one."""
-
-    peer_url: str
-
-
-def next_membership_change(
-    peer_url: str, members: Sequence[Member]
-) -> RemoveMember | AddMember | None:
-    """What to change so that a member can join as a new one; None if it can."""
-    listed = next((member for member in members if member.peer_url == peer_url), None)
-    if listed is None:
-        return AddMember(peer_url)
-    return RemoveMember(listed.id) if listed.started else None
-
-
-def is_corruption(failure: str) -> bool:
-    """Whether a member ended because it cannot read its data."""
-    # A flag may have such a word in its name, and be what etcd complains about.
-    return "flag" not in failure and _CORRUPTION.search(failure) is not None
-
-
-def is_data_loss(failure: str) -> bool:
-    """Whether a member ended because its cluster remembers more of it than it does itself."""
-    return _DATA_LOSS.search(failure) is not None
 
 
 class MembershipError(Exception):
@@ -96,7 +39,7 @@ class EtcdApi:
     session: aiohttp.ClientSession
     url: str
 
-    async def members(self) -> list[Member]:
+    async def members(self) -> list[ListedMember]:
         """The members that the cluster has."""
         listed = await self._post("cluster/member/list", {})
         return [_member(member) for member in listed["members"]]
@@ -162,5 +105,5 @@ async def make_room(url: str, trust: ssl.SSLContext, peer_url: str) -> None:
                     return
 
 
-def _member(listed: Mapping[str, Any]) -> Member:
-    return Member(listed["ID"], listed["peerURLs"][0], bool(listed.get("name")))
+def _member(listed: Mapping[str, Any]) -> ListedMember:
+    return ListedMember(listed["ID"], listed["peerURLs"][0], bool(listed.get("name")))

@@ -1,0 +1,166 @@
+"""The rules of etcd clusters on every backend: quorum, loss, replacement, restarts. Pure.
+
+A backend describes its members, and carries out the step that is decided here.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+ClusterState = Literal["new", "existing"]
+"""Whether a member without data begins a new cluster, or joins one that exists."""
+
+_CORRUPTION = re.compile(
+    r"crc mismatch|cannot be repaired|corrupt|checksum error|invalid database|freelist"
+    r"|page expected to be|failed to recover|failed to (read|load|open|find) .*(wal|snapshot)"
+    # The last: the log has nothing at its beginning, where the member's own id stands.
+    r"|max entry size limit exceeded|cannot use none as id",
+    re.IGNORECASE,
+)
+_FORGOTTEN = re.compile(
+    r"tocommit\(\d+\) is out of range|has already been bootstrapped|been permanently removed"
+    r"|failed to find (local )?member|member count is unequal",
+    re.IGNORECASE,
+)
+
+
+class Loss(Enum):
+    """Why a member cannot continue with its own data."""
+
+    GONE = "gone"
+    """It had data, and has none."""
+    UNUSABLE = "unusable"
+    """It cannot read its data, or its cluster remembers more of it than the data does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An observed member that runs, or should."""
+
+    index: int
+    ready: bool
+    outdated: bool = False
+    """Whether a restart would give it other settings."""
+    recovering: bool = False
+    """Whether it was ready before, has not failed since, and may become ready by itself."""
+    loss: Loss | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Replace a member with a new one, which copies the data of the others."""
+
+    index: int
+    through: int
+    """A ready member, which changes the cluster's list of members."""
+    loss: Loss
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMember:
+    """A member in its cluster's list."""
+
+    id: str
+    peer_url: str
+    started: bool
+    """Whether it has ever run. One that was only just added has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember:
+    """Remove the member that lost its data."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddMember:
+    """Add the member again, as a new one."""
+
+    peer_url: str
+
+
+def quorum(size: int) -> int:
+    """How many members of a cluster must be ready for it to serve."""
+    return size // 2 + 1
+
+
+def is_corruption(failure: str) -> bool:
+    """Whether a member ended because it cannot read its data."""
+    # A flag may have such a word in its name, and be what etcd complains about.
+    return "flag" not in failure and _CORRUPTION.search(failure) is not None
+
+
+def loss_of(failure: str, *, is_gone: bool = False) -> Loss | None:
+    """The loss of a member that ended with a message, or whose data is known to be gone."""
+    if is_gone:
+        return Loss.GONE
+    is_forgotten = _FORGOTTEN.search(failure) is not None
+    return Loss.UNUSABLE if is_forgotten or is_corruption(failure) else None
+
+
+def next_replacement(members: Collection[Member], size: int) -> Replacement | None:
+    """The lost member to replace now: only while the others have a quorum without it."""
+    for loss in Loss:
+        for member in sorted(members, key=lambda member: member.index):
+            others = {other.index for other in members if other.ready and other != member}
+            if member.loss is loss and len(others) >= quorum(size):
+                return Replacement(member.index, min(others), loss)
+    return None
+
+
+def next_restarts(members: Collection[Member], size: int) -> tuple[int, ...]:
+    """The members to restart now so that they run as desired.
+
+    They restart one at a time, and none that is ready while another is not. A member that is not
+    ready may need just this change, and restarting it costs nothing.
+    """
+    outdated = sorted((member for member in members if member.outdated), key=_failed_first)
+    down = [member for member in members if not member.ready]
+    if len(down) == len(members) > 1:
+        # There is no quorum to lose, and one member alone never becomes ready: restart all. But
+        # those that recover may have a quorum already that has not been observed yet.
+        return tuple(member.index for member in outdated if not member.recovering)
+    if down:
+        # Wait for one that runs as desired already, unless it can never become ready.
+        if any(not member.outdated and member.loss is None for member in down):
+            return ()
+        return tuple(member.index for member in outdated if not member.ready)[:1]
+    is_whole = len(members) == size and all(member.loss is None for member in members)
+    return tuple(member.index for member in outdated)[:1] if is_whole else ()
+
+
+def _failed_first(member: Member) -> tuple[bool, int]:
+    # One that recovers may serve already.
+    return member.recovering, member.index
+
+
+def next_cluster_state(
+    present: ClusterState | None, ready: Sequence[bool], size: int, *, has_etcd: bool
+) -> ClusterState:
+    """Whether the cluster has formed. If that was forgotten, no empty one may begin.
+
+    Args:
+        present: The state that was stored before.
+        ready: For each member that runs, whether it is ready.
+        size: The number of members.
+        has_etcd: Whether anything of etcd exists.
+    """
+    if present is None:
+        return "existing" if has_etcd else "new"
+    return "existing" if len(ready) >= size and all(ready) else present
+
+
+def next_membership_change(
+    peer_url: str, members: Sequence[ListedMember]
+) -> RemoveMember | AddMember | None:
+    """What to change so that a member can join as a new one; None if it can.
+
+    The cluster's own list tells how far a replacement came, also after a crash.
+    """
+    listed = next((member for member in members if member.peer_url == peer_url), None)
+    if listed is None:
+        return AddMember(peer_url)
+    return RemoveMember(listed.id) if listed.started else None

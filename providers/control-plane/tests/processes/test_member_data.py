@@ -1,0 +1,32 @@
+"""The data of an etcd member on processes: whether it is lost."""
+
+from pathlib import Path
+
+from capelin_control_plane.backends.processes.member_data import (
+    mark_joined,
+    member_loss,
+    start_refusal,
+    unmark_joined,
+)
+from capelin_control_plane.backends.processes.state_dir import StateDir
+from capelin_control_plane.etcd import Loss
+
+CORRUPT = "exited with code 2: wal: crc mismatch"
+
+
+def test_data_is_lost_if_there_was_some_and_is_none(tmp_path: Path) -> None:
+    state_dir = StateDir(tmp_path, "127.64.0.9")
+    mark_joined(state_dir, 0)
+    assert member_loss(state_dir, 0, CORRUPT) is None, "it has never had any"
+    log = state_dir.etcd_data(0) / "member" / "wal" / "0-0.wal"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    mark_joined(state_dir, 0)
+    assert member_loss(state_dir, 0, "") is None
+    assert member_loss(state_dir, 0, CORRUPT) is Loss.UNUSABLE
+    assert start_refusal(state_dir, 0) == ""
+    log.unlink()
+    assert member_loss(state_dir, 0, CORRUPT) is Loss.GONE
+    assert str(state_dir.etcd_data(0)) in start_refusal(state_dir, 0)
+    unmark_joined(state_dir, 0)
+    assert start_refusal(state_dir, 0) == ""
