@@ -21,8 +21,8 @@ from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backends.processes.components import api_server_port, etcd_port
-from capelin_infra.demo import demo_manifests
-from capelin_infra.topology import (
+from capelin_infra.clusters.demo import demo_manifests
+from capelin_infra.clusters.topology import (
     DEMO_CLASS,
     ClusterOptions,
     ScaleOptions,

@@ -3,7 +3,7 @@
 import tomllib
 
 from capelin_infra.kind import cluster_config, hosts_file
-from capelin_infra.plugin.types import KindClusterInputs, KindMount, KindNode, KindPort
+from capelin_infra.pulumi.plugin.types import KindClusterInputs, KindMount, KindNode, KindPort
 
 
 def test_nodes_and_their_containerd_are_configured() -> None:

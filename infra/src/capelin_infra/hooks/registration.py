@@ -11,10 +11,10 @@ from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin.pki import Leaf, read_ca
 from rich.console import Console
 
-from capelin_infra.connection import client_of, find_environment
+from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.hooks.targets import registered
-from capelin_infra.progress import Checklist
-from capelin_infra.waiting import wait_for
+from capelin_infra.terminal.checklist import Checklist
+from capelin_infra.terminal.waiting import wait_for
 
 _HOSTS = ("localhost",)
 _ADDRESSES = ("127.0.0.1", "::1")
