@@ -154,10 +154,10 @@ def test_unreadable_settings_do_not_forget_an_api_server(
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        ("capelin_infra.environments.lifetime.start", ["start", "-e", "lab"]),
+        ("capelin_infra.clusters.up.start", ["start", "-e", "lab"]),
         ("capelin_infra.environments.lifetime.stop", ["stop", "-e", "lab"]),
-        ("capelin_infra.environments.down.take_down", ["down", "-e", "lab"]),
-        ("capelin_infra.environments.down.take_down", ["down", "--all"]),
+        ("capelin_infra.environments.lifetime.take_down", ["down", "-e", "lab"]),
+        ("capelin_infra.environments.lifetime.take_down", ["down", "--all"]),
     ],
 )
 def test_an_interruption_names_the_command_that_continues(
@@ -249,10 +249,14 @@ def test_a_terminal_without_unicode_is_not_a_defect_of_capelin(tmp_path: Path) -
         ("stop", "capelin_infra.environments.lifetime.stop", "Continue with capelin stop -e lab."),
         (
             "start",
-            "capelin_infra.environments.lifetime.start",
+            "capelin_infra.clusters.up.start",
             "Continue with capelin start -e lab.",
         ),
-        ("down", "capelin_infra.environments.down.take_down", "Continue with capelin down -e lab."),
+        (
+            "down",
+            "capelin_infra.environments.lifetime.take_down",
+            "Continue with capelin down -e lab.",
+        ),
     ],
 )
 def test_an_interrupted_verb_names_its_environment(

@@ -20,7 +20,7 @@ from capelin.testing.waiting import until
 from capelin.yaml import read_all_yaml
 from capelin_infra.release.components import helm
 from capelin_infra.release.our_charts import our_charts
-from capelin_infra.terminal.waiting import wait_until_ready
+from capelin_infra.status.readiness import wait_until_ready
 
 from tests.integration.repositories import REGISTRY, Repository, older_charts
 

@@ -24,7 +24,7 @@ from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER
 from capelin_infra.clusters.demo import demo_manifests
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
-from capelin_infra.terminal.waiting import wait_until_ready
+from capelin_infra.status.readiness import wait_until_ready
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.desired import FINALIZER as MACHINE_FINALIZER
 

@@ -20,7 +20,7 @@ from capelin.embedded.processes import Process, kill_all, private_folder
 from capelin.testing.load import Load
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.terminal.waiting import wait_until_ready
+from capelin_infra.status.readiness import wait_until_ready
 
 from .pools import Whole, cluster_manifests, condition, pool_manifests
 

@@ -30,7 +30,7 @@ from capelin_infra.clusters.demo import (
     differences,
     find_class,
 )
-from capelin_infra.clusters.up import waiting_for
+from capelin_infra.environments.bring_up import waiting_for
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import command_name
 from capelin_infra.terminal.waiting import Deadline

@@ -1,6 +1,7 @@
 """The verbs of environments: up, dev, status, kubeconfig, logs, stop, start, restart, down."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -106,6 +107,11 @@ def up(
         typer.Option(help="The context in it. Default: its current one.", show_default=False),
     ] = None,
     within: WithinWithoutBuilds = 900,
+    timings: Annotated[
+        bool,
+        typer.Option("--timings", help="Print how long each stage took, and what it waited for."),
+    ] = False,
+    output: Output = "text",
 ) -> None:
     """Bring up everything, with a demo cluster.
 
@@ -115,6 +121,9 @@ def up(
     Safe to run again: what is there is kept, what is missing or was killed is started. Where the
     target is kind or existing, no API server is started; all else runs on this machine just the
     same. The kind cluster goes with capelin down.
+
+    With -o json or yaml, the timings of all stages are printed as data, and the progress goes to
+    the standard error.
     """
     from capelin.embedded.management import UpRequest
 
@@ -157,6 +166,7 @@ def up(
         demo = None if management_only else DemoOptions(workers, control_plane_replicas)
         kind = KindOptions(node_image) if target == "kind" else None
         options = UpOptions(environment, request, demo, within=within, kind=kind)
+    options = replace(options, timings=timings, output=output)
     again = f"-f {shlex.quote(str(file))}" if file is not None else f"-e {options.name}"
     again += " --management-only" if management_only else ""
     run(
@@ -225,7 +235,7 @@ def status(
 
     Each process, and each cluster as a tree of objects with what they wait for.
     """
-    from capelin_infra.environments.supervision import ensure_supervised
+    from capelin_infra.environments.connection import ensure_supervised
     from capelin_infra.status.overview import show
 
     if watch and output in {"json", "yaml"}:
@@ -340,7 +350,7 @@ def stop(*, environment: IdleEnvironment = "") -> None:
 
 def start(*, environment: IdleEnvironment = "", within: WithinWithoutBuilds = 900) -> None:
     """Start an environment that was stopped, and wait until its clusters are as they were."""
-    from capelin_infra.environments.lifetime import start as start_environment
+    from capelin_infra.clusters.up import start as start_environment
 
     again = f"capelin start{environment_option(environment)}"
     run(start_environment(environment, within=within), interrupted=f"Continue with {again}.")
@@ -380,7 +390,7 @@ def down(
     Its workload clusters and all data are removed with it: where there are clusters, it asks. An
     API server that was there before stays, without what was put into it.
     """
-    from capelin_infra.environments.down import take_down
+    from capelin_infra.environments.lifetime import take_down
 
     again = "capelin down --all" if everything else f"capelin down{environment_option(environment)}"
     removed = run(

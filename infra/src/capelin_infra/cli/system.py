@@ -40,7 +40,7 @@ def versions(*, output: Output = "text") -> None:
 
     With those whose programs are in the cache: the others are fetched or built when they are used.
     """
-    from capelin_infra.environments.version_list import show_versions
+    from capelin_infra.environments.program_cache import show_versions
 
     show_versions(output)
 

@@ -29,12 +29,12 @@ from capelin_infra.clusters.topology import (
     topology_version,
     upgrade_patch,
 )
-from capelin_infra.clusters.up import UP_SECONDS, bring_up_environment, fetch_workload_programs
 from capelin_infra.clusters.upgrades import UpgradePlan, plan_upgrade
+from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.environments.kubeconfigs import find_cluster
 from capelin_infra.environments.kubernetes_versions import parse_version
-from capelin_infra.environments.program_cache import is_cached
+from capelin_infra.environments.program_cache import fetch_workload_programs, is_cached
 from capelin_infra.status.readiness import deletion_progress, not_ready_reason, observe_cluster
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import as_invoked

@@ -15,9 +15,10 @@ from capelin.errors import MissingError
 
 from capelin_infra.clusters.rejections import rejected_cluster
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.status.readiness import wait_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import environment_option
-from capelin_infra.terminal.waiting import Deadline, wait_until_ready
+from capelin_infra.terminal.waiting import Deadline
 
 NAME: Final = "demo"
 _NAMESPACE: Final = "default"

@@ -14,7 +14,8 @@ from capelin.embedded.management import (
 from capelin.errors import UserError
 from rich.console import Console
 
-from capelin_infra.clusters.up import UpOptions, bring_up, bring_up_environment
+from capelin_infra.clusters.up import UpOptions, bring_up
+from capelin_infra.environments.bring_up import bring_up_environment
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import Deadline
 

@@ -14,7 +14,8 @@ from pydantic import ValidationError, model_validator
 
 from capelin_infra.clusters.demo import ClusterRequest, DemoOptions
 from capelin_infra.clusters.topology import DEMO_CLASS, check_cluster_name
-from capelin_infra.clusters.up import UP_SECONDS, UpOptions
+from capelin_infra.clusters.up import UpOptions
+from capelin_infra.environments.bring_up import UP_SECONDS
 from capelin_infra.environments.kubernetes_versions import parse_version
 
 _EXAMPLE: Final = "clusters: [{name: demo, workers: 3, variables: {machines: {dies: 20}}}]"

@@ -19,8 +19,8 @@ from rich.console import Console
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.environments.kubeconfigs import find_cluster
+from capelin_infra.status.readiness import wait_until_ready
 from capelin_infra.terminal.checklist import Checklist, Line
-from capelin_infra.terminal.waiting import wait_until_ready
 
 _STATE: Final = "control-plane-capelin"
 _SECONDS_TO_PAUSE: Final = 30.0

@@ -1,49 +1,31 @@
-"""`capelin up`: an environment and its demo cluster, as people watch them come up."""
+"""`capelin up` and `start`: an environment and its clusters, as people watch them come up."""
 
 import asyncio
 import shlex
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries, Progress, ProgressEvent
-from capelin.embedded.management import (
-    Environment,
-    FetchPrograms,
-    FetchProviderPrograms,
-    Status,
-    Step,
-    UpRequest,
-    UpView,
-    carry_out,
-    current_status,
-    environment_named,
-    observe,
-    plan_up,
-    workload_programs,
-)
-from capelin.errors import WaitTimeoutError
+from capelin.api.capi import Cluster
+from capelin.client import Client
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.management import Environment, UpRequest, environment_named
+from capelin.errors import NotReadyError
 from rich.console import Console
 
 from capelin_infra.clusters.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
-from capelin_infra.environments.connection import client_of
-from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
+from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment
+from capelin_infra.environments.connection import client_of, find_environment
+from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster_if_any
 from capelin_infra.environments.kubeconfigs import workload_kubeconfig
 from capelin_infra.environments.kubernetes_versions import parse_version
-from capelin_infra.terminal.checklist import Checklist, Line
+from capelin_infra.environments.program_cache import fetch_workload_programs
+from capelin_infra.status.readiness import wait_until_ready
+from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import command_name, environment_option
+from capelin_infra.terminal.tables import Format, print_data
+from capelin_infra.terminal.timings import timings_data, timings_table
 from capelin_infra.terminal.waiting import Deadline
-
-STAGE_TITLES: Final = {
-    "api-server": "etcd and the API server",
-    "installation": "kinds, roles and webhooks",
-    "controllers": "controllers",
-    "extensions": "extensions",
-}
-UP_SECONDS: Final = 900.0
-"""How long `up` waits for the environment and its clusters, without the time of builds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +41,10 @@ class UpOptions:
     within: float = UP_SECONDS
     kind: KindOptions | None = None
     """For the target `kind`: how its cluster is made, if it has to be."""
+    timings: bool = False
+    """Whether to print how long each stage took, and what it waited for."""
+    output: Format = "text"
+    """The data formats have the timings, and the progress goes to the standard error."""
 
 
 async def bring_up(options: UpOptions, console: Console | None = None) -> None:
@@ -67,138 +53,103 @@ async def bring_up(options: UpOptions, console: Console | None = None) -> None:
     Raises:
         UserError: if something asked for is not possible, or did not come up.
     """
-    console = console or Console()
-    began = time.monotonic()
-    deadline = Deadline(options.within)
+    as_data = options.output in {"json", "yaml"}
+    console = console or Console(stderr=as_data)
+    checklist = Checklist(console)
     environment = environment_named(options.name)
+    clusters = list(options.clusters)
+    if options.demo is not None:
+        clusters.append(ClusterRequest(NAME, "default", options.demo))
+    began = time.monotonic()
+    try:
+        await _bring_up(environment, options, clusters, checklist)
+    finally:
+        # They explain a failure as well.
+        seconds = time.monotonic() - began
+        if as_data:
+            data = {
+                "environment": environment.name,
+                "kubeconfig": str(environment.kubeconfig),
+                "seconds": round(seconds, 2),
+                "stages": timings_data(checklist.lines),
+            }
+            print_data(data, options.output)
+        elif options.timings:
+            console.print()
+            console.print(timings_table(checklist.lines))
+    if not as_data:
+        await _print_next_steps(console, environment, clusters, f"is up after {seconds:.0f} s")
+
+
+async def _bring_up(
+    environment: Environment,
+    options: UpOptions,
+    clusters: Sequence[ClusterRequest],
+    checklist: Checklist,
+) -> None:
+    deadline = Deadline(options.within)
     request = options.request
     if request.kubernetes_version is not None:
         version = parse_version(request.kubernetes_version, KNOWN_KUBERNETES)
         request = replace(request, kubernetes_version=version)
-    if options.demo is not None or options.clusters:
+    if clusters:
         # Its machines join with the kubeadm bootstrap provider's data.
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
-    if options.kind is not None or kind_cluster_of(environment) is not None:
-        with environment.locked("up"), Checklist(console).shown() as checklist:
-            async with in_kind_cluster(
-                environment, request, options.kind, checklist, deadline
-            ) as on_kind:
-                steps = plan_up(on_kind, await observe(environment, on_kind))
-    else:
-        steps = plan_up(request, await observe(environment, request))
-    with environment.locked("up"), Checklist(console).shown() as checklist:
-        for version in {cluster.options.version or "" for cluster in options.clusters} - {""}:
+    with environment.locked("up"), checklist.shown():
+        for version in {cluster.options.version or "" for cluster in clusters} - {""}:
             with deadline.paused():
                 await fetch_workload_programs(checklist, version)
-        await _follow_steps(environment, steps, checklist, deadline)
+        async with in_kind_cluster_if_any(
+            environment, request, options.kind, checklist, deadline
+        ) as placed:
+            await bring_up_environment(environment, placed, checklist, deadline)
         settings = environment.settings()
         version = settings.kubernetes_version if settings else ""
-        clusters = list(options.clusters)
-        if options.demo is not None:
-            clusters.append(ClusterRequest(NAME, "default", options.demo))
         async with client_of(environment) as client:
             await asyncio.gather(
                 *(
                     bring_up_cluster(
-                        checklist,
-                        client,
-                        version,
-                        cluster,
-                        deadline,
-                        environment=environment.name,
+                        checklist, client, version, cluster, deadline, environment=environment.name
                     )
                     for cluster in clusters
                 )
             )
-    await _print_next_steps(
-        console, environment, clusters, f"is up after {time.monotonic() - began:.0f} s"
-    )
 
 
-async def bring_up_environment(
-    environment: Environment, request: UpRequest, checklist: Checklist, deadline: Deadline
+async def start(name: str, *, within: float) -> None:
+    """Start an environment that was stopped, and wait until its clusters are as they were."""
+    environment = find_environment(name)
+    if environment.settings() is None:
+        raise NotReadyError(
+            f"Environment {name} was never brought up.",
+            reason="There is nothing to start.",
+            hint=f"Begin with capelin up -e {name}.",
+        )
+    deadline = Deadline(within)
+    with environment.locked("start"), Checklist(Console()).shown() as checklist:
+        async with in_kind_cluster_if_any(
+            environment, UpRequest(), None, checklist, deadline
+        ) as request:
+            await bring_up_environment(environment, request, checklist, deadline)
+        async with client_of(environment) as client:
+            clusters = (await client.list(Cluster)).items
+            await asyncio.gather(
+                *(_ready(client, cluster, checklist, deadline) for cluster in clusters)
+            )
+
+
+async def _ready(
+    client: Client, cluster: Cluster, checklist: Checklist, deadline: Deadline
 ) -> None:
-    """Bring an environment up without a demo cluster; the caller holds its lock.
-
-    Raises:
-        UserError: if something asked for is not possible, or did not come up.
-    """
-    steps = plan_up(request, await observe(environment, request))
-    await _follow_steps(environment, steps, checklist, deadline)
-
-
-async def _follow_steps(
-    environment: Environment, steps: Sequence[Step], checklist: Checklist, deadline: Deadline
-) -> None:
-    view = _ChecklistView(checklist, deadline)
-    *preparation, last = steps
-    await carry_out(environment, preparation, view)
-    try:
-        async with asyncio.timeout(deadline.left):
-            await carry_out(environment, [last], view)
-    except TimeoutError:
-        raise WaitTimeoutError(
-            f"Environment {environment.name} is not up after {deadline.within:.0f} s.",
-            reason=waiting_for(current_status(environment)) or "It does not say why.",
-            hint=f"Its supervisor goes on trying; see capelin logs -e {environment.name}.",
-        ) from None
-
-
-async def fetch_workload_programs(checklist: Checklist, version: str) -> None:
-    """Get the programs of a version while somebody watches: the provider would do it unseen."""
-    programs = workload_programs(version)
-    if await Binaries().has(programs):
-        return
-    with checklist.step("programs of clusters") as line:
-        await Binaries(progress=show_progress_on(checklist, line)).fetch(programs)
-        line.detail = f"Kubernetes {version}"
-
-
-def show_progress_on(checklist: Checklist, line: Line) -> Progress:
-    """Show on one line of a checklist how programs are downloaded or built."""
-
-    def show(event: ProgressEvent) -> None:
-        put = checklist.update if event.kind == "advanced" else checklist.note
-        put(line, str(event).splitlines()[0])
-
-    return show
-
-
-class _ChecklistView(UpView):
-    """Crosses off what the supervisor has done."""
-
-    def __init__(self, checklist: Checklist, deadline: Deadline) -> None:
-        self._checklist = checklist
-        self._deadline = deadline
-        self._lines: dict[str, Line] = {}
-
-    @contextmanager
-    def fetching(self, step: FetchPrograms | FetchProviderPrograms) -> Generator[Binaries]:
-        title = "programs" if isinstance(step, FetchPrograms) else "programs of providers"
-        with self._deadline.paused(), self._checklist.step(title) as line:
-            yield Binaries(progress=show_progress_on(self._checklist, line))
-            line.detail = f"Kubernetes {step.settings.kubernetes_version}"
-
-    def progressed(self, status: Status) -> None:
-        for stage in status.stages:
-            if stage.state == "Waiting":
-                continue
-            line = self._lines.get(stage.name)
-            if line is None:
-                line = self._lines[stage.name] = self._checklist.begin(STAGE_TITLES[stage.name])
-            if stage.state == "Done" and line.state == "running":
-                self._checklist.end(line, seconds=stage.seconds)
-            elif line.state == "running":
-                self._checklist.update(line, stage.message or waiting_for(status))
-
-
-def waiting_for(status: Status | None) -> str:
-    """What the first process that is not ready says, or else what it does."""
-    processes = status.processes if status is not None else []
-    unready = [process for process in processes if process.phase != "Running"]
-    # One that says why comes first: the others may only wait for it.
-    unready.sort(key=lambda process: not process.message)
-    return f"{unready[0].name}: {unready[0].message or unready[0].phase}" if unready else ""
+    with checklist.step(f"cluster {cluster.name}") as line:
+        await wait_until_ready(
+            client,
+            cluster.name,
+            cluster.namespace or "default",
+            deadline.left,
+            lambda reason: checklist.update(line, reason),
+        )
+        line.detail = ""
 
 
 async def _print_next_steps(

@@ -1,5 +1,7 @@
 """From the name of an environment to a client of its API server."""
 
+import asyncio
+import sys
 from typing import Final
 
 from capelin.api.capi import Cluster
@@ -10,9 +12,10 @@ from capelin.embedded.management import (
     all_environments,
     environment_named,
     existing_server_of,
+    revive_supervisor,
     supervisor_process,
 )
-from capelin.errors import MissingError, NotReadyError, UserError
+from capelin.errors import InvalidInputError, MissingError, NotReadyError, UserError
 
 _ANSWER_SECONDS: Final = 10.0
 
@@ -88,3 +91,21 @@ async def unusable_server(environment: Environment) -> str | None:
     return (
         f"The API server that environment {environment.name} lives in cannot be used now: {reason}."
     )
+
+
+def ensure_supervised(name: str | None) -> None:
+    """Start killed supervisors again: of one environment, or of all; and report each."""
+    try:
+        environments = all_environments() if name is None else [environment_named(name)]
+    except InvalidInputError:
+        # The command refuses the name itself.
+        return
+
+    async def revive() -> list[bool]:
+        return await asyncio.gather(*map(revive_supervisor, environments))
+
+    for environment, revived in zip(environments, asyncio.run(revive()), strict=True):
+        if revived:
+            sys.stderr.write(
+                f"The supervisor of environment {environment.name} was killed. It runs again.\n"
+            )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from capelin.api.capi import ExtensionConfig
+from capelin.client import ClientError
 from capelin.embedded.addresses import address_of
 from capelin.embedded.binaries import (
     DEFAULT_KUBERNETES,
@@ -20,11 +22,16 @@ from capelin.embedded.binaries import (
     parse_component,
 )
 from capelin.embedded.folders import state_folder
-from capelin.embedded.management import required_programs
+from capelin.embedded.management import (
+    Environment,
+    all_environments,
+    current_status,
+    required_programs,
+)
 from rich.console import Console
 from rich.text import Text
 
-from capelin_infra.status.policies import undiscovered_extensions
+from capelin_infra.environments.connection import client_of
 
 Verdict = Literal["good", "poor", "bad"]
 
@@ -83,6 +90,32 @@ async def check_machine(console: Console | None = None) -> bool:
         if finding.hint:
             console.print(Text(f"  {finding.hint}", "dim"))
     return all(finding.verdict != "bad" for finding in findings)
+
+
+async def undiscovered_extensions() -> list[str]:
+    """ExtensionConfigs of running environments that Cluster API could not discover, with why.
+
+    Its core does not start again while there is one.
+    """
+    found: list[str] = []
+    for environment in all_environments():
+        if current_status(environment) is not None:
+            found += await _undiscovered(environment)
+    return found
+
+
+async def _undiscovered(environment: Environment) -> list[str]:
+    try:
+        async with client_of(environment) as client:
+            configs = (await client.list(ExtensionConfig)).items
+    except ClientError:
+        return []
+    return [
+        f"{config.name} of environment {environment.name}: {condition.message}"
+        for config in configs
+        for condition in config.status.conditions
+        if condition.type == "Discovered" and condition.status == "False"
+    ]
 
 
 def judge(machine: MachineFacts) -> list[Finding]:

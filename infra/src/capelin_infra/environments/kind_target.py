@@ -11,8 +11,7 @@ from capelin.embedded.management import Environment, UpRequest
 from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import BusyError, InvalidInputError, MissingError
 
-from capelin_infra.kind import KindCommands, NodeContainer, cluster_config
-from capelin_infra.pulumi.plugin.types import KindClusterInputs
+from capelin_infra.kind import KindCommands, KindConfig, NodeContainer, cluster_config
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import Deadline
 
@@ -34,6 +33,22 @@ def kind_cluster_of(environment: Environment) -> str | None:
         return (environment.folder / _NOTE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+
+
+@asynccontextmanager
+async def in_kind_cluster_if_any(
+    environment: Environment,
+    request: UpRequest,
+    options: KindOptions | None,
+    checklist: Checklist,
+    deadline: Deadline,
+) -> AsyncGenerator[UpRequest]:
+    """As `in_kind_cluster`, or the request as it is if the environment is not on kind."""
+    if options is None and kind_cluster_of(environment) is None:
+        yield request
+        return
+    async with in_kind_cluster(environment, request, options, checklist, deadline) as placed:
+        yield placed
 
 
 @asynccontextmanager
@@ -71,7 +86,7 @@ async def in_kind_cluster(
             private_folder(environment.folder)
             write_private(environment.folder / _NOTE, name.encode())
             image = None if options is None else options.node_image
-            config = cluster_config(KindClusterInputs(name=name, image=image))
+            config = cluster_config(KindConfig(name=name, image=image))
             await commands.create(config, deadline.left, show)
         line.detail = ""
     with TemporaryDirectory() as folder:

@@ -1,14 +1,16 @@
-"""`capelin stop`, `start` and `restart`: what runs, without what is kept."""
+"""`capelin stop`, `restart` and `down`."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
-from capelin.api.capi import Cluster
-from capelin.client import Client
 from capelin.embedded.management import (
+    ENVIRONMENT_LABEL,
     Environment,
-    UpRequest,
+    all_environments,
     current_status,
+    existing_server_of,
+    remove_environment,
     restart_process,
     stop_environment,
 )
@@ -16,12 +18,11 @@ from capelin.embedded.processes import Phase
 from capelin.errors import NotReadyError, WaitTimeoutError
 from rich.console import Console
 
-from capelin_infra.clusters.up import bring_up_environment
-from capelin_infra.environments.connection import client_of, find_environment
-from capelin_infra.environments.kind_target import in_kind_cluster, kind_cluster_of
+from capelin_infra.environments.connection import find_environment, list_clusters, unusable_server
+from capelin_infra.environments.kind_target import kind_cluster_of, remove_kind_cluster
 from capelin_infra.environments.logs import process_folder
+from capelin_infra.environments.user_kubeconfig import remove_contexts
 from capelin_infra.terminal.checklist import Checklist
-from capelin_infra.terminal.waiting import Deadline, wait_until_ready
 
 _LOOK_SECONDS: Final = 0.1
 
@@ -35,45 +36,6 @@ async def stop(name: str) -> None:
         checklist.step(f"environment {name} stopped"),
     ):
         await stop_environment(environment)
-
-
-async def start(name: str, *, within: float) -> None:
-    """Start an environment that was stopped, and wait until its clusters are as they were."""
-    environment = find_environment(name)
-    if environment.settings() is None:
-        raise NotReadyError(
-            f"Environment {name} was never brought up.",
-            reason="There is nothing to start.",
-            hint=f"Begin with capelin up -e {name}.",
-        )
-    deadline = Deadline(within)
-    with environment.locked("start"), Checklist(Console()).shown() as checklist:
-        if kind_cluster_of(environment) is None:
-            await bring_up_environment(environment, UpRequest(), checklist, deadline)
-        else:
-            async with in_kind_cluster(
-                environment, UpRequest(), None, checklist, deadline
-            ) as request:
-                await bring_up_environment(environment, request, checklist, deadline)
-        async with client_of(environment) as client:
-            clusters = (await client.list(Cluster)).items
-            await asyncio.gather(
-                *(_ready(client, cluster, checklist, deadline) for cluster in clusters)
-            )
-
-
-async def _ready(
-    client: Client, cluster: Cluster, checklist: Checklist, deadline: Deadline
-) -> None:
-    with checklist.step(f"cluster {cluster.name}") as line:
-        await wait_until_ready(
-            client,
-            cluster.name,
-            cluster.namespace or "default",
-            deadline.left,
-            lambda reason: checklist.update(line, reason),
-        )
-        line.detail = ""
 
 
 async def restart(name: str, names: tuple[str, ...], namespace: str, *, within: float) -> None:
@@ -114,3 +76,54 @@ async def _running(environment: Environment, component: str) -> None:
         ):
             return
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def take_down(name: str | None, agreed: Callable[[str], bool]) -> bool:
+    """Remove one environment, or all of them; returns whether nothing of that stays.
+
+    Raises:
+        MissingError: if there is no such environment.
+    """
+    console = Console()
+    environments = all_environments() if name is None else [find_environment(name)]
+    if not environments:
+        console.print("There is no environment.")
+    removed = True
+    for environment in environments:
+        kind = kind_cluster_of(environment)
+        # A kind cluster that was made for it goes with all that is in it.
+        obstacle = None if kind else await unusable_server(environment)
+        if (question := await _question(environment, obstacle)) and not agreed(question):
+            console.print(f"Environment {environment.name} stays.")
+            removed = False
+            continue
+        found = existing_server_of(environment)
+        with (
+            environment.locked("down"),
+            Checklist(console).shown() as checklist,
+            checklist.step(f"environment {environment.name} removed"),
+        ):
+            for file in remove_contexts(environment):
+                checklist.say(f"Its contexts were taken out of {file}.")
+            if kind is not None:
+                await remove_kind_cluster(kind)
+            await remove_environment(environment, there=obstacle is None and kind is None)
+        if obstacle is not None:
+            label = ENVIRONMENT_LABEL if found is None else f"{ENVIRONMENT_LABEL}={found.mark}"
+            text = f"Whatever was put into an existing API server stays there, labelled {label}."
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return removed
+
+
+async def _question(environment: Environment, obstacle: str | None) -> str | None:
+    """What to ask before an environment is removed, if anything."""
+    if obstacle is not None:
+        return (
+            f"{obstacle} Remove the environment here, and leave in an existing API server "
+            "whatever was put into it?"
+        )
+    clusters = await list_clusters(environment)
+    names = ", ".join(cluster.name for cluster in clusters)
+    if not clusters:
+        return None
+    return f"Environment {environment.name} has workload clusters: {names}. Remove them with it?"

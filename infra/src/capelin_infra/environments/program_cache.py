@@ -1,20 +1,25 @@
 """The programs that are kept on this machine: what there is, getting more, removing some."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from capelin.embedded.binaries import (
     COMPONENTS,
+    DEFAULT_KUBERNETES,
     KNOWN_KUBERNETES,
     KUBERNETES,
+    TESTED_KUBERNETES,
     Binaries,
     Entry,
+    Progress,
+    ProgressEvent,
     parse_component,
 )
+from capelin.embedded.management import workload_programs
 from rich.console import Console
 
-from capelin_infra.clusters.up import show_progress_on
 from capelin_infra.environments.kubernetes_versions import parse_version
-from capelin_infra.terminal.checklist import Checklist
+from capelin_infra.terminal.checklist import Checklist, Line
 from capelin_infra.terminal.tables import Column, Format, listing_console, print_list
 
 
@@ -108,3 +113,64 @@ def is_known(entry: Entry) -> bool:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB"
+
+
+async def fetch_workload_programs(checklist: Checklist, version: str) -> None:
+    """Get the programs of a version while somebody watches: the provider would do it unseen."""
+    programs = workload_programs(version)
+    if await Binaries().has(programs):
+        return
+    with checklist.step("programs of clusters") as line:
+        await Binaries(progress=show_progress_on(checklist, line)).fetch(programs)
+        line.detail = f"Kubernetes {version}"
+
+
+def show_progress_on(checklist: Checklist, line: Line) -> Progress:
+    """Show on one line of a checklist how programs are downloaded or built."""
+
+    def show(event: ProgressEvent) -> None:
+        put = checklist.update if event.kind == "advanced" else checklist.note
+        put(line, str(event).splitlines()[0], reason=f"{event.what}: {event.source}")
+
+    return show
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """One version."""
+
+    version: str
+    cached: bool
+    """Whether the programs of a cluster's control plane are on this machine."""
+
+    @property
+    def note(self) -> str:
+        """What is special about it."""
+        notes = (
+            ("default of new environments", self.version == DEFAULT_KUBERNETES),
+            ("tested with every change", self.version in TESTED_KUBERNETES),
+            ("latest", self.version == KNOWN_KUBERNETES[-1]),
+        )
+        return ", ".join(note for note, applies in notes if applies)
+
+
+def show_versions(output: Format) -> None:
+    """Print the versions, oldest first."""
+    rows = [
+        VersionRow(version, is_cached(workload_programs(version))) for version in KNOWN_KUBERNETES
+    ]
+    columns = (
+        Column[VersionRow]("VERSION", lambda row: row.version),
+        Column[VersionRow]("IN CACHE", lambda row: "yes" if row.cached else "no"),
+        Column[VersionRow]("NOTE", lambda row: row.note),
+    )
+
+    def data(row: VersionRow) -> object:
+        return {
+            "version": row.version,
+            "cached": row.cached,
+            "default": row.version == DEFAULT_KUBERNETES,
+            "tested": row.version in TESTED_KUBERNETES,
+        }
+
+    print_list(rows, columns, data, output)

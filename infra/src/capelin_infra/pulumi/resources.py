@@ -1,6 +1,6 @@
 """The resources of the Pulumi provider `capelin`, for programs in Python.
 
-Generated from `plugin.types` by `python -m capelin_infra.pulumi.plugin.python_classes`.
+Generated from `resource_types` by `python -m capelin_infra.pulumi.python_classes`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import pulumi
 
-from capelin_infra.pulumi.plugin.base_resource import BaseResource
+from capelin_infra.pulumi import resource_types
+from capelin_infra.pulumi.base_resource import BaseResource
 
 
 class KindMount(TypedDict):
@@ -51,19 +52,7 @@ class KindNode(TypedDict):
 class KindCluster(BaseResource):
     """A Kubernetes cluster in containers of this machine, made by kind."""
 
-    _token = "capelin:index:KindCluster"  # noqa: S105 - the type's
-    _names = {
-        "name": "name",
-        "image": "image",
-        "nodes": "nodes",
-        "feature_gates": "featureGates",
-        "pod_subnet": "podSubnet",
-        "registry_mirrors": "registryMirrors",
-        "images": "images",
-        "kubeconfig": "kubeconfig",
-        "image_digests": "imageDigests",
-        "running": "running",
-    }
+    _kind = resource_types.KIND_CLUSTER
 
     name: pulumi.Output[str]
     """Name of the cluster, as in `kind get clusters`."""
@@ -102,16 +91,7 @@ class KindCluster(BaseResource):
         registry_mirrors: pulumi.Input[Mapping[str, str]] | None = None,
         images: pulumi.Input[Sequence[str]] | None = None,
     ) -> None:
-        inputs = {
-            "name": name,
-            "image": image,
-            "nodes": nodes,
-            "feature_gates": feature_gates,
-            "pod_subnet": pod_subnet,
-            "registry_mirrors": registry_mirrors,
-            "images": images,
-        }
-        super().__init__(resource_name, inputs, opts)
+        super().__init__(resource_name, locals(), opts)
 
 
 class Environment(BaseResource):
@@ -120,18 +100,7 @@ class Environment(BaseResource):
     What `capelin up --management-only` makes: `capelin status`, `logs` and `down` work on it.
     """
 
-    _token = "capelin:index:Environment"  # noqa: S105 - the type's
-    _names = {
-        "name": "name",
-        "kubernetes_version": "kubernetesVersion",
-        "providers": "providers",
-        "existing_kubeconfig": "existingKubeconfig",
-        "kubeconfig": "kubeconfig",
-        "context": "context",
-        "version": "version",
-        "folder": "folder",
-        "running": "running",
-    }
+    _kind = resource_types.ENVIRONMENT
 
     name: pulumi.Output[str]
     """Name of the environment, as in `capelin status -e NAME`."""
@@ -169,33 +138,13 @@ class Environment(BaseResource):
         providers: pulumi.Input[Sequence[str]] | None = None,
         existing_kubeconfig: pulumi.Input[str] | None = None,
     ) -> None:
-        inputs = {
-            "name": name,
-            "kubernetes_version": kubernetes_version,
-            "providers": providers,
-            "existing_kubeconfig": existing_kubeconfig,
-        }
-        super().__init__(resource_name, inputs, opts)
+        super().__init__(resource_name, locals(), opts)
 
 
 class WorkloadCluster(BaseResource):
     """A Cluster of Cluster API, made from a ClusterClass. It is created when it is Available."""
 
-    _token = "capelin:index:WorkloadCluster"  # noqa: S105 - the type's
-    _names = {
-        "kubeconfig": "kubeconfig",
-        "name": "name",
-        "namespace": "namespace",
-        "cluster_class": "clusterClass",
-        "kubernetes_version": "kubernetesVersion",
-        "control_plane_replicas": "controlPlaneReplicas",
-        "workers": "workers",
-        "variables": "variables",
-        "uid": "uid",
-        "workload_kubeconfig": "workloadKubeconfig",
-        "endpoint": "endpoint",
-        "available": "available",
-    }
+    _kind = resource_types.WORKLOAD_CLUSTER
 
     kubeconfig: pulumi.Output[str]
     """Content of a kubeconfig of the management cluster."""
@@ -236,24 +185,13 @@ class WorkloadCluster(BaseResource):
         workers: pulumi.Input[int] | None = None,
         variables: pulumi.Input[Mapping[str, str]] | None = None,
     ) -> None:
-        inputs = {
-            "kubeconfig": kubeconfig,
-            "name": name,
-            "namespace": namespace,
-            "cluster_class": cluster_class,
-            "kubernetes_version": kubernetes_version,
-            "control_plane_replicas": control_plane_replicas,
-            "workers": workers,
-            "variables": variables,
-        }
-        super().__init__(resource_name, inputs, opts)
+        super().__init__(resource_name, locals(), opts)
 
 
 class AdmissionCheck(BaseResource):
     """Waits until the API server accepts an object in a dry run, so that its webhooks answer."""
 
-    _token = "capelin:index:AdmissionCheck"  # noqa: S105 - the type's
-    _names = {"kubeconfig": "kubeconfig", "manifest": "manifest", "accepted": "accepted"}
+    _kind = resource_types.ADMISSION_CHECK
 
     kubeconfig: pulumi.Output[str]
     """Content of a kubeconfig of the cluster."""
@@ -270,8 +208,4 @@ class AdmissionCheck(BaseResource):
         kubeconfig: pulumi.Input[str],
         manifest: pulumi.Input[str],
     ) -> None:
-        inputs = {
-            "kubeconfig": kubeconfig,
-            "manifest": manifest,
-        }
-        super().__init__(resource_name, inputs, opts)
+        super().__init__(resource_name, locals(), opts)

@@ -5,9 +5,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from capelin.api import BaseObject
-from capelin.api.capi import ExtensionConfig
-from capelin.client import Client, ClientError, NotServed
-from capelin.embedded.management import Environment, all_environments, current_status
+from capelin.client import Client, NotServed
 from capelin_lifecycle.api import (
     ClusterLifecyclePolicy,
     LifecyclePolicy,
@@ -18,7 +16,6 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from capelin_infra.environments.connection import client_of
 from capelin_infra.status.cluster_tree import Node
 from capelin_infra.status.hook_reasons import HookReason
 from capelin_infra.terminal.plain_text import plain
@@ -106,29 +103,3 @@ def _policy_state(policy: Policy) -> tuple[str, str]:
 
 def _time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-async def undiscovered_extensions() -> list[str]:
-    """ExtensionConfigs of running environments that Cluster API could not discover, with why.
-
-    Its core does not start again while there is one.
-    """
-    found: list[str] = []
-    for environment in all_environments():
-        if current_status(environment) is not None:
-            found += await _undiscovered(environment)
-    return found
-
-
-async def _undiscovered(environment: Environment) -> list[str]:
-    try:
-        async with client_of(environment) as client:
-            configs = (await client.list(ExtensionConfig)).items
-    except ClientError:
-        return []
-    return [
-        f"{config.name} of environment {environment.name}: {condition.message}"
-        for config in configs
-        for condition in config.status.conditions
-        if condition.type == "Discovered" and condition.status == "False"
-    ]

@@ -18,6 +18,7 @@ from capelin_infra.status.hook_reasons import (
     hooks_text,
 )
 from capelin_infra.status.policies import read_results
+from capelin_infra.terminal.waiting import Show, wait_for
 
 # The conditions that say best why a control plane is not as desired, the best ones first. Those
 # that are true while something is going on come before those that are true when all is well.
@@ -102,6 +103,21 @@ def deletion_reason(cluster: Cluster, results: Iterable[LifecycleResult]) -> str
         return "it is not being deleted"
     condition = find_condition(cluster.status.conditions, "Deleting")
     return one_line(condition.message if condition else "") or "it is being deleted"
+
+
+async def wait_until_ready(
+    client: Client, name: str, namespace: str, within: float, show: Show
+) -> None:
+    """Wait until a Cluster is as it was asked to be, its control plane and workers included.
+
+    Raises:
+        WaitTimeoutError: if time runs out, with what is missing.
+    """
+
+    async def reason() -> str | None:
+        return not_ready_reason(await observe_cluster(client, name, namespace))
+
+    await wait_for(f"cluster {name}", reason, within, show)
 
 
 def not_ready_reason(observed: ObservedCluster) -> str | None:

@@ -3,7 +3,7 @@
 import os
 import termios
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -31,13 +31,20 @@ class Line:
     began: float = field(default=0.0)
     printed: float = field(default=0.0)
     """When it last said something where no terminal shows it all the time."""
+    waits: dict[str, float] = field(default_factory=dict[str, float])
+    """The reasons why it took time, in their order, each with its seconds."""
+    waits_since: float = 0.0
+    """When the last reason began."""
 
 
 class Checklist:
     """Steps in their order, with what each is doing and how long it took."""
 
-    def __init__(self, console: Console, every: float = 15.0) -> None:
+    def __init__(
+        self, console: Console, every: float = 15.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.console = console
+        self._clock = clock
         self._every = every
         """Seconds between lines about a step that takes long, where there is no terminal."""
         self.lines: list[Line] = []
@@ -59,24 +66,29 @@ class Checklist:
 
     def begin(self, title: str) -> Line:
         """A step begins."""
-        now = time.monotonic()
+        now = self._clock()
         line = Line(title, "running", began=now, printed=now)
         self.lines.append(line)
         return line
 
-    def update(self, line: Line, detail: str) -> None:
-        """Say what a step is doing: at once on a terminal, else now and then."""
+    def update(self, line: Line, detail: str, *, reason: str | None = None) -> None:
+        """Say what a step is doing: at once on a terminal, else now and then.
+
+        Timings count it under `reason`, if the detail changes all the time.
+        """
         line.detail = detail = printable(detail)
-        now = time.monotonic()
+        now = self._clock()
+        _wait(line, detail if reason is None else reason, now)
         if self._live is None and now - line.printed >= self._every:
             line.printed = now
             mark, style = _MARKS["waiting"]
             text = f" {line.title}  {now - line.began:.0f} s  {detail}"
             self.console.print(Text.assemble((mark, style), text), soft_wrap=True)
 
-    def note(self, line: Line, detail: str) -> None:
+    def note(self, line: Line, detail: str, *, reason: str | None = None) -> None:
         """Say what a long step has begun or got: worth a line of its own in a log."""
         line.detail = detail = printable(detail)
+        _wait(line, detail if reason is None else reason, self._clock())
         if self._live is None:
             mark, style = _MARKS["waiting"]
             self.console.print(Text.assemble((mark, style), f" {detail}"), soft_wrap=True)
@@ -110,7 +122,7 @@ class Checklist:
         for line in self.lines:
             # Long words fold instead of being cut: they may be part of a command to copy.
             detail = Text(line.detail, "dim", overflow="fold")
-            table.add_row(self._mark(line), line.title, _took(line), detail)
+            table.add_row(self._mark(line), line.title, self._took(line), detail)
         return Group(table)
 
     def _mark(self, line: Line) -> RenderableType:
@@ -119,12 +131,21 @@ class Checklist:
         mark, style = _MARKS[line.state]
         return Text(mark, style)
 
+    def _took(self, line: Line) -> Text:
+        running = self._clock() - line.began if line.state == "running" else None
+        seconds = running if line.seconds is None else line.seconds
+        return Text("" if seconds is None else f"{seconds:.1f} s", "dim", justify="right")
+
     def _close(self, line: Line, state: str, seconds: float | None, detail: str) -> None:
         line.state, line.detail = state, printable(detail)
-        line.seconds = time.monotonic() - line.began if seconds is None else seconds
+        now = self._clock()
+        _wait(line, "", now)
+        line.seconds = now - line.began if seconds is None else seconds
         if self._live is None:
             shown = f"  {line.detail}" if detail else ""
-            text = Text.assemble(_MARKS[state], f" {line.title}  ", _took(line), (shown, "dim"))
+            text = Text.assemble(
+                _MARKS[state], f" {line.title}  ", self._took(line), (shown, "dim")
+            )
             self.console.print(text, soft_wrap=True)
 
 
@@ -151,9 +172,12 @@ def _without_echo_of_control_characters(console: Console) -> Generator[None]:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
-def _took(line: Line) -> Text:
-    if line.seconds is None:
-        seconds = time.monotonic() - line.began if line.state == "running" else None
-    else:
-        seconds = line.seconds
-    return Text("" if seconds is None else f"{seconds:.1f} s", "dim", justify="right")
+def _wait(line: Line, reason: str, now: float) -> None:
+    """Count the time since the last reason for that one, and begin another."""
+    if line.waits:
+        last = next(reversed(line.waits))
+        line.waits[last] += now - line.waits_since
+    if reason:
+        # The last key is the current reason.
+        line.waits[reason] = line.waits.pop(reason, 0.0)
+    line.waits_since = now

@@ -1,4 +1,4 @@
-"""Waiting for a cluster, and what people see meanwhile."""
+"""Waiting with a deadline, and the reason that people see meanwhile."""
 
 import asyncio
 import time
@@ -6,10 +6,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
-from capelin.client import Client
 from capelin.errors import WaitTimeoutError
-
-from capelin_infra.status.readiness import not_ready_reason, observe_cluster
 
 _POLL_SECONDS: Final = 0.25
 
@@ -38,21 +35,6 @@ class Deadline:
             yield
         finally:
             self._end += self._clock() - began
-
-
-async def wait_until_ready(
-    client: Client, name: str, namespace: str, within: float, show: Show
-) -> None:
-    """Wait until a Cluster is as it was asked to be, its control plane and workers included.
-
-    Raises:
-        WaitTimeoutError: if time runs out, with what is missing.
-    """
-
-    async def reason() -> str | None:
-        return not_ready_reason(await observe_cluster(client, name, namespace))
-
-    await wait_for(f"cluster {name}", reason, within, show)
 
 
 async def wait_for(

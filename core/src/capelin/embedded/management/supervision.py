@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import aiohttp
-
 from capelin.api import Unstructured
 from capelin.client import Client, ClientError, Config, Server, Token
 from capelin.embedded import apiserver
@@ -55,11 +53,17 @@ from capelin.embedded.management.manifests import (
 )
 from capelin.embedded.management.providers import installed_providers, resolve_components
 from capelin.embedded.management.status_file import STAGES, StageName, StatusFile
-from capelin.embedded.processes import Phase, Process, ProcessSpec, Supervisor, write_private
+from capelin.embedded.processes import (
+    Phase,
+    Process,
+    ProcessSpec,
+    Supervisor,
+    readiness_probe,
+    write_private,
+)
 from capelin.errors import MissingError
 from capelin.pki import KeyPair
 
-_PROBE_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 _RENEWAL_SECONDS: Final = 60.0
@@ -79,7 +83,7 @@ class ManagementServer:
     processes: tuple[ProcessSpec, ...] = ()
     """Those that it consists of, where it is our own."""
     mark: str | None = None
-    """What is put into it is labelled with, where others put things there as well."""
+    """Label for everything that we install into a shared API server."""
 
     async def to_install(
         self, client: Client, manifests: Iterable[Unstructured]
@@ -123,7 +127,7 @@ async def management_server(
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The ports of a manager, and who vouches for it there."""
+    """Ports and CA of a manager's serving certificate."""
 
     ports: Mapping[Purpose, int]
     ca: KeyPair
@@ -193,21 +197,9 @@ class ComponentProcess:
             name=self.component.label,
             command=component_command(self.component, placement),
             after=tuple(process.name for process in self.foundation.processes),
-            readiness=partial(probe_http, health),
+            readiness=partial(readiness_probe, health),
             grace=_GRACE_SECONDS,
         )
-
-
-async def probe_http(url: str) -> AsyncGenerator[str, None]:
-    """Ready when it answers 200 over HTTP, as the managers' health endpoints do."""
-    timeout = aiohttp.ClientTimeout(total=_PROBE_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        while True:
-            try:
-                async with session.get(url) as response:
-                    yield "" if response.status == 200 else f"{url} answers {response.status}"
-            except (TimeoutError, aiohttp.ClientError):
-                yield f"{url} does not answer"
 
 
 async def supervise(environment: Environment) -> None:

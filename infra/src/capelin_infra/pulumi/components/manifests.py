@@ -1,7 +1,7 @@
 """The component that applies manifests in an order that does not race."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pulumi
@@ -44,10 +44,8 @@ class Manifests(pulumi.ComponentResource):
         resource_name: str,
         args: ManifestsArgs,
         opts: pulumi.ResourceOptions | None = None,
-        *,
-        component_type: str = "capelin:components:Manifests",
     ) -> None:
-        super().__init__(component_type, resource_name, None, opts)
+        super().__init__(f"capelin:components:{type(self).__name__}", resource_name, None, opts)
         stages: list[list[KubernetesObject]] = []
         for number in range(max(_STAGES.values()) + 1):
             before = stages[-1] if stages else args.after
@@ -66,6 +64,28 @@ class Manifests(pulumi.ComponentResource):
                 stages.append(made)
         self.stages = stages
         self.register_outputs({})
+
+
+class Provider(Manifests):
+    """Kinds, roles that core's are aggregated from, a service account, an available Deployment."""
+
+
+class RuntimeExtension(Manifests):
+    """A certificate, a service, available pods; then an ExtensionConfig that is discovered."""
+
+    def __init__(
+        self,
+        resource_name: str,
+        args: ManifestsArgs,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        manifests = [
+            waiting_for(manifest, "Discovered")
+            if manifest["kind"] == "ExtensionConfig"
+            else manifest
+            for manifest in args.manifests
+        ]
+        super().__init__(resource_name, replace(args, manifests=manifests), opts)
 
 
 def stage_of(manifest: Unstructured) -> int:

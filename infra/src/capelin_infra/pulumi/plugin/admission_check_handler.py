@@ -3,15 +3,17 @@
 import json
 from typing import Any, cast
 
-from capelin.client import Client, ClientError, Config, ConfigError
+from capelin.client import Client, ClientError, Config
 
 from capelin_infra.pulumi.plugin.resource import (
     Difference,
     Operation,
     ResourceHandler,
     changed_inputs,
+    failures,
+    read_kubeconfig,
 )
-from capelin_infra.pulumi.plugin.types import (
+from capelin_infra.pulumi.resource_types import (
     ADMISSION_CHECK,
     AdmissionCheckInputs,
     AdmissionCheckState,
@@ -25,14 +27,10 @@ class AdmissionCheckHandler(ResourceHandler[AdmissionCheckInputs, AdmissionCheck
     kind = ADMISSION_CHECK
 
     def check(self, inputs: AdmissionCheckInputs) -> dict[str, str]:
-        failures: dict[str, str] = {}
-        try:
-            Config.from_kubeconfig(inputs.kubeconfig.encode())
-        except ConfigError as error:
-            failures["kubeconfig"] = str(error)
+        found = failures({"kubeconfig": lambda: read_kubeconfig(inputs.kubeconfig)})
         if not {"apiVersion", "kind", "metadata"} <= _manifest(inputs).keys():
-            failures["manifest"] = "it is no Kubernetes object in JSON"
-        return failures
+            found["manifest"] = "it is no Kubernetes object in JSON"
+        return found
 
     def diff(self, old: AdmissionCheckState, new: AdmissionCheckInputs) -> Difference:
         # Credentials are renewed; the cluster stays the same.

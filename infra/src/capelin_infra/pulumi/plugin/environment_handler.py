@@ -11,7 +11,6 @@ from capelin.client import Config, ConfigError
 from capelin.embedded.binaries import (
     DEFAULT_KUBERNETES,
     Binaries,
-    BinariesError,
     ProgressEvent,
     check_kubernetes_version,
 )
@@ -31,9 +30,9 @@ from capelin.embedded.management import (
     required_programs,
 )
 from capelin.embedded.processes import write_private
-from capelin.errors import BusyError, InvalidInputError, UserError, WaitTimeoutError
+from capelin.errors import BusyError, UserError, WaitTimeoutError
 
-from capelin_infra.clusters.up import STAGE_TITLES, waiting_for
+from capelin_infra.environments.bring_up import STAGE_TITLES, waiting_for
 from capelin_infra.environments.connection import unusable_server
 from capelin_infra.pulumi.plugin.resource import (
     Difference,
@@ -42,8 +41,12 @@ from capelin_infra.pulumi.plugin.resource import (
     ResourceHandler,
     Show,
     changed_inputs,
+    failures,
+    inputs_of,
+    read_kubeconfig,
+    text_of,
 )
-from capelin_infra.pulumi.plugin.types import ENVIRONMENT, EnvironmentInputs, EnvironmentState
+from capelin_infra.pulumi.resource_types import ENVIRONMENT, EnvironmentInputs, EnvironmentState
 
 _OWNER: Final = "pulumi-resource"
 """The file in an environment's folder that says which Pulumi resource made it."""
@@ -57,26 +60,15 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
     kind = ENVIRONMENT
 
     def check(self, inputs: EnvironmentInputs) -> dict[str, str]:
-        failures: dict[str, str] = {}
-        try:
-            environment_named(inputs.name)
-        except InvalidInputError as error:
-            failures["name"] = f"{error.message} {error.reason}"
-        try:
-            required_programs(DEFAULT_KUBERNETES, inputs.providers)
-        except InvalidInputError as error:
-            failures["providers"] = f"{error.message} {error.reason}"
-        if inputs.kubernetes_version is not None:
-            try:
-                check_kubernetes_version(inputs.kubernetes_version)
-            except BinariesError as error:
-                failures["kubernetesVersion"] = str(error)
-        if inputs.existing_kubeconfig is not None:
-            try:
-                Config.from_kubeconfig(inputs.existing_kubeconfig.encode())
-            except ConfigError as error:
-                failures[_KUBECONFIG] = str(error)
-        return failures
+        version = inputs.kubernetes_version
+        return failures(
+            {
+                "name": lambda: environment_named(inputs.name),
+                "providers": lambda: required_programs(DEFAULT_KUBERNETES, inputs.providers),
+                "kubernetesVersion": lambda: version and check_kubernetes_version(version),
+                _KUBECONFIG: lambda: read_kubeconfig(inputs.existing_kubeconfig),
+            }
+        )
 
     def diff(self, old: EnvironmentState, new: EnvironmentInputs) -> Difference:
         difference = changed_inputs(self.kind, old, new)
@@ -92,7 +84,7 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
     ) -> tuple[str, EnvironmentState]:
         environment = environment_named(inputs.name)
         owner = environment.folder / _OWNER
-        if environment.exists and _text(owner) != operation.urn:
+        if environment.exists and text_of(owner) != operation.urn:
             raise BusyError(
                 f"There is an environment {inputs.name} already.",
                 reason="It was not made by this resource.",
@@ -112,7 +104,7 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
         status = current_status(environment)
         running = status is not None and status.is_up and not await unusable_server(environment)
         if state is None:
-            existing = None if settings.existing is None else _text(environment.kubeconfig)
+            existing = None if settings.existing is None else text_of(environment.kubeconfig)
             inputs = EnvironmentInputs(
                 name=id_,
                 providers=settings.providers,
@@ -120,7 +112,9 @@ class EnvironmentHandler(ResourceHandler[EnvironmentInputs, EnvironmentState]):
                 existing_kubeconfig=existing,
             )
         else:
-            inputs = _inputs(state).model_copy(update={"providers": settings.providers})
+            inputs = inputs_of(EnvironmentInputs, state).model_copy(
+                update={"providers": settings.providers}
+            )
         return _state(environment, inputs, running=running)
 
     async def update(
@@ -225,23 +219,12 @@ def _state(
     settings = environment.settings()
     return EnvironmentState(
         **inputs.model_dump(by_alias=False),
-        kubeconfig=_text(environment.kubeconfig),
+        kubeconfig=text_of(environment.kubeconfig),
         context=environment.context,
         version="" if settings is None else settings.server_version,
         folder=str(environment.folder),
         running=running,
     )
-
-
-def _inputs(state: EnvironmentState) -> EnvironmentInputs:
-    return EnvironmentInputs.read(state.model_dump(mode="json"))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
 
 
 @contextmanager

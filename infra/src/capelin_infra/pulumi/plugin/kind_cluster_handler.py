@@ -12,6 +12,7 @@ from capelin.errors import BusyError, InvalidInputError, UserError
 
 from capelin_infra.kind import (
     KindCommands,
+    KindNode,
     NodeContainer,
     archive_digest,
     cluster_config,
@@ -23,12 +24,13 @@ from capelin_infra.pulumi.plugin.resource import (
     PartlyCreatedError,
     ResourceHandler,
     changed_inputs,
+    inputs_of,
+    text_of,
 )
-from capelin_infra.pulumi.plugin.types import (
+from capelin_infra.pulumi.resource_types import (
     KIND_CLUSTER,
     KindClusterInputs,
     KindClusterState,
-    KindNode,
 )
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,48}[a-z0-9])?")
@@ -81,7 +83,7 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
         owner = _owner_file(inputs.name)
         nodes = await self._commands.nodes(inputs.name)
         if nodes:
-            if _text(owner) != operation.urn:
+            if text_of(owner) != operation.urn:
                 raise BusyError(
                     f"There is a kind cluster {inputs.name} already.",
                     reason="It was not made by this resource.",
@@ -106,7 +108,7 @@ class KindClusterHandler(ResourceHandler[KindClusterInputs, KindClusterState]):
             inputs = KindClusterInputs(name=id_, image=nodes[0].image, nodes=observed)
             digests: dict[str, str] = {}
         else:
-            inputs, digests = _inputs(state), state.image_digests
+            inputs, digests = inputs_of(KindClusterInputs, state), state.image_digests
             if not same_roles(inputs.nodes, observed):
                 inputs = inputs.model_copy(update={"nodes": observed})
         running = all(node.running for node in nodes)
@@ -203,10 +205,6 @@ def _state(
     )
 
 
-def _inputs(state: KindClusterState) -> KindClusterInputs:
-    return KindClusterInputs.read(state.model_dump(mode="json"))
-
-
 def _kubeconfig(state: KindClusterState | None) -> str:
     return "" if state is None else state.kubeconfig
 
@@ -214,10 +212,3 @@ def _kubeconfig(state: KindClusterState | None) -> str:
 def _owner_file(name: str) -> Path:
     """The file that says which Pulumi resource made a kind cluster: kind keeps no such note."""
     return provider_folder("kind") / name
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""

@@ -23,9 +23,9 @@ from capelin_infra.pulumi.plugin.resource import (
 )
 from capelin_infra.pulumi.plugin.schema import schema_json
 from capelin_infra.pulumi.plugin.server import InitFailedError, Report
-from capelin_infra.pulumi.plugin.types import Secret, marked, outputs_of
 from capelin_infra.pulumi.plugin.values import known_values, property_values
 from capelin_infra.pulumi.plugin.workload_cluster_handler import WorkloadClusterHandler
+from capelin_infra.pulumi.resource_types import secrets_of
 
 Handler = ResourceHandler[Any, Any]
 HANDLERS: Final[Sequence[Handler]] = (
@@ -101,8 +101,8 @@ class CapelinProvider(rpc.Provider):
         handler = self._handler(request.type)
         values, unknown = known_values(request.properties)
         if request.preview:
-            outputs = outputs_of(handler.kind)
-            return rpc.CreateResponse(None, self._wrapped(handler, values, unknown | outputs))
+            unknown |= handler.kind.outputs
+            return rpc.CreateResponse(None, self._wrapped(handler, values, unknown))
         inputs = handler.kind.inputs.model_validate(values)
         async with self._operation(handler, request.urn, request.timeout) as operation:
             id_, state = await handler.create(inputs, operation)
@@ -126,7 +126,7 @@ class CapelinProvider(rpc.Provider):
         handler = self._handler(request.type)
         values, unknown = known_values(request.news)
         if request.preview:
-            outputs = outputs_of(handler.kind)
+            outputs = handler.kind.outputs
             stable, _ = known_values(request.olds)
             known = {name: value for name, value in stable.items() if name in outputs}
             return rpc.UpdateResponse(self._wrapped(handler, {**known, **values}, unknown))
@@ -172,7 +172,7 @@ class CapelinProvider(rpc.Provider):
     def _wrapped(
         handler: Handler, values: Mapping[str, Any], unknown: set[str]
     ) -> dict[str, PropertyValue]:
-        secrets = marked(handler.kind.state, Secret)
+        secrets = secrets_of(handler.kind.state)
         return property_values(values, secrets=secrets, unknown=unknown)
 
 

@@ -1,13 +1,17 @@
 """What a resource of the provider does: read, diff, create, update, delete, on plain models."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from capelin.api import Model
+from capelin.client import Config, ConfigError
+from capelin.embedded.binaries import BinariesError
+from capelin.errors import UserError
 
-from capelin_infra.pulumi.plugin.types import Replaces, ResourceType, marked, property_names
+from capelin_infra.pulumi.resource_types import ResourceType, property_names
 
 InputsT = TypeVar("InputsT", bound=Model)
 StateT = TypeVar("StateT", bound=Model)
@@ -88,9 +92,41 @@ def changed_inputs(
     before, after = all_values(old), all_values(new)
     names = property_names(kind.inputs) - passed_over
     changed = frozenset(name for name in names if before.get(name) != after.get(name))
-    return Difference(changed, changed & marked(kind.inputs, Replaces))
+    return Difference(changed, changed & kind.fixed)
 
 
 def all_values(model: Model) -> dict[str, Any]:
     """The values of all fields, defaults included, as the engine names them."""
     return model.model_dump(mode="json", exclude_none=True)
+
+
+def failures(checks: Mapping[str, Callable[[], object]]) -> dict[str, str]:
+    """What cannot be, by property, from checks that raise errors."""
+    found: dict[str, str] = {}
+    for name, check in checks.items():
+        try:
+            check()
+        except UserError as error:
+            found[name] = f"{error.message} {error.reason}"
+        except (BinariesError, ConfigError) as error:
+            found[name] = str(error)
+    return found
+
+
+def inputs_of(model: type[InputsT], state: Model) -> InputsT:
+    """The inputs in a state."""
+    return model.read(state.model_dump(mode="json"))
+
+
+def text_of(path: Path) -> str:
+    """A file's text; empty if there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def read_kubeconfig(content: str | None) -> None:
+    """Refuse what is no kubeconfig; none is fine."""
+    if content is not None:
+        Config.from_kubeconfig(content.encode())

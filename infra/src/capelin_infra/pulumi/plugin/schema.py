@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from capelin.api import Model
 
-from capelin_infra.pulumi.plugin.types import PACKAGE, Replaces, ResourceType, Secret, marked
+from capelin_infra.pulumi.resource_types import PACKAGE, ResourceType, secrets_of
 
 _REFERENCE = "#/$defs/"
 
@@ -37,7 +37,7 @@ def package_schema(version: str, kinds: Sequence[ResourceType]) -> dict[str, Any
 def _resource(kind: ResourceType, types: dict[str, Any]) -> dict[str, Any]:
     inputs, required_inputs = _properties(kind.inputs, types)
     outputs, required = _properties(kind.state, types)
-    for name in marked(kind.inputs, Replaces):
+    for name in kind.fixed:
         inputs[name]["willReplaceOnChanges"] = True
     return {
         "description": cleandoc(kind.inputs.__doc__ or ""),
@@ -58,7 +58,7 @@ def _properties(model: type[Model], types: dict[str, Any]) -> tuple[dict[str, An
             "properties": {key: _property(value) for key, value in properties.items()},
             "required": definition.get("required", []),
         }
-    secrets = marked(model, Secret)
+    secrets = secrets_of(model)
     properties = {
         name: _property(value) | ({"secret": True} if name in secrets else {})
         for name, value in schema["properties"].items()

@@ -13,7 +13,6 @@ from capelin.client import (
     ClientError,
     ClientOptions,
     Config,
-    ConfigError,
     NotServed,
     Unreachable,
     safe_kubeconfig,
@@ -33,14 +32,22 @@ from capelin_infra.pulumi.plugin.resource import (
     PartlyCreatedError,
     ResourceHandler,
     changed_inputs,
+    failures,
+    inputs_of,
+    read_kubeconfig,
 )
-from capelin_infra.pulumi.plugin.types import (
+from capelin_infra.pulumi.resource_types import (
     WORKLOAD_CLUSTER,
     WorkloadClusterInputs,
     WorkloadClusterState,
 )
-from capelin_infra.status.readiness import deletion_progress, not_ready_reason, observe_cluster
-from capelin_infra.terminal.waiting import wait_for, wait_until_ready
+from capelin_infra.status.readiness import (
+    deletion_progress,
+    not_ready_reason,
+    observe_cluster,
+    wait_until_ready,
+)
+from capelin_infra.terminal.waiting import wait_for
 
 _MANAGER: Final = "capelin-pulumi"
 _OWNER: Final = "capelin.cluster.x-k8s.io/pulumi-resource"
@@ -55,20 +62,13 @@ class WorkloadClusterHandler(ResourceHandler[WorkloadClusterInputs, WorkloadClus
     kind = WORKLOAD_CLUSTER
 
     def check(self, inputs: WorkloadClusterInputs) -> dict[str, str]:
-        failures: dict[str, str] = {}
-        try:
-            check_cluster_name(inputs.name)
-        except InvalidInputError as error:
-            failures["name"] = f"{error.message} {error.reason}"
-        try:
-            _variables(inputs)
-        except InvalidInputError as error:
-            failures["variables"] = f"{error.message} {error.reason}"
-        try:
-            Config.from_kubeconfig(inputs.kubeconfig.encode())
-        except ConfigError as error:
-            failures["kubeconfig"] = str(error)
-        return failures
+        return failures(
+            {
+                "name": lambda: check_cluster_name(inputs.name),
+                "variables": lambda: _variables(inputs),
+                "kubeconfig": lambda: read_kubeconfig(inputs.kubeconfig),
+            }
+        )
 
     def diff(self, old: WorkloadClusterState, new: WorkloadClusterInputs) -> Difference:
         # Credentials are renewed; a cluster stays the same.
@@ -194,7 +194,7 @@ async def _state(
     cluster = await client.get(Cluster, inputs.name, inputs.namespace)
     secret = await client.find(KubernetesSecret, f"{inputs.name}-kubeconfig", inputs.namespace)
     endpoint = cluster.spec.control_plane_endpoint
-    given = WorkloadClusterInputs.read(inputs.model_dump(mode="json"))
+    given = inputs_of(WorkloadClusterInputs, inputs)
     return WorkloadClusterState(
         **given.model_dump(by_alias=False),
         uid=cluster.uid,

@@ -8,11 +8,13 @@ import pulumi_kubernetes as kubernetes
 from capelin.api import DescribedModel
 from pydantic import Field
 
-from capelin_infra.pulumi.components.cert_manager import CertManager, CertManagerArgs
-from capelin_infra.pulumi.components.cluster_api import ClusterApi, ClusterApiArgs
+from capelin_infra.pulumi.components.checked_manifests import (
+    CertManager,
+    CheckedManifestsArgs,
+    ClusterApi,
+)
 from capelin_infra.pulumi.components.cluster_class import ClusterClass, ClusterClassArgs
-from capelin_infra.pulumi.components.manifests import ManifestsArgs
-from capelin_infra.pulumi.components.provider import Provider, RuntimeExtension
+from capelin_infra.pulumi.components.manifests import ManifestsArgs, Provider, RuntimeExtension
 from capelin_infra.pulumi.components.repository import ComponentRepository
 from capelin_infra.pulumi.resources import KindCluster, WorkloadCluster
 
@@ -64,11 +66,11 @@ def e2e(config: E2EConfig) -> None:
     options = pulumi.ResourceOptions(providers=[api_server])
     manifests = repository.manifests("cert-manager") if config.cert_manager else []
     cert_manager = CertManager(
-        "cert-manager", CertManagerArgs(kubeconfig, manifests, kind), options
+        "cert-manager", CheckedManifestsArgs(kubeconfig, manifests, kind), options
     )
     core = ClusterApi(
         "cluster-api",
-        ClusterApiArgs(
+        CheckedManifestsArgs(
             kubeconfig,
             [
                 *repository.manifests("cluster-api", _FEATURES),

@@ -1,4 +1,4 @@
-"""Writes the typed Python classes: `python -m capelin_infra.pulumi.plugin.python_classes`."""
+"""Writes the typed Python classes: `python -m capelin_infra.pulumi.python_classes`."""
 
 import types
 import typing
@@ -7,16 +7,17 @@ from textwrap import fill, indent
 from typing import Any, Final, Union, cast
 
 from capelin.api import Model
+from pydantic.alias_generators import to_snake
 from pydantic.fields import FieldInfo
 
-from capelin_infra.pulumi.plugin.types import RESOURCE_TYPES, ResourceType
+from capelin_infra.pulumi.resource_types import RESOURCE_TYPES, ResourceType
 
-FILE: Final = Path(__file__).parent.parent / "resources.py"
+FILE: Final = Path(__file__).with_name("resources.py")
 _WIDTH: Final = 96
 _HEAD: Final = '''\
 """The resources of the Pulumi provider `capelin`, for programs in Python.
 
-Generated from `plugin.types` by `python -m capelin_infra.pulumi.plugin.python_classes`.
+Generated from `resource_types` by `python -m capelin_infra.pulumi.python_classes`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import pulumi
 
-from capelin_infra.pulumi.plugin.base_resource import BaseResource
+from capelin_infra.pulumi import resource_types
+from capelin_infra.pulumi.base_resource import BaseResource
 '''
 
 
@@ -68,20 +70,18 @@ def _typed_dict(model: type[Model]) -> str:
 
 def _resource(kind: ResourceType) -> str:
     inputs, state = kind.inputs.model_fields, kind.state.model_fields
-    names = {name: field.alias or name for name, field in state.items()}
     ordered = sorted(inputs.items(), key=lambda item: not item[1].is_required())
     parameters = "\n".join(_parameter(name, field) for name, field in ordered)
-    given = "\n".join(f'"{name}": {name},' for name in inputs)
     attributes = "".join(
         _attribute(name, f"pulumi.Output[{_type(field.annotation, optional=True)}]", field)
         for name, field in state.items()
     )
-    return f'''\
+    constant = to_snake(kind.name).upper()
+    return f"""\
 class {kind.name}(BaseResource):
 {_docstring(kind.inputs.__doc__)}
 
-    _token = "{kind.token}"  # noqa: S105 - the type's
-    _names = {names!r}
+    _kind = resource_types.{constant}
 
 {attributes}
     def __init__(
@@ -91,11 +91,8 @@ class {kind.name}(BaseResource):
         opts: pulumi.ResourceOptions | None = None,
 {indent(parameters, "        ")}
     ) -> None:
-        inputs = {{
-{indent(given, "            ")}
-        }}
-        super().__init__(resource_name, inputs, opts)
-'''  # noqa: Q001 - docstrings are in it
+        super().__init__(resource_name, locals(), opts)
+"""
 
 
 def _parameter(name: str, field: FieldInfo) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from capelin.embedded.management import Environment
-from capelin_infra.environments import supervision
+from capelin_infra.environments import connection
 
 from infra.tests.command import capelin
 
@@ -18,7 +18,7 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         revived.append(environment.name)
         return True
 
-    monkeypatch.setattr(supervision, "revive_supervisor", revive)
+    monkeypatch.setattr(connection, "revive_supervisor", revive)
     for name in ("lab", "prod"):
         environment = Environment(tmp_path / "capelin" / name)
         environment.make_folders()
@@ -54,7 +54,11 @@ def test_a_command_that_starts_or_ends_supervisors_itself_starts_none(
     async def nothing(*_: object, **__: object) -> bool:
         return True
 
-    for work in ("lifetime.stop", "lifetime.start", "down.take_down"):
+    for work in (
+        "environments.lifetime.stop",
+        "clusters.up.start",
+        "environments.lifetime.take_down",
+    ):
         monkeypatch.setattr(f"capelin_infra.{work}", nothing)
     assert capelin(verb, "-e", "lab", home=tmp_path).returncode == 0
     assert killed == []

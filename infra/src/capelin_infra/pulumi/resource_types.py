@@ -1,10 +1,12 @@
 """The resource types of the Pulumi provider: the source of its schema and of its Python classes."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 
-from capelin.api import DescribedModel, Model, Port
+from capelin.api import DescribedModel, Model
 from pydantic import Field
+
+from capelin_infra.kind import KindConfig
 
 PACKAGE: Final = "capelin"
 
@@ -14,20 +16,15 @@ class Secret:
     """Marks a property that is encrypted in the state and never shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replaces:
-    """Marks an input that cannot be changed: another value makes another resource."""
-
-
 class EnvironmentInputs(DescribedModel):
     """A management cluster of processes on this machine, with Cluster API and Capelin in it.
 
     What `capelin up --management-only` makes: `capelin status`, `logs` and `down` work on it.
     """
 
-    name: Annotated[str, Replaces()]
+    name: str
     """Name of the environment, as in `capelin status -e NAME`."""
-    kubernetes_version: Annotated[str | None, Replaces()] = None
+    kubernetes_version: str | None = None
     """Kubernetes version of the management cluster, as in `v1.34.4`.
 
     Default: the newest known one.
@@ -56,56 +53,9 @@ class EnvironmentState(EnvironmentInputs):
     """Whether everything ran when it was last looked at."""
 
 
-class KindMount(DescribedModel):
-    """A folder of this machine in a node."""
-
-    host_path: str
-    """Absolute path on this machine."""
-    container_path: str
-    """Absolute path in the node."""
-    read_only: bool = False
-    """Whether the node may not write to it."""
-
-
-class KindPort(DescribedModel):
-    """A port of a node that this machine listens on."""
-
-    container_port: Port
-    """Port in the node."""
-    host_port: Port
-    """Port of this machine."""
-    listen_address: str = "127.0.0.1"
-    """Address of this machine that it listens on."""
-    protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
-    """Protocol of the port."""
-
-
-class KindNode(DescribedModel):
-    """A node of a kind cluster."""
-
-    role: Literal["control-plane", "worker"] = "control-plane"
-    """What the node does."""
-    mounts: list[KindMount] = []
-    """Folders of this machine in the node."""
-    ports: list[KindPort] = []
-    """Ports of the node on this machine."""
-    labels: dict[str, str] = {}
-    """Labels of the Node object."""
-
-
-class KindClusterInputs(DescribedModel):
+class KindClusterInputs(KindConfig):
     """A Kubernetes cluster in containers of this machine, made by kind."""
 
-    name: Annotated[str, Replaces()]
-    """Name of the cluster, as in `kind get clusters`."""
-    image: Annotated[str | None, Replaces()] = None
-    """Image of the nodes. Default: kind's own."""
-    nodes: Annotated[list[KindNode], Replaces()] = []
-    """The nodes. Default: one control plane node, which runs everything."""
-    feature_gates: Annotated[dict[str, bool], Replaces()] = {}
-    """Feature gates of all of Kubernetes' components."""
-    pod_subnet: Annotated[str | None, Replaces()] = None
-    """Addresses of pods, as in `10.244.0.0/16`. Default: kind's own."""
     registry_mirrors: dict[str, str] = {}
     """Where nodes pull images from: registry host to the URL of its mirror."""
     images: list[str] = []
@@ -131,11 +81,11 @@ class WorkloadClusterInputs(DescribedModel):
 
     kubeconfig: Annotated[str, Secret()]
     """Content of a kubeconfig of the management cluster."""
-    name: Annotated[str, Replaces()]
+    name: str
     """Name of the Cluster."""
-    namespace: Annotated[str, Replaces()] = "default"
+    namespace: str = "default"
     """Namespace of the Cluster."""
-    cluster_class: Annotated[str, Replaces()] = "capelin"
+    cluster_class: str = "capelin"
     """Name of the ClusterClass, in the same namespace."""
     kubernetes_version: str
     """Kubernetes version, as in `v1.34.4`. A later one upgrades the cluster."""
@@ -183,34 +133,46 @@ class ResourceType:
     name: str
     inputs: type[Model]
     state: type[Model]
+    fixed: frozenset[str] = frozenset()
+    """Inputs, as the engine names them, whose change makes another resource."""
 
     @property
     def token(self) -> str:
         """As the engine names it."""
         return f"{PACKAGE}:index:{self.name}"
 
+    @property
+    def outputs(self) -> set[str]:
+        """The names, as the engine has them, of what is an output and no input."""
+        return property_names(self.state) - property_names(self.inputs)
 
-ENVIRONMENT: Final = ResourceType("Environment", EnvironmentInputs, EnvironmentState)
-WORKLOAD_CLUSTER: Final = ResourceType(
-    "WorkloadCluster", WorkloadClusterInputs, WorkloadClusterState
+
+ENVIRONMENT: Final = ResourceType(
+    "Environment", EnvironmentInputs, EnvironmentState, frozenset({"name", "kubernetesVersion"})
 )
-KIND_CLUSTER: Final = ResourceType("KindCluster", KindClusterInputs, KindClusterState)
+WORKLOAD_CLUSTER: Final = ResourceType(
+    "WorkloadCluster",
+    WorkloadClusterInputs,
+    WorkloadClusterState,
+    frozenset({"name", "namespace", "clusterClass"}),
+)
+KIND_CLUSTER: Final = ResourceType(
+    "KindCluster",
+    KindClusterInputs,
+    KindClusterState,
+    frozenset({"name", "image", "nodes", "featureGates", "podSubnet"}),
+)
 ADMISSION_CHECK: Final = ResourceType("AdmissionCheck", AdmissionCheckInputs, AdmissionCheckState)
 RESOURCE_TYPES: Final = (KIND_CLUSTER, ENVIRONMENT, WORKLOAD_CLUSTER, ADMISSION_CHECK)
 
 
-def marked(model: type[Model], marker: type[Any]) -> set[str]:
-    """The names, as the engine has them, of the properties with a marker."""
+def secrets_of(model: type[Model]) -> set[str]:
+    """The names, as the engine has them, of the properties that are secret."""
     return {
         field.alias or name
         for name, field in model.model_fields.items()
-        if any(isinstance(annotation, marker) for annotation in field.metadata)
+        if any(isinstance(annotation, Secret) for annotation in field.metadata)
     }
-
-
-def outputs_of(kind: ResourceType) -> set[str]:
-    """The names, as the engine has them, of what is an output and no input."""
-    return property_names(kind.state) - property_names(kind.inputs)
 
 
 def property_names(model: type[Model]) -> set[str]:
