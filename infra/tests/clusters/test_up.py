@@ -1,5 +1,6 @@
 """What `capelin up` prints and what it leaves alone."""
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from capelin.embedded.management import (
 )
 from capelin.embedded.management.up_plan import Observed
 from capelin.embedded.processes import Phase
-from capelin.errors import MissingError
+from capelin.errors import MissingError, WaitTimeoutError
 from capelin.testing.fake_client import FakeClient
 from capelin_infra.clusters import up
 from capelin_infra.clusters.demo import (
@@ -30,11 +31,14 @@ from capelin_infra.clusters.demo import (
     differences,
     find_class,
 )
+from capelin_infra.environments import bring_up
 from capelin_infra.environments.bring_up import waiting_for
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import command_name
 from capelin_infra.terminal.waiting import Deadline
 from rich.console import Console
+
+from infra.tests.command import capelin
 
 
 def test_next_steps_name_the_command_as_it_was_called() -> None:
@@ -153,11 +157,11 @@ async def test_up_gets_programs_without_a_time_limit(
     async def nothing(*_: object) -> Observed:
         return Observed("lab")
 
-    monkeypatch.setattr(up, "carry_out", slow_steps)
-    monkeypatch.setattr(up, "observe", nothing)
+    monkeypatch.setattr(bring_up, "carry_out", slow_steps)
+    monkeypatch.setattr(bring_up, "observe", nothing)
     deadline = Deadline(900, clock=lambda: now[0])
     checklist = Checklist(Console(quiet=True))
-    await up.bring_up_environment(Environment(tmp_path), UpRequest(), checklist, deadline)
+    await bring_up.bring_up_environment(Environment(tmp_path), UpRequest(), checklist, deadline)
     assert left == [900.0]
 
 
@@ -169,3 +173,47 @@ async def test_a_missing_class_is_named_as_in_the_request() -> None:
     request = ClusterRequest("blue", "default", DemoOptions(cluster_class="other"))
     with pytest.raises(MissingError, match="Name one of them as class: in the file,"):
         await bring_up_cluster(Checklist(Console()), client, "v1.34.4", request, Deadline(1))
+
+
+async def _slow_up(
+    environment: Environment, options: up.UpOptions, clusters: object, checklist: Checklist
+) -> None:
+    del environment, options, clusters
+    line = checklist.begin("controllers")
+    checklist.update(line, "core: Starting")
+    checklist.end(line, seconds=1.5)
+
+
+async def _failed_up(
+    environment: Environment, options: up.UpOptions, clusters: object, checklist: Checklist
+) -> None:
+    await _slow_up(environment, options, clusters, checklist)
+    raise WaitTimeoutError("Environment lab is not up.", reason="Too slow.", hint="")
+
+
+def test_timings_show_each_stage_and_its_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "_bring_up", _slow_up)
+    command = ("up", "--management-only", "-e", "lab")
+    assert "WAITED FOR" not in capelin(*command, home=tmp_path).stdout
+    table = capelin(*command, "--timings", home=tmp_path).stdout
+    assert "STAGE" in table
+    assert "WAITED FOR" in table
+    assert "Environment lab is up after" in table
+
+
+@pytest.mark.parametrize(("work", "code"), [(_slow_up, 0), (_failed_up, 6)])
+def test_timings_are_data_for_programs_even_if_up_fails(
+    work: object, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "_bring_up", work)
+    ended = capelin("up", "--management-only", "-e", "lab", "-o", "json", home=tmp_path)
+    assert ended.returncode == code
+    assert "controllers  1.5 s" in ended.stderr
+    data = json.loads(ended.stdout)
+    assert data["environment"] == "lab"
+    assert data["kubeconfig"].startswith(str(tmp_path))
+    (stage,) = data["stages"]
+    assert (stage["stage"], stage["state"], stage["seconds"]) == ("controllers", "done", 1.5)
+    assert [wait["reason"] for wait in stage["waitedFor"]] == ["core: Starting"]

@@ -33,8 +33,9 @@ class Line:
     """When it last said something where no terminal shows it all the time."""
     waits: dict[str, float] = field(default_factory=dict[str, float])
     """The reasons why it took time, in their order, each with its seconds."""
-    waits_since: float = 0.0
-    """When the last reason began."""
+    reason: str = ""
+    """The last one of them, as long as it lasts."""
+    reason_since: float = 0.0
 
 
 class Checklist:
@@ -173,11 +174,9 @@ def _without_echo_of_control_characters(console: Console) -> Generator[None]:
 
 
 def _wait(line: Line, reason: str, now: float) -> None:
-    """Count the time since the last reason for that one, and begin another."""
-    if line.waits:
-        last = next(reversed(line.waits))
-        line.waits[last] += now - line.waits_since
+    """Count the time that the last reason took, and begin another."""
+    if line.reason:
+        line.waits[line.reason] += now - line.reason_since
     if reason:
-        # The last key is the current reason.
-        line.waits[reason] = line.waits.pop(reason, 0.0)
-    line.waits_since = now
+        line.waits.setdefault(reason, 0.0)
+    line.reason, line.reason_since = reason, now
