@@ -15,7 +15,6 @@ from capelin_infra.pulumi.plugin.schema import package_schema
 from capelin_infra.pulumi.plugin.server import InitFailedError
 from capelin_infra.pulumi.plugin.values import UNKNOWN, known_values, property_values
 from capelin_infra.pulumi.plugin.workload_cluster_handler import WorkloadClusterHandler
-from capelin_infra.pulumi.python_classes import FILE, python_classes
 from capelin_infra.pulumi.resource_types import (
     RESOURCE_TYPES,
     EnvironmentInputs,
@@ -28,6 +27,8 @@ from capelin_infra.pulumi.resource_types import (
 )
 from pulumi.provider.experimental import provider as rpc
 from pulumi.provider.experimental.property_value import PropertyValue
+
+from .python_classes import FILE, python_classes
 
 URN = "urn:pulumi:dev::project::capelin:components:ManagementCluster$capelin:index:{}::one"
 
@@ -159,7 +160,7 @@ def test_the_python_classes_are_fresh() -> None:
         return "".join(text.split()).replace(",", "").replace("'", '"')
 
     assert bare(FILE.read_text()) == bare(python_classes()), (
-        "write them anew: python -m capelin_infra.pulumi.python_classes && ruff format"
+        "write them anew: python -m infra.tests.pulumi.python_classes && ruff format"
     )
 
 

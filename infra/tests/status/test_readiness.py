@@ -4,17 +4,19 @@ from typing import Any
 
 import pytest
 from capelin.api.capi import Cluster, MachineDeployment, MachinePool
-from capelin_infra.status.readiness import ControlPlaneObject, ObservedCluster, not_ready_reason
+from capelin_infra.status.cluster_tree import ClusterObject
+from capelin_infra.status.readiness import ObservedCluster, not_ready_reason
 
 TOPOLOGY = {"topology": {"version": "v1.34.4", "controlPlane": {"replicas": 3}}}
 
 
 def control_plane(
     desired: int, ready: int, *conditions: dict[str, Any], **status: Any
-) -> ControlPlaneObject:
-    return ControlPlaneObject.read(
+) -> ClusterObject:
+    return ClusterObject.read(
         {
             "kind": "CapelinControlPlane",
+            "metadata": {"name": "demo"},
             "spec": {"replicas": desired, "version": "v1.34.4"},
             "status": {
                 "replicas": desired,

@@ -203,7 +203,6 @@ def dev(
 
 
 def _names(text: str | None) -> tuple[str, ...]:
-    """The names that commas separate."""
     names = tuple(part.strip() for part in (text or "").split(",")) if text is not None else ()
     if not all(names):
         raise typer.BadParameter(f"--with {text!r} has an empty name between its commas")

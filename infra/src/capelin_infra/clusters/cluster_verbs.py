@@ -339,7 +339,7 @@ async def _follow(
                 f"cluster {which.name}",
                 partial(_unless_unreachable, reason),
                 within,
-                lambda text: checklist.update(line, text),
+                checklist.showing(line),
                 hint,
             )
         except WaitTimeoutError:

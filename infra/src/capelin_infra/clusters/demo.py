@@ -15,7 +15,7 @@ from capelin.errors import MissingError
 
 from capelin_infra.clusters.rejections import rejected_cluster
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import environment_option
 from capelin_infra.terminal.waiting import Deadline
@@ -134,11 +134,9 @@ async def bring_up_cluster(
         for difference in differences(cluster, options, environment):
             checklist.say(difference)
         version = (cluster.spec.topology and cluster.spec.topology.version) or ""
-    with checklist.step(f"cluster {name}") as line:
-        await wait_until_ready(
-            client, name, namespace, deadline.left, lambda reason: checklist.update(line, reason)
-        )
-        line.detail = f"Kubernetes {version}"
+    await follow_until_ready(
+        checklist, client, name, namespace, deadline.left, done=f"Kubernetes {version}"
+    )
 
 
 async def find_class(

@@ -19,7 +19,7 @@ from rich.console import Console
 from capelin_infra.clusters.cluster_verbs import ClusterName
 from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.environments.kubeconfigs import find_cluster
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist, Line
 
 _STATE: Final = "control-plane-capelin"
@@ -43,23 +43,20 @@ async def recover_cluster(which: ClusterName, data: Path | None, within: float) 
                 async with _paused(client, key):
                     survivor = await _recover(environment, key, data, checklist, line)
                 line.detail = f"from {data or survivor}; data set aside stays beside it"
-            with checklist.step(f"cluster {which.name} ready") as line:
-                await wait_until_ready(
-                    client,
-                    which.name,
-                    which.namespace,
-                    within,
-                    lambda reason: checklist.update(line, reason),
-                )
-                line.detail = ""
+            await follow_until_ready(
+                checklist,
+                client,
+                which.name,
+                which.namespace,
+                within,
+                title=f"cluster {which.name} ready",
+            )
 
 
 async def _recover(
     environment: Environment, key: ObjectKey, data: Path | None, checklist: Checklist, line: Line
 ) -> str:
-    def report(text: str) -> None:
-        checklist.update(line, text)
-
+    report = checklist.showing(line)
     # The provider needs a moment to notice that it is to let go.
     deadline = time.monotonic() + _SECONDS_TO_PAUSE
     while True:

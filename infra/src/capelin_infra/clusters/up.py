@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from capelin.api.capi import Cluster
-from capelin.client import Client
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.embedded.management import Environment, UpRequest, environment_named
 from capelin.errors import NotReadyError
@@ -16,11 +15,11 @@ from rich.console import Console
 from capelin_infra.clusters.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
 from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment
 from capelin_infra.environments.connection import client_of, find_environment
-from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster_if_any
+from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster
 from capelin_infra.environments.kubeconfigs import workload_kubeconfig
 from capelin_infra.environments.kubernetes_versions import parse_version
 from capelin_infra.environments.program_cache import fetch_workload_programs
-from capelin_infra.status.readiness import wait_until_ready
+from capelin_infra.status.readiness import follow_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import command_name, environment_option
 from capelin_infra.terminal.tables import Format, print_data
@@ -99,7 +98,7 @@ async def _bring_up(
         for version in {cluster.options.version or "" for cluster in clusters} - {""}:
             with deadline.paused():
                 await fetch_workload_programs(checklist, version)
-        async with in_kind_cluster_if_any(
+        async with in_kind_cluster(
             environment, request, options.kind, checklist, deadline
         ) as placed:
             await bring_up_environment(environment, placed, checklist, deadline)
@@ -127,29 +126,22 @@ async def start(name: str, *, within: float) -> None:
         )
     deadline = Deadline(within)
     with environment.locked("start"), Checklist(Console()).shown() as checklist:
-        async with in_kind_cluster_if_any(
-            environment, UpRequest(), None, checklist, deadline
-        ) as request:
+        async with in_kind_cluster(environment, UpRequest(), None, checklist, deadline) as request:
             await bring_up_environment(environment, request, checklist, deadline)
         async with client_of(environment) as client:
             clusters = (await client.list(Cluster)).items
             await asyncio.gather(
-                *(_ready(client, cluster, checklist, deadline) for cluster in clusters)
+                *(
+                    follow_until_ready(
+                        checklist,
+                        client,
+                        cluster.name,
+                        cluster.namespace or "default",
+                        deadline.left,
+                    )
+                    for cluster in clusters
+                )
             )
-
-
-async def _ready(
-    client: Client, cluster: Cluster, checklist: Checklist, deadline: Deadline
-) -> None:
-    with checklist.step(f"cluster {cluster.name}") as line:
-        await wait_until_ready(
-            client,
-            cluster.name,
-            cluster.namespace or "default",
-            deadline.left,
-            lambda reason: checklist.update(line, reason),
-        )
-        line.detail = ""
 
 
 async def _print_next_steps(
@@ -188,6 +180,5 @@ async def _print_next_steps(
 
 
 def _options_of(cluster: ClusterRequest) -> str:
-    """How a command names a cluster."""
     namespace = "" if cluster.namespace == "default" else f" -n {cluster.namespace}"
     return f"{cluster.name}{namespace}"

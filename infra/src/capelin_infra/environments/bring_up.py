@@ -65,8 +65,6 @@ async def _follow_steps(
 
 
 class _ChecklistView(UpView):
-    """Crosses off what the supervisor has done."""
-
     def __init__(self, checklist: Checklist, deadline: Deadline) -> None:
         self._checklist = checklist
         self._deadline = deadline

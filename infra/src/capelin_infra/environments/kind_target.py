@@ -36,22 +36,6 @@ def kind_cluster_of(environment: Environment) -> str | None:
 
 
 @asynccontextmanager
-async def in_kind_cluster_if_any(
-    environment: Environment,
-    request: UpRequest,
-    options: KindOptions | None,
-    checklist: Checklist,
-    deadline: Deadline,
-) -> AsyncGenerator[UpRequest]:
-    """As `in_kind_cluster`, or the request as it is if the environment is not on kind."""
-    if options is None and kind_cluster_of(environment) is None:
-        yield request
-        return
-    async with in_kind_cluster(environment, request, options, checklist, deadline) as placed:
-        yield placed
-
-
-@asynccontextmanager
 async def in_kind_cluster(
     environment: Environment,
     request: UpRequest,
@@ -63,21 +47,22 @@ async def in_kind_cluster(
 ) -> AsyncGenerator[UpRequest]:
     """The request as it is to be carried out, in the environment's kind cluster, which runs.
 
-    The caller holds the environment's lock. `options` are those of a cluster that has to be made.
+    Without `options`, which are those of a new kind cluster, an environment that has none gets the
+    request as it is. The caller holds the environment's lock.
 
     Raises:
         UserError: if it cannot have a kind cluster, or has lost it.
     """
+    if options is None and kind_cluster_of(environment) is None:
+        yield request
+        return
     commands = commands or KindCommands()
     name = kind_cluster_of(environment) or f"capelin-{environment.name}"
     nodes = await commands.nodes(name)
     if environment.exists:
         _check(environment, name, nodes)
     with checklist.step(f"kind cluster {name}") as line:
-
-        def show(text: str) -> None:
-            checklist.update(line, text)
-
+        show = checklist.showing(line)
         if environment.exists:
             await commands.start(name, nodes, deadline.left, show)
         else:

@@ -53,12 +53,8 @@ async def register(registration: Registration, *, within: float) -> None:
             async def missing() -> str | None:
                 return not_discovered(await client.get(ExtensionConfig, registration.name))
 
-            await wait_for(
-                f"extension {registration.name}",
-                missing,
-                within,
-                lambda reason: checklist.update(line, reason),
-            )
+            title = f"extension {registration.name}"
+            await wait_for(title, missing, within, checklist.showing(line))
             found = await client.get(ExtensionConfig, registration.name)
             line.detail = ", ".join(
                 f"{handler.name} ({handler.request_hook.hook})" for handler in found.status.handlers

@@ -55,8 +55,6 @@ class CallFailedError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class _Handler:
-    """A discovered handler, and how to call it."""
-
     hook: AnyHook
     discovered: ExtensionHandler
     endpoint: Endpoint

@@ -1,6 +1,6 @@
 """The resources of the Pulumi provider `capelin`, for programs in Python.
 
-Generated from `resource_types` by `python -m capelin_infra.pulumi.python_classes`.
+Generated from `resource_types` by `python -m infra.tests.pulumi.python_classes`.
 """
 
 from collections.abc import Mapping, Sequence

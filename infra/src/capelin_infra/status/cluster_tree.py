@@ -5,6 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from capelin.api import Model, ObjectMeta
+from capelin.api.capi import ContractReference
+from capelin.client import Client
+from capelin.contract import served_resource
 
 from capelin_infra.status.condition_messages import (
     blocking_hooks,
@@ -39,25 +42,19 @@ class StatusCondition(Model):
 
 
 class Initialization(Model):
-    """Whether an infrastructure object is there."""
-
     provisioned: bool | None = None
 
 
 class VersionField(Model):
-    """Whatever has a version."""
-
     version: str | None = None
 
 
 class MachineTemplate(Model):
-    """What Machines are made from."""
-
     spec: VersionField = VersionField()
 
 
 class ObjectSpec(VersionField):
-    """What is wanted of an object, as far as it is shown."""
+    """The desired state of an object, as far as it is shown."""
 
     replicas: int | None = None
     template: MachineTemplate = MachineTemplate()
@@ -65,10 +62,12 @@ class ObjectSpec(VersionField):
 
 
 class ObjectStatus(Model):
-    """What is seen of an object, as far as it is shown."""
+    """The observed state of an object, as far as it is shown."""
 
     conditions: list[StatusCondition] = []
+    replicas: int | None = None
     ready_replicas: int | None = None
+    up_to_date_replicas: int | None = None
     version: str | None = None
     initialization: Initialization = Initialization()
 
@@ -124,6 +123,19 @@ class ClusterObjects:
     workers: Sequence[ClusterObject]
     """MachinePools and MachineDeployments."""
     machines: Sequence[ClusterObject]
+
+
+async def read_referenced(
+    client: Client, reference: ContractReference | None, namespace: str | None
+) -> ClusterObject | None:
+    """The object of any provider that a Cluster refers to; None if it does not exist."""
+    if reference is None or not (reference.api_group and reference.kind and reference.name):
+        return None
+    resource = await served_resource(client, reference.api_group, reference.kind)
+    if resource is None:
+        return None
+    found = await client.find(resource, reference.name, namespace)
+    return None if found is None else ClusterObject.read(found)
 
 
 def build_tree(parts: ClusterObjects, *, whole: bool = False) -> Node:

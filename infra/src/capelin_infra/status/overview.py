@@ -8,13 +8,11 @@ from typing import Any, Final
 from capelin.api import Resource, Unstructured
 from capelin.api.capi import (
     Cluster,
-    ContractReference,
     Machine,
     MachineDeployment,
     MachinePool,
 )
 from capelin.client import Client, ClientError, NotServed
-from capelin.contract import served_resource
 from capelin.embedded.management import (
     Environment,
     ProcessStatus,
@@ -38,6 +36,7 @@ from capelin_infra.status.cluster_tree import (
     Node,
     State,
     build_tree,
+    read_referenced,
     with_children,
 )
 from capelin_infra.status.hook_reasons import hook_reasons
@@ -213,26 +212,14 @@ async def _cluster_objects(client: Client, cluster: Unstructured) -> ClusterObje
 
     return ClusterObjects(
         cluster=ClusterObject.read(cluster),
-        infrastructure=await _referenced(client, typed.spec.infrastructure_ref, namespace),
-        control_plane=await _referenced(client, typed.spec.control_plane_ref, namespace),
+        infrastructure=await read_referenced(client, typed.spec.infrastructure_ref, namespace),
+        control_plane=await read_referenced(client, typed.spec.control_plane_ref, namespace),
         workers=[
             *await several(MachinePool.resource),
             *await several(MachineDeployment.resource),
         ],
         machines=await several(Machine.resource),
     )
-
-
-async def _referenced(
-    client: Client, reference: ContractReference | None, namespace: str | None
-) -> ClusterObject | None:
-    if reference is None or not (reference.api_group and reference.kind and reference.name):
-        return None
-    resource = await served_resource(client, reference.api_group, reference.kind)
-    if resource is None:
-        return None
-    found = await client.find(resource, reference.name, namespace)
-    return None if found is None else ClusterObject.read(found)
 
 
 def _rendered(overview: EnvironmentOverview, *, folded: bool) -> RenderableType:

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from capelin.api import Condition, Model
 from capelin.api.capi import Cluster, MachineDeployment, MachinePool
 from capelin.client import Client
-from capelin.contract import find_condition, served_resource
+from capelin.contract import find_condition
 from capelin_lifecycle.api import LifecycleResult
 
+from capelin_infra.status.cluster_tree import ClusterObject, StatusCondition, read_referenced
 from capelin_infra.status.condition_messages import one_line, topology_summary
 from capelin_infra.status.hook_reasons import (
     DELETION_HOOK,
@@ -18,6 +18,7 @@ from capelin_infra.status.hook_reasons import (
     hooks_text,
 )
 from capelin_infra.status.policies import read_results
+from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import Show, wait_for
 
 # The conditions that say best why a control plane is not as desired, the best ones first. Those
@@ -26,38 +27,13 @@ _ACTIVITIES: Final = ("RollingOut", "ScalingUp", "ScalingDown")
 _GOALS: Final = ("EtcdClusterHealthy", "Available")
 
 
-class ControlPlaneSpec(Model):
-    """The part of any control plane's spec that says how it is to be."""
-
-    replicas: int | None = None
-    version: str | None = None
-
-
-class ControlPlaneStatus(Model):
-    """The part of any control plane's status that says how it is."""
-
-    conditions: list[Condition] = []
-    replicas: int | None = None
-    ready_replicas: int | None = None
-    up_to_date_replicas: int | None = None
-    version: str | None = None
-
-
-class ControlPlaneObject(Model):
-    """A control plane of any provider that follows the contract."""
-
-    kind: str
-    spec: ControlPlaneSpec = ControlPlaneSpec()
-    status: ControlPlaneStatus = ControlPlaneStatus()
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedCluster:
     """A Cluster and the objects that its readiness depends on."""
 
     cluster: Cluster | None
     workers: Sequence[MachinePool | MachineDeployment] = ()
-    control_plane: ControlPlaneObject | None = None
+    control_plane: ClusterObject | None = None
     results: Sequence[LifecycleResult] = ()
     """The results of policies, if hooks block the Cluster."""
 
@@ -81,7 +57,7 @@ async def observe_cluster(client: Client, name: str, namespace: str) -> Observed
     return ObservedCluster(
         cluster,
         [*pools.items, *deployments.items],
-        await _control_plane(client, cluster),
+        await read_referenced(client, cluster.spec.control_plane_ref, cluster.namespace),
         await read_results(client, namespace) if blocking_responses(cluster) else (),
     )
 
@@ -118,6 +94,22 @@ async def wait_until_ready(
         return not_ready_reason(await observe_cluster(client, name, namespace))
 
     await wait_for(f"cluster {name}", reason, within, show)
+
+
+async def follow_until_ready(
+    checklist: Checklist,
+    client: Client,
+    name: str,
+    namespace: str,
+    within: float,
+    *,
+    title: str = "",
+    done: str = "",
+) -> None:
+    """Wait until a Cluster is ready, as a step of a checklist."""
+    with checklist.step(title or f"cluster {name}") as line:
+        await wait_until_ready(client, name, namespace, within, checklist.showing(line))
+        line.detail = done
 
 
 def not_ready_reason(observed: ObservedCluster) -> str | None:
@@ -164,9 +156,7 @@ def _condition_problem(cluster: Cluster, condition_type: str) -> str | None:
     return one_line(condition.message) or f"{condition_type} is {condition.status}"
 
 
-def _control_plane_problem(
-    cluster: Cluster, control_plane: ControlPlaneObject | None
-) -> str | None:
+def _control_plane_problem(cluster: Cluster, control_plane: ClusterObject | None) -> str | None:
     if control_plane is None:
         return None
     spec, status = control_plane.spec, control_plane.status
@@ -192,7 +182,7 @@ def _control_plane_problem(
     return f"control plane: {problem}" + (f" ({cause})" if cause else "")
 
 
-def _cause(conditions: Iterable[Condition]) -> str:
+def _cause(conditions: Iterable[StatusCondition]) -> str:
     """The message of the condition that says best why the control plane is not as desired."""
     by_type = {condition.type: condition for condition in conditions}
     for names, status in ((_ACTIVITIES, "True"), (_GOALS, "False")):
@@ -232,14 +222,3 @@ def _outdated_replicas(cluster: Cluster) -> str | None:
         if existing < desired:
             return f"{title}: {existing} of {desired} are there"
     return None
-
-
-async def _control_plane(client: Client, cluster: Cluster) -> ControlPlaneObject | None:
-    reference = cluster.spec.control_plane_ref
-    if reference is None or not (reference.api_group and reference.kind and reference.name):
-        return None
-    resource = await served_resource(client, reference.api_group, reference.kind)
-    if resource is None:
-        return None
-    found = await client.find(resource, reference.name, cluster.namespace)
-    return None if found is None else ControlPlaneObject.read(found)

@@ -86,6 +86,10 @@ class Checklist:
             text = f" {line.title}  {now - line.began:.0f} s  {detail}"
             self.console.print(Text.assemble((mark, style), text), soft_wrap=True)
 
+    def showing(self, line: Line) -> Callable[[str], None]:
+        """A function that updates a step."""
+        return lambda detail: self.update(line, detail)
+
     def note(self, line: Line, detail: str, *, reason: str | None = None) -> None:
         """Say what a long step has begun or got: worth a line of its own in a log."""
         line.detail = detail = printable(detail)

@@ -183,8 +183,6 @@ async def _follow(environment: Environment, inputs: EnvironmentInputs, show: Sho
 
 
 class _View(UpView):
-    """Shows how far the way up has come."""
-
     def __init__(self, show: Show) -> None:
         self._show = show
 

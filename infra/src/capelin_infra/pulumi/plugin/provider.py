@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -83,7 +84,7 @@ class CapelinProvider(rpc.Provider):
             return rpc.CheckResponse(inputs=request.new_inputs, failures=failures)
         problems = {} if unknown else handler.check(inputs)
         return rpc.CheckResponse(
-            inputs={**self._wrapped(handler, all_values(inputs), unknown)},
+            inputs={**_properties(handler, inputs, unknown)},
             failures=[rpc.CheckFailure(name, reason) for name, reason in problems.items()],
         )
 
@@ -102,11 +103,11 @@ class CapelinProvider(rpc.Provider):
         values, unknown = known_values(request.properties)
         if request.preview:
             unknown |= handler.kind.outputs
-            return rpc.CreateResponse(None, self._wrapped(handler, values, unknown))
+            return rpc.CreateResponse(None, _properties(handler, values, unknown))
         inputs = handler.kind.inputs.model_validate(values)
         async with self._operation(handler, request.urn, request.timeout) as operation:
             id_, state = await handler.create(inputs, operation)
-        return rpc.CreateResponse(id_, self._properties(handler, state))
+        return rpc.CreateResponse(id_, _properties(handler, state))
 
     async def read(self, request: rpc.ReadRequest) -> rpc.ReadResponse:
         handler = self._handler(request.type)
@@ -118,8 +119,8 @@ class CapelinProvider(rpc.Provider):
         inputs = handler.kind.inputs.read(all_values(state))
         return rpc.ReadResponse(
             request.resource_id,
-            self._properties(handler, state),
-            self._wrapped(handler, all_values(inputs), set()),
+            _properties(handler, state),
+            _properties(handler, inputs),
         )
 
     async def update(self, request: rpc.UpdateRequest) -> rpc.UpdateResponse:
@@ -129,12 +130,12 @@ class CapelinProvider(rpc.Provider):
             outputs = handler.kind.outputs
             stable, _ = known_values(request.olds)
             known = {name: value for name, value in stable.items() if name in outputs}
-            return rpc.UpdateResponse(self._wrapped(handler, {**known, **values}, unknown))
+            return rpc.UpdateResponse(_properties(handler, {**known, **values}, unknown))
         old = handler.kind.state.read(known_values(request.olds)[0])
         new = handler.kind.inputs.model_validate(values)
         async with self._operation(handler, request.urn, request.timeout) as operation:
             state = await handler.update(request.resource_id, old, new, operation)
-        return rpc.UpdateResponse(self._properties(handler, state))
+        return rpc.UpdateResponse(_properties(handler, state))
 
     async def delete(self, request: rpc.DeleteRequest) -> None:
         handler = self._handler(request.type)
@@ -145,10 +146,6 @@ class CapelinProvider(rpc.Provider):
     def _handler(self, type_: str) -> Handler:
         # The SDK takes the type from the URN, where the types of the parents stand before it.
         return self._handlers[type_.rpartition("$")[2]]
-
-    def _properties(self, handler: Handler, state: Model) -> dict[str, PropertyValue]:
-        """A state as the engine keeps it."""
-        return self._wrapped(handler, all_values(state), set())
 
     @asynccontextmanager
     async def _operation(
@@ -163,17 +160,19 @@ class CapelinProvider(rpc.Provider):
                 urn, seconds or handler.seconds, lambda message: self._report(urn, message)
             )
         except PartlyCreatedError as error:
-            properties = self._properties(handler, error.state)
+            properties = _properties(handler, error.state)
             raise InitFailedError(error.id, properties, error.cause) from error
         finally:
             self._running.discard(task)
 
-    @staticmethod
-    def _wrapped(
-        handler: Handler, values: Mapping[str, Any], unknown: set[str]
-    ) -> dict[str, PropertyValue]:
-        secrets = secrets_of(handler.kind.state)
-        return property_values(values, secrets=secrets, unknown=unknown)
+
+def _properties(
+    handler: Handler, values: Model | Mapping[str, Any], unknown: AbstractSet[str] = frozenset()
+) -> dict[str, PropertyValue]:
+    """A state, or some of its values, as the engine keeps it."""
+    if isinstance(values, Model):
+        values = all_values(values)
+    return property_values(values, secrets=secrets_of(handler.kind.state), unknown=unknown)
 
 
 def _difference(difference: Difference, unknown: set[str]) -> rpc.DiffResponse:

@@ -1,4 +1,4 @@
-"""Writes the typed Python classes: `python -m capelin_infra.pulumi.python_classes`."""
+"""Writes the typed Python classes: `python -m infra.tests.pulumi.python_classes`."""
 
 import types
 import typing
@@ -7,17 +7,17 @@ from textwrap import fill, indent
 from typing import Any, Final, Union, cast
 
 from capelin.api import Model
+from capelin_infra.pulumi import resource_types
+from capelin_infra.pulumi.resource_types import RESOURCE_TYPES, ResourceType
 from pydantic.alias_generators import to_snake
 from pydantic.fields import FieldInfo
 
-from capelin_infra.pulumi.resource_types import RESOURCE_TYPES, ResourceType
-
-FILE: Final = Path(__file__).with_name("resources.py")
+FILE: Final = Path(resource_types.__file__).with_name("resources.py")
 _WIDTH: Final = 96
 _HEAD: Final = '''\
 """The resources of the Pulumi provider `capelin`, for programs in Python.
 
-Generated from `resource_types` by `python -m capelin_infra.pulumi.python_classes`.
+Generated from `resource_types` by `python -m infra.tests.pulumi.python_classes`.
 """
 
 from collections.abc import Mapping, Sequence
