@@ -70,6 +70,15 @@ def test_a_step_that_runs_has_no_duration_yet(clock: Clock) -> None:
     assert [stage["seconds"] for stage in timings_data(checklist.lines)] == [None]
 
 
+def test_a_step_that_another_process_measured_began_earlier(clock: Clock) -> None:
+    checklist = Checklist(Console(quiet=True), clock=clock)
+    checklist.end(checklist.begin("programs"))
+    clock.now += 10.0
+    checklist.end(checklist.begin("etcd and the API server"), seconds=4.0)
+    stages = timings_data(checklist.lines)
+    assert [(stage["began"], stage["seconds"]) for stage in stages] == [(0.0, 0.0), (6.0, 4.0)]
+
+
 def test_people_read_a_table(checklist: Checklist) -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(timings_table(checklist.lines))

@@ -15,7 +15,7 @@ from capelin.errors import MissingError
 
 from capelin_infra.clusters.rejections import rejected_cluster
 from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
-from capelin_infra.status.readiness import follow_until_ready
+from capelin_infra.status.readiness import wait_until_ready
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.invocation import environment_option
 from capelin_infra.terminal.waiting import Deadline
@@ -113,6 +113,22 @@ async def bring_up_cluster(
     environment: str = "default",
 ) -> None:
     """Create a cluster, or leave it as it is where there is one; wait until it is ready."""
+    name, namespace = request.name, request.namespace
+    with checklist.step(f"cluster {name}") as line:
+        checklist.update(line, "the API server is sent the Cluster and its class")
+        version = await _apply_cluster(checklist, client, environment_version, request, environment)
+        await wait_until_ready(client, name, namespace, deadline.left, checklist.showing(line))
+        line.detail = f"Kubernetes {version}"
+
+
+async def _apply_cluster(
+    checklist: Checklist,
+    client: Client,
+    environment_version: str,
+    request: ClusterRequest,
+    environment: str,
+) -> str:
+    """Create a Cluster that does not exist yet; returns its version."""
     name, namespace, options = request.name, request.namespace, request.options
     if await client.find(Namespace, namespace) is None:
         await client.apply(Namespace.of(namespace))
@@ -134,9 +150,7 @@ async def bring_up_cluster(
         for difference in differences(cluster, options, environment):
             checklist.say(difference)
         version = (cluster.spec.topology and cluster.spec.topology.version) or ""
-    await follow_until_ready(
-        checklist, client, name, namespace, deadline.left, done=f"Kubernetes {version}"
-    )
+    return version
 
 
 async def find_class(

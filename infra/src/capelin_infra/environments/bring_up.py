@@ -74,6 +74,8 @@ class _ChecklistView(UpView):
     def fetching(self, step: FetchPrograms | FetchProviderPrograms) -> Generator[Binaries]:
         title = "programs" if isinstance(step, FetchPrograms) else "programs of providers"
         with self._deadline.paused(), self._checklist.step(title) as line:
+            if isinstance(step, FetchProviderPrograms):
+                self._checklist.update(line, "packages of providers are loaded")
             yield Binaries(progress=show_progress_on(self._checklist, line))
             line.detail = f"Kubernetes {step.settings.kubernetes_version}"
 

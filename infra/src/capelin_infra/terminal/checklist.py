@@ -146,6 +146,8 @@ class Checklist:
         now = self._clock()
         _wait(line, "", now)
         line.seconds = now - line.began if seconds is None else seconds
+        # Another process may have measured it, and begun earlier.
+        line.began = now - line.seconds
         if self._live is None:
             shown = f"  {line.detail}" if detail else ""
             text = Text.assemble(
