@@ -8,14 +8,21 @@ from dataclasses import dataclass, field, replace
 
 from capelin.api.capi import Cluster
 from capelin.embedded.binaries import KNOWN_KUBERNETES
-from capelin.embedded.management import Environment, UpRequest, environment_named
+from capelin.embedded.management import (
+    Environment,
+    Step,
+    UpRequest,
+    environment_named,
+    observe,
+    plan_up,
+)
 from capelin.errors import NotReadyError
 from rich.console import Console
 
 from capelin_infra.clusters.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
-from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment
+from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment, follow_steps
 from capelin_infra.environments.connection import client_of, find_environment
-from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster
+from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
 from capelin_infra.environments.kubeconfigs import workload_kubeconfig
 from capelin_infra.environments.kubernetes_versions import parse_version
 from capelin_infra.environments.program_cache import fetch_workload_programs
@@ -94,14 +101,20 @@ async def _bring_up(
     if clusters:
         # Its machines join with the kubeadm bootstrap provider's data.
         request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
+    steps: Sequence[Step] = ()
+    if options.kind is None and kind_cluster_of(environment) is None:
+        # An impossible request is refused before anything is written.
+        steps = plan_up(request, await observe(environment, request))
     with environment.locked("up"), checklist.shown():
         for version in {cluster.options.version or "" for cluster in clusters} - {""}:
             with deadline.paused():
                 await fetch_workload_programs(checklist, version)
-        async with in_kind_cluster(
-            environment, request, options.kind, checklist, deadline
-        ) as placed:
-            await bring_up_environment(environment, placed, checklist, deadline)
+        if not steps:
+            async with in_kind_cluster(
+                environment, request, options.kind, checklist, deadline
+            ) as placed:
+                steps = plan_up(placed, await observe(environment, placed))
+        await follow_steps(environment, steps, checklist, deadline)
         settings = environment.settings()
         version = settings.kubernetes_version if settings else ""
         async with client_of(environment) as client:

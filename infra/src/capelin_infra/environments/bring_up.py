@@ -44,12 +44,13 @@ async def bring_up_environment(
         UserError: if something asked for is not possible, or did not come up.
     """
     steps = plan_up(request, await observe(environment, request))
-    await _follow_steps(environment, steps, checklist, deadline)
+    await follow_steps(environment, steps, checklist, deadline)
 
 
-async def _follow_steps(
+async def follow_steps(
     environment: Environment, steps: Sequence[Step], checklist: Checklist, deadline: Deadline
 ) -> None:
+    """Carry out a plan of `up`."""
     view = _ChecklistView(checklist, deadline)
     *preparation, last = steps
     await carry_out(environment, preparation, view)
