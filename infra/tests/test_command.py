@@ -154,10 +154,10 @@ def test_unreadable_settings_do_not_forget_an_api_server(
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        ("capelin_infra.lifetime.start", ["start", "-e", "lab"]),
-        ("capelin_infra.lifetime.stop", ["stop", "-e", "lab"]),
-        ("capelin_infra.down.take_down", ["down", "-e", "lab"]),
-        ("capelin_infra.down.take_down", ["down", "--all"]),
+        ("capelin_infra.clusters.up.start", ["start", "-e", "lab"]),
+        ("capelin_infra.environments.lifetime.stop", ["stop", "-e", "lab"]),
+        ("capelin_infra.environments.lifetime.take_down", ["down", "-e", "lab"]),
+        ("capelin_infra.environments.lifetime.take_down", ["down", "--all"]),
     ],
 )
 def test_an_interruption_names_the_command_that_continues(
@@ -245,10 +245,18 @@ def test_a_terminal_without_unicode_is_not_a_defect_of_capelin(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("verb", "work", "again"),
     [
-        ("up", "capelin_infra.up.bring_up", "capelin up -e lab, or remove it with"),
-        ("stop", "capelin_infra.lifetime.stop", "Continue with capelin stop -e lab."),
-        ("start", "capelin_infra.lifetime.start", "Continue with capelin start -e lab."),
-        ("down", "capelin_infra.down.take_down", "Continue with capelin down -e lab."),
+        ("up", "capelin_infra.clusters.up.bring_up", "capelin up -e lab, or remove it with"),
+        ("stop", "capelin_infra.environments.lifetime.stop", "Continue with capelin stop -e lab."),
+        (
+            "start",
+            "capelin_infra.clusters.up.start",
+            "Continue with capelin start -e lab.",
+        ),
+        (
+            "down",
+            "capelin_infra.environments.lifetime.take_down",
+            "Continue with capelin down -e lab.",
+        ),
     ],
 )
 def test_an_interrupted_verb_names_its_environment(

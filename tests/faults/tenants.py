@@ -31,8 +31,8 @@ from capelin.embedded.management import (
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.demo import demo_manifests
-from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.clusters.demo import demo_manifests
+from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 from capelin_machine_pool.api import CapelinMachinePool
 from rich.console import Console

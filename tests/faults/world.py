@@ -20,8 +20,8 @@ from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.backends.processes.components import api_server_port, etcd_port
-from capelin_infra.demo import demo_manifests
-from capelin_infra.topology import (
+from capelin_infra.clusters.demo import demo_manifests
+from capelin_infra.clusters.topology import (
     DEMO_CLASS,
     ClusterOptions,
     ScaleOptions,

@@ -22,9 +22,9 @@ from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.reconciler import FINALIZER
-from capelin_infra.demo import demo_manifests
-from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
-from capelin_infra.waiting import wait_until_ready
+from capelin_infra.clusters.demo import demo_manifests
+from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster, upgrade_patch
+from capelin_infra.status.readiness import wait_until_ready
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 from capelin_machine_pool.desired import FINALIZER as MACHINE_FINALIZER
 

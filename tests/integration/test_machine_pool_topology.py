@@ -15,9 +15,9 @@ from capelin.client import ApiError, Client, Config
 from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.demo import demo_manifests
-from capelin_infra.topology import DEMO_CLASS, ClusterOptions, new_cluster
-from capelin_infra.waiting import wait_until_ready
+from capelin_infra.clusters.demo import demo_manifests
+from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.status.readiness import wait_until_ready
 from capelin_machine_pool.api import CapelinCluster, CapelinMachine, CapelinMachinePool
 
 from .pools import VERSION

@@ -19,7 +19,7 @@ from capelin.embedded.management import (
 from capelin.embedded.processes import Process, kill_all, private_folder
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.waiting import wait_until_ready
+from capelin_infra.status.readiness import wait_until_ready
 
 from tests.load import Load
 

@@ -15,7 +15,7 @@ from capelin.embedded.management import Environment, workload_programs
 from capelin.embedded.processes import kill_all
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_infra.topology import upgrade_patch
+from capelin_infra.clusters.topology import upgrade_patch
 from capelin_lifecycle.actions.job import JOBS
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
 

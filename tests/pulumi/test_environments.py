@@ -124,7 +124,7 @@ async def test_a_kind_cluster_that_was_deleted_by_hand_is_restored(
 
 
 ADOPTING = """
-from capelin_infra.resources import KindCluster
+from capelin_infra.pulumi.resources import KindCluster
 
 KindCluster("adopted", name="{name}", image="{image}")
 """

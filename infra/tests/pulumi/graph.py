@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from capelin_infra.programs import DevConfig, dev
+from capelin_infra.pulumi.programs import DevConfig, dev
 
 from .recorded import Registered, registered
 

@@ -2,8 +2,7 @@
 
 import tomllib
 
-from capelin_infra.kind import cluster_config, hosts_file
-from capelin_infra.plugin.types import KindClusterInputs, KindMount, KindNode, KindPort
+from capelin_infra.kind import KindConfig, KindMount, KindNode, KindPort, cluster_config, hosts_file
 
 
 def test_nodes_and_their_containerd_are_configured() -> None:
@@ -11,7 +10,7 @@ def test_nodes_and_their_containerd_are_configured() -> None:
         mounts=[KindMount(host_path="/here", container_path="/there", read_only=True)],
         ports=[KindPort(container_port=80, host_port=8080)],
     )
-    inputs = KindClusterInputs(
+    inputs = KindConfig(
         name="dev",
         image="node:v1",
         nodes=[node],
@@ -33,7 +32,7 @@ def test_nodes_and_their_containerd_are_configured() -> None:
 
 
 def test_a_cluster_without_nodes_has_one() -> None:
-    assert [node["role"] for node in cluster_config(KindClusterInputs(name="dev"))["nodes"]] == [
+    assert [node["role"] for node in cluster_config(KindConfig(name="dev"))["nodes"]] == [
         "control-plane"
     ]
 

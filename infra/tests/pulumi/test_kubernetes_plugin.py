@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from capelin.api import Unstructured
-from capelin_infra.plugin.values import property_values
+from capelin_infra.pulumi.plugin.values import property_values
 from pulumi.provider.experimental import provider as rpc
 
 from infra.tests.kubernetes_plugin.objects import (

@@ -6,30 +6,29 @@ from typing import Any
 
 import pytest
 from capelin.api import Model
-from capelin_infra.plugin.environment import EnvironmentHandler, is_another_server
-from capelin_infra.plugin.kind_cluster import KindClusterHandler
-from capelin_infra.plugin.provider import CapelinProvider
-from capelin_infra.plugin.python_classes import FILE, python_classes
-from capelin_infra.plugin.resource import Operation, PartlyCreatedError, ResourceHandler
-from capelin_infra.plugin.schema import package_schema
-from capelin_infra.plugin.server import InitFailedError
-from capelin_infra.plugin.types import (
+from capelin_infra.kind import KindMount, KindNode, KindPort
+from capelin_infra.pulumi.plugin.environment_handler import EnvironmentHandler, is_another_server
+from capelin_infra.pulumi.plugin.kind_cluster_handler import KindClusterHandler
+from capelin_infra.pulumi.plugin.provider import CapelinProvider
+from capelin_infra.pulumi.plugin.resource import Operation, PartlyCreatedError, ResourceHandler
+from capelin_infra.pulumi.plugin.schema import package_schema
+from capelin_infra.pulumi.plugin.server import InitFailedError
+from capelin_infra.pulumi.plugin.values import UNKNOWN, known_values, property_values
+from capelin_infra.pulumi.plugin.workload_cluster_handler import WorkloadClusterHandler
+from capelin_infra.pulumi.resource_types import (
     RESOURCE_TYPES,
     EnvironmentInputs,
     EnvironmentState,
     KindClusterInputs,
     KindClusterState,
-    KindMount,
-    KindNode,
-    KindPort,
     ResourceType,
     WorkloadClusterInputs,
     WorkloadClusterState,
 )
-from capelin_infra.plugin.values import UNKNOWN, known_values, property_values
-from capelin_infra.plugin.workload_cluster import WorkloadClusterHandler
 from pulumi.provider.experimental import provider as rpc
 from pulumi.provider.experimental.property_value import PropertyValue
+
+from .python_classes import FILE, python_classes
 
 URN = "urn:pulumi:dev::project::capelin:components:ManagementCluster$capelin:index:{}::one"
 
@@ -161,7 +160,7 @@ def test_the_python_classes_are_fresh() -> None:
         return "".join(text.split()).replace(",", "").replace("'", '"')
 
     assert bare(FILE.read_text()) == bare(python_classes()), (
-        "write them anew: python -m capelin_infra.plugin.python_classes && ruff format"
+        "write them anew: python -m infra.tests.pulumi.python_classes && ruff format"
     )
 
 

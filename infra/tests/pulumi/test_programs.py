@@ -7,13 +7,16 @@ import pytest
 import yaml
 from capelin.api import Model
 from capelin.errors import MissingError
-from capelin_infra.components.cluster_class import ClusterClass, ClusterClassArgs
-from capelin_infra.components.management_cluster import ManagementCluster, ManagementClusterArgs
-from capelin_infra.components.objects import WAIT_FOR
-from capelin_infra.components.repository import ComponentRepository
-from capelin_infra.programs import DevConfig, E2EConfig, dev, e2e
-from capelin_infra.programs.settings import project_config, settings
-from capelin_infra.resources import KindCluster
+from capelin_infra.pulumi.components.cluster_class import ClusterClass, ClusterClassArgs
+from capelin_infra.pulumi.components.management_cluster import (
+    ManagementCluster,
+    ManagementClusterArgs,
+)
+from capelin_infra.pulumi.components.objects import WAIT_FOR
+from capelin_infra.pulumi.components.repository import ComponentRepository
+from capelin_infra.pulumi.programs import DevConfig, E2EConfig, dev, e2e
+from capelin_infra.pulumi.programs.settings import project_config, settings
+from capelin_infra.pulumi.resources import KindCluster
 
 from .graph import OUTPUTS, PAGES, diagram, picture, with_picture
 from .recorded import Registered, registered

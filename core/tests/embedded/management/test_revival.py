@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.management import Environment, Settings, current_status, revival
 from capelin.embedded.management.revival import revive_supervisor, was_killed
-from capelin.embedded.management.status import SUPERVISOR, StatusFile, supervisor_process
+from capelin.embedded.management.status_file import SUPERVISOR, StatusFile, supervisor_process
 from capelin.embedded.processes import Command, Process, ProcessSpec, Supervisor, kill_all
 from capelin.testing.waiting import until
 

@@ -11,7 +11,7 @@ from capelin.client import ApiError, Client, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.management.attach import DEFINITIONS
 from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, FIELD_MANAGER, apply_manifests
-from capelin.embedded.management.supervisor import ManagementServer
+from capelin.embedded.management.supervision import ManagementServer
 from capelin.embedded.management.uninstall import owned_only_by, remove_labelled
 
 from .kinds import definition

@@ -137,6 +137,15 @@ async def test_only_who_answers_that_all_is_well_is_ready(
         await asked.aclose()
 
 
+async def test_a_manager_is_ready_when_it_answers_200_over_plain_http() -> None:
+    async with server(answer("503 Service Unavailable"), answer("200 OK")) as (url, connections):
+        probe = readiness_probe(url)
+        assert await anext(probe) == "it answers 503"
+        assert await anext(probe) == ""
+        await probe.aclose()
+    assert connections == [2]
+
+
 async def test_where_nobody_listens_nobody_is_alive() -> None:
     async with server() as (url, _):
         pass

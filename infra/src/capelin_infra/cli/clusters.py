@@ -99,8 +99,8 @@ def create(
     within: Within = 600,
 ) -> None:
     """Create a workload cluster from a ClusterClass."""
-    from capelin_infra.clusters import ClusterName, RunOptions, create_cluster
-    from capelin_infra.topology import ClusterOptions, parse_variables
+    from capelin_infra.clusters.cluster_verbs import ClusterName, RunOptions, create_cluster
+    from capelin_infra.clusters.topology import ClusterOptions, parse_variables
 
     options = ClusterOptions(
         cluster_class=cluster_class,
@@ -125,7 +125,7 @@ def delete(
     within: Within = 600,
 ) -> None:
     """Delete a workload cluster with all its machines."""
-    from capelin_infra.clusters import ClusterName, RunOptions, delete_cluster
+    from capelin_infra.clusters.cluster_verbs import ClusterName, RunOptions, delete_cluster
 
     if not confirm(f"Delete cluster {name} with all its machines?", yes=yes or dry_run):
         raise typer.Exit(1)
@@ -156,7 +156,7 @@ def upgrade(
     If the upgrade has begun already, the command waits for it. If the cluster runs the version
     already, nothing is changed, and the exit code is 0.
     """
-    from capelin_infra.clusters import ClusterName, RunOptions, upgrade_cluster
+    from capelin_infra.clusters.cluster_verbs import ClusterName, RunOptions, upgrade_cluster
 
     which = ClusterName(name, namespace, environment)
     how = RunOptions(dry_run, within if wait else None)
@@ -181,7 +181,7 @@ def wait_(
 
     For example: capelin wait cluster demo --within 900, or capelin wait cluster demo --deleted
     """
-    from capelin_infra.clusters import ClusterName, RunOptions, wait_for_cluster
+    from capelin_infra.clusters.cluster_verbs import ClusterName, RunOptions, wait_for_cluster
 
     which = ClusterName(name, namespace, environment)
     how = RunOptions(within=within)
@@ -210,8 +210,8 @@ def scale(
     within: Within = 600,
 ) -> None:
     """Change how many machines a cluster has."""
-    from capelin_infra.clusters import ClusterName, RunOptions, scale_cluster
-    from capelin_infra.topology import ScaleOptions
+    from capelin_infra.clusters.cluster_verbs import ClusterName, RunOptions, scale_cluster
+    from capelin_infra.clusters.topology import ScaleOptions
 
     if ctx.args:
         raise _too_many_words(name, ctx.args, workers)

@@ -39,7 +39,7 @@ def clusters(ctx: typer.Context) -> list[str]:
     from capelin.client import ClientError
     from capelin.errors import UserError
 
-    from capelin_infra.connection import client_of, find_environment
+    from capelin_infra.environments.connection import client_of, find_environment
 
     async def names() -> list[str]:
         environment = find_environment(_environment(ctx))
@@ -58,7 +58,7 @@ def components(ctx: typer.Context) -> list[str]:
     from capelin.embedded.management import environment_named
     from capelin.errors import UserError
 
-    from capelin_infra.logs import log_files
+    from capelin_infra.environments.logs import log_files
 
     try:
         return list(log_files(environment_named(_environment(ctx))))

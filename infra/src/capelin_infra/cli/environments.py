@@ -1,6 +1,7 @@
 """The verbs of environments: up, dev, status, kubeconfig, logs, stop, start, restart, down."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +19,7 @@ from capelin_infra.cli.options import (
     Yes,
 )
 from capelin_infra.cli.runner import confirm, run
-from capelin_infra.invocation import environment_option
+from capelin_infra.terminal.invocation import environment_option
 
 ManagementOnly = Annotated[bool, typer.Option("--management-only", help="Create no demo cluster.")]
 More = Annotated[
@@ -106,6 +107,11 @@ def up(
         typer.Option(help="The context in it. Default: its current one.", show_default=False),
     ] = None,
     within: WithinWithoutBuilds = 900,
+    timings: Annotated[
+        bool,
+        typer.Option("--timings", help="Print how long each stage took, and what it waited for."),
+    ] = False,
+    output: Output = "text",
 ) -> None:
     """Bring up everything, with a demo cluster.
 
@@ -115,19 +121,22 @@ def up(
     Safe to run again: what is there is kept, what is missing or was killed is started. Where the
     target is kind or existing, no API server is started; all else runs on this machine just the
     same. The kind cluster goes with capelin down.
+
+    With -o json or yaml, the timings of all stages are printed as data, and the progress goes to
+    the standard error.
     """
     from capelin.embedded.management import UpRequest
 
-    from capelin_infra.demo import DemoOptions
-    from capelin_infra.kind_target import KindOptions
-    from capelin_infra.up import UpOptions, bring_up
+    from capelin_infra.clusters.demo import DemoOptions
+    from capelin_infra.clusters.up import UpOptions, bring_up
+    from capelin_infra.environments.kind_target import KindOptions
 
     if node_image is not None and target != "kind":
         raise typer.BadParameter("--node-image is for --target kind")
     if target == "kind" and (kubeconfig is not None or context is not None):
         raise typer.BadParameter("--kubeconfig and --context are for --target existing")
     if file is not None:
-        from capelin_infra.environment_file import NamedBy, options_from
+        from capelin_infra.clusters.environment_file import NamedBy, options_from
 
         given = (kubernetes_version, workers, control_plane_replicas, with_, target)
         if management_only or any(option is not None for option in given):
@@ -157,6 +166,7 @@ def up(
         demo = None if management_only else DemoOptions(workers, control_plane_replicas)
         kind = KindOptions(node_image) if target == "kind" else None
         options = UpOptions(environment, request, demo, within=within, kind=kind)
+    options = replace(options, timings=timings, output=output)
     again = f"-f {shlex.quote(str(file))}" if file is not None else f"-e {options.name}"
     again += " --management-only" if management_only else ""
     run(
@@ -180,9 +190,9 @@ def dev(
     """
     from capelin.embedded.management import UpRequest
 
-    from capelin_infra.demo import DemoOptions
-    from capelin_infra.develop import develop
-    from capelin_infra.up import UpOptions
+    from capelin_infra.clusters.demo import DemoOptions
+    from capelin_infra.clusters.develop import develop
+    from capelin_infra.clusters.up import UpOptions
 
     demo = None if management_only else DemoOptions()
     options = UpOptions(environment, UpRequest(providers=_names(with_)), demo, within=within)
@@ -193,7 +203,6 @@ def dev(
 
 
 def _names(text: str | None) -> tuple[str, ...]:
-    """The names that commas separate."""
     names = tuple(part.strip() for part in (text or "").split(",")) if text is not None else ()
     if not all(names):
         raise typer.BadParameter(f"--with {text!r} has an empty name between its commas")
@@ -225,8 +234,8 @@ def status(
 
     Each process, and each cluster as a tree of objects with what they wait for.
     """
-    from capelin_infra.status import show
-    from capelin_infra.supervision import ensure_supervised
+    from capelin_infra.environments.connection import ensure_supervised
+    from capelin_infra.status.overview import show
 
     if watch and output in {"json", "yaml"}:
         raise typer.BadParameter("--watch is for people; programs ask again")
@@ -264,7 +273,7 @@ def kubeconfig(
 
     For example: export KUBECONFIG=$(capelin kubeconfig)
     """
-    from capelin_infra.kubeconfigs import kubeconfig_of, merge_kubeconfigs
+    from capelin_infra.environments.kubeconfigs import kubeconfig_of, merge_kubeconfigs
 
     if merge:
         if raw:
@@ -316,7 +325,7 @@ def logs(
     Several logs are printed without traces of slow requests, and without logs of components that
     ended more than ten minutes ago. Name a component for its whole log.
     """
-    from capelin_infra.logs import LogQuery, begin_of, print_logs
+    from capelin_infra.environments.logs import LogQuery, begin_of, print_logs
 
     if len(names or []) > 2:
         raise typer.BadParameter("name a cluster and a component at most")
@@ -332,7 +341,7 @@ def logs(
 
 def stop(*, environment: IdleEnvironment = "") -> None:
     """Stop an environment and its clusters. capelin start continues with them."""
-    from capelin_infra.lifetime import stop as stop_environment
+    from capelin_infra.environments.lifetime import stop as stop_environment
 
     again = f"capelin stop{environment_option(environment)}"
     run(stop_environment(environment), interrupted=f"Continue with {again}.")
@@ -340,7 +349,7 @@ def stop(*, environment: IdleEnvironment = "") -> None:
 
 def start(*, environment: IdleEnvironment = "", within: WithinWithoutBuilds = 900) -> None:
     """Start an environment that was stopped, and wait until its clusters are as they were."""
-    from capelin_infra.lifetime import start as start_environment
+    from capelin_infra.clusters.up import start as start_environment
 
     again = f"capelin start{environment_option(environment)}"
     run(start_environment(environment, within=within), interrupted=f"Continue with {again}.")
@@ -362,7 +371,7 @@ def restart(
     within: Within = 120,
 ) -> None:
     """Restart one process, and wait until it runs again."""
-    from capelin_infra.lifetime import restart as restart_component
+    from capelin_infra.environments.lifetime import restart as restart_component
 
     if len(names) > 2:
         raise typer.BadParameter("name a cluster and a component at most")
@@ -380,7 +389,7 @@ def down(
     Its workload clusters and all data are removed with it: where there are clusters, it asks. An
     API server that was there before stays, without what was put into it.
     """
-    from capelin_infra.down import take_down
+    from capelin_infra.environments.lifetime import take_down
 
     again = "capelin down --all" if everything else f"capelin down{environment_option(environment)}"
     removed = run(

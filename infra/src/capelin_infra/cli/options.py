@@ -11,7 +11,7 @@ def _supervised_environment(ctx: typer.Context, name: str = "") -> str:
     """The chosen environment, whose supervisor runs if it should."""
     chosen = completion.chosen_environment(name)
     if not ctx.resilient_parsing:
-        from capelin_infra.supervision import ensure_supervised
+        from capelin_infra.environments.connection import ensure_supervised
 
         ensure_supervised(chosen)
     return chosen

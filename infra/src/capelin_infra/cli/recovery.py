@@ -49,8 +49,8 @@ def recover(
     Its etcd goes on from the one member that is left. Writes that only the lost members had are
     gone. It refuses where more can be saved, and sets data aside instead of deleting it.
     """
-    from capelin_infra.clusters import ClusterName
-    from capelin_infra.recovery import recover_cluster
+    from capelin_infra.clusters.cluster_verbs import ClusterName
+    from capelin_infra.clusters.etcd_recovery import recover_cluster
 
     if not confirm(f"Give up the lost etcd members of cluster {name} for good?", yes=yes):
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import typer
 
-from capelin_infra.invocation import as_invoked
+from capelin_infra.terminal.invocation import as_invoked
 
 ResultT = TypeVar("ResultT")
 

@@ -29,7 +29,7 @@ def doctor() -> None:
 
     The exit code is 0 if capelin up can work, and else 3.
     """
-    from capelin_infra.doctor import check_machine
+    from capelin_infra.environments.doctor import check_machine
 
     if not run(check_machine()):
         raise typer.Exit(3)
@@ -40,14 +40,14 @@ def versions(*, output: Output = "text") -> None:
 
     With those whose programs are in the cache: the others are fetched or built when they are used.
     """
-    from capelin_infra.version_list import show_versions
+    from capelin_infra.environments.program_cache import show_versions
 
     show_versions(output)
 
 
 def list_cache(*, output: Output = "text") -> None:
     """List the programs, where each came from, and how much room they take."""
-    from capelin_infra.cache import show
+    from capelin_infra.environments.program_cache import show
 
     show(output)
 
@@ -64,7 +64,7 @@ def prefetch(
     ] = None,
 ) -> None:
     """Fetch or build programs now, so that nothing has to be later."""
-    from capelin_infra.cache import prefetch as fetch
+    from capelin_infra.environments.program_cache import prefetch as fetch
 
     run(fetch(programs or []), interrupted="What is there is kept; go on with the same command.")
 
@@ -80,7 +80,7 @@ def prune(
 
     It asks first: to fetch or build them again may take minutes.
     """
-    from capelin_infra.cache import prune as remove
+    from capelin_infra.environments.program_cache import prune as remove
 
     if not remove(
         everything=everything, dry_run=dry_run, agreed=lambda text: confirm(text, yes=yes)

@@ -47,7 +47,7 @@ def kubectl(
 
     For example: capelin kubectl get clusters -A, or capelin kubectl -c demo get nodes
     """
-    from capelin_infra.tools import prepare_tool, run_tool
+    from capelin_infra.environments.tools import prepare_tool, run_tool
 
     program, variables = run(prepare_tool("kubectl", environment, cluster, namespace))
     run_tool(program, arguments or [], variables)
@@ -62,7 +62,7 @@ def clusterctl(
 
     For example: capelin clusterctl describe cluster demo
     """
-    from capelin_infra.tools import prepare_tool, run_tool
+    from capelin_infra.environments.tools import prepare_tool, run_tool
 
     program, variables = run(prepare_tool("clusterctl", environment, None, "default"))
     run_tool(program, arguments or [], variables)

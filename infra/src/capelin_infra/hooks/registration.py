@@ -11,10 +11,10 @@ from capelin.errors import InvalidInputError, MissingError, NotReadyError
 from capelin.pki import Leaf, read_ca
 from rich.console import Console
 
-from capelin_infra.connection import client_of, find_environment
+from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.hooks.targets import registered
-from capelin_infra.progress import Checklist
-from capelin_infra.waiting import wait_for
+from capelin_infra.terminal.checklist import Checklist
+from capelin_infra.terminal.waiting import wait_for
 
 _HOSTS = ("localhost",)
 _ADDRESSES = ("127.0.0.1", "::1")
@@ -53,12 +53,8 @@ async def register(registration: Registration, *, within: float) -> None:
             async def missing() -> str | None:
                 return not_discovered(await client.get(ExtensionConfig, registration.name))
 
-            await wait_for(
-                f"extension {registration.name}",
-                missing,
-                within,
-                lambda reason: checklist.update(line, reason),
-            )
+            title = f"extension {registration.name}"
+            await wait_for(title, missing, within, checklist.showing(line))
             found = await client.get(ExtensionConfig, registration.name)
             line.detail = ", ".join(
                 f"{handler.name} ({handler.request_hook.hook})" for handler in found.status.handlers

@@ -21,7 +21,7 @@ from capelin.runtime.fixtures import (
 )
 from capelin.runtime.v1alpha1 import DiscoverVariables, GeneratePatches, ValidateTopology
 
-from capelin_infra.connection import client_of, find_environment
+from capelin_infra.environments.connection import client_of, find_environment
 
 _EXAMPLE = ("example", "conformance")
 _OF_PATCHES: tuple[AnyHook, ...] = (GeneratePatches, ValidateTopology, DiscoverVariables)

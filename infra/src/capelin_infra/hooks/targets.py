@@ -23,7 +23,7 @@ from capelin.runtime.client import (
 from capelin.runtime.v1alpha1 import CLUSTER_API
 from pydantic import ValidationError
 
-from capelin_infra.connection import client_of, find_environment
+from capelin_infra.environments.connection import client_of, find_environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,14 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from capelin_infra.connection import client_of, find_environment
+from capelin_infra.environments.connection import client_of, find_environment
 from capelin_infra.hooks.preview import preview
 from capelin_infra.hooks.requests import RequestOptions
 from capelin_infra.hooks.targets import Target, registered
-from capelin_infra.invocation import as_invoked
-from capelin_infra.listing import (
+from capelin_infra.status.policies import policy_list, read_policies, read_results
+from capelin_infra.terminal.invocation import as_invoked
+from capelin_infra.terminal.plain_text import printable
+from capelin_infra.terminal.tables import (
     Column,
     Format,
     listing_console,
@@ -42,8 +44,6 @@ from capelin_infra.listing import (
     print_list,
     table_of,
 )
-from capelin_infra.plain_text import printable
-from capelin_infra.policies import policy_list, read_policies, read_results
 
 _OWN_GROUP: Final = "hooks.runtime.cluster.x-k8s.io"
 """The API group of Cluster API's own hooks."""
@@ -55,8 +55,6 @@ class CallFailedError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class _Handler:
-    """A discovered handler, and how to call it."""
-
     hook: AnyHook
     discovered: ExtensionHandler
     endpoint: Endpoint

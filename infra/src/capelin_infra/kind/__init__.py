@@ -1,11 +1,22 @@
 """kind clusters, by the command `kind` and the container engine's command."""
 
-from capelin_infra.kind.clusters import KindCommands, NodeContainer, is_archive
-from capelin_infra.kind.config import cluster_config, hosts_file
-from capelin_infra.kind.images import archive_digest
+from capelin_infra.kind.commands import KindCommands, NodeContainer, is_archive
+from capelin_infra.kind.kind_config import (
+    KindConfig,
+    KindMount,
+    KindNode,
+    KindPort,
+    archive_digest,
+    cluster_config,
+    hosts_file,
+)
 
 __all__ = [
     "KindCommands",
+    "KindConfig",
+    "KindMount",
+    "KindNode",
+    "KindPort",
     "NodeContainer",
     "archive_digest",
     "cluster_config",

@@ -11,14 +11,6 @@ from capelin.embedded.management.environment import (
     existing_server_of,
 )
 from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, WEBHOOKS
-from capelin.embedded.management.plan import (
-    FetchPrograms,
-    FetchProviderPrograms,
-    Step,
-    UpRequest,
-    WaitUntilUp,
-    plan_up,
-)
 from capelin.embedded.management.providers import (
     CORE,
     optional_providers,
@@ -28,7 +20,7 @@ from capelin.embedded.management.providers import (
     workload_programs,
 )
 from capelin.embedded.management.revival import revive_supervisor
-from capelin.embedded.management.status import (
+from capelin.embedded.management.status_file import (
     ProcessStatus,
     Status,
     current_status,
@@ -37,7 +29,15 @@ from capelin.embedded.management.status import (
 )
 from capelin.embedded.management.stop import restart_process, stop_environment
 from capelin.embedded.management.uninstall import remove_environment
-from capelin.embedded.management.up import UpView, bring_up, carry_out, observe
+from capelin.embedded.management.up_plan import (
+    FetchPrograms,
+    FetchProviderPrograms,
+    Step,
+    UpRequest,
+    WaitUntilUp,
+    plan_up,
+)
+from capelin.embedded.management.up_steps import UpView, bring_up, carry_out, observe
 
 __all__ = [
     "CORE",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.supervisor import supervise
+from capelin.embedded.management.supervision import supervise
 
 
 async def main(folder: Path) -> None:

@@ -5,8 +5,8 @@ from importlib.metadata import version
 from typing import Final
 
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.management.status import SUPERVISOR, current_status, supervisor_process
-from capelin.embedded.management.up import start_supervisor
+from capelin.embedded.management.status_file import SUPERVISOR, current_status, supervisor_process
+from capelin.embedded.management.up_steps import start_supervisor
 from capelin.embedded.processes import Process, recorded_names
 from capelin.errors import BusyError, UserError
 

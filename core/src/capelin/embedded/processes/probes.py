@@ -28,11 +28,15 @@ async def tcp_probe(address: str, port: int) -> AsyncGenerator[str, None]:
 
 
 async def readiness_probe(
-    url: str, *, ca: Path, certificate: Path, key: Path
+    url: str, *, ca: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> AsyncGenerator[str, None]:
-    """Succeeds when the URL answers 200 over HTTPS. Names the failing checks of a component."""
-    trust = ssl.create_default_context(cafile=ca)
-    trust.load_cert_chain(certificate, key)
+    """Succeeds when the URL answers 200. Names the failing checks of a component.
+
+    Without a CA the URL is one of plain HTTP.
+    """
+    trust = None if ca is None else ssl.create_default_context(cafile=ca)
+    if trust is not None and certificate is not None:
+        trust.load_cert_chain(certificate, key)
     async with _Connection(url, trust) as connection:
         while True:
             status, text = await connection.ask(_TIMEOUT_SECONDS)

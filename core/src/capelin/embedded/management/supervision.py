@@ -1,0 +1,448 @@
+"""The background process of an environment: it brings everything up, and keeps it running.
+
+It looks at nothing but the environment's folder, so that a supervisor that was killed, or a machine
+that was restarted, is no special case: the next one finds what still runs and starts the rest.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from capelin.api import Unstructured
+from capelin.client import Client, ClientError, Config, Server, Token
+from capelin.embedded import apiserver
+from capelin.embedded.addresses import free_port, is_free
+from capelin.embedded.apiserver import KUBE_APISERVER, ApiServer
+from capelin.embedded.binaries import KNOWN_KUBERNETES, Binaries
+from capelin.embedded.management.admission import version_policies
+from capelin.embedded.management.components import (
+    ALL_ADDRESSES,
+    Component,
+    Placement,
+    Purpose,
+    choose_ports,
+    component_command,
+    ports_of,
+)
+from capelin.embedded.management.credentials import (
+    Account,
+    ensure_ca,
+    ensure_certificate,
+    ensure_token,
+)
+from capelin.embedded.management.environment import Environment, Settings
+from capelin.embedded.management.manifests import (
+    FIELD_MANAGER,
+    INVENTORY_CRD,
+    WebhookEndpoint,
+    apply_manifests,
+    do_all,
+    environment_label_of,
+    find_live,
+    is_definition,
+    is_webhook,
+    localize,
+    with_environment_label,
+)
+from capelin.embedded.management.providers import installed_providers, resolve_components
+from capelin.embedded.management.status_file import STAGES, StageName, StatusFile
+from capelin.embedded.processes import (
+    Phase,
+    Process,
+    ProcessSpec,
+    Supervisor,
+    readiness_probe,
+    write_private,
+)
+from capelin.errors import MissingError
+from capelin.pki import KeyPair
+
+_GRACE_SECONDS: Final = 2.0
+_RETRY_SECONDS: Final = 1.0
+_RENEWAL_SECONDS: Final = 60.0
+_RESTART_SECONDS: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagementServer:
+    """The API server of an environment, whoever runs it."""
+
+    server: Server
+    """Where it answers, and how to know it."""
+    address: str
+    """Where it reaches what runs on this machine."""
+    processes: tuple[ProcessSpec, ...] = ()
+    """Those that it consists of, where it is our own."""
+    mark: str | None = None
+    """Label for everything that we install into a shared API server."""
+
+    async def to_install(
+        self, client: Client, manifests: Iterable[Unstructured]
+    ) -> list[Unstructured]:
+        """What of an installation's manifests to send, so that all of ours is found again.
+
+        A namespace that was there before is used as it is, and stays when we go.
+        """
+        if self.mark is None:
+            return list(manifests)
+        wanted = list(manifests)
+        namespaces = [manifest for manifest in wanted if manifest["kind"] == "Namespace"]
+        others = {
+            namespace["metadata"]["name"]
+            for namespace in await find_live(client, namespaces)
+            if environment_label_of(namespace) != self.mark
+        }
+        return [
+            with_environment_label(manifest, self.mark)
+            for manifest in wanted
+            if manifest["kind"] != "Namespace" or manifest["metadata"]["name"] not in others
+        ]
+
+
+async def management_server(
+    environment: Environment, settings: Settings, binaries: Binaries
+) -> ManagementServer:
+    """What an environment with these settings stands on; nothing is started yet."""
+    if settings.existing is not None:
+        server = Config.from_kubeconfig(environment.kubeconfig).server
+        return ManagementServer(server, settings.existing.address, mark=settings.existing.mark)
+    own = await ApiServer.prepare(
+        environment.folder,
+        apiserver.Settings(version=settings.kubernetes_version, durable=settings.durable),
+        binaries=binaries,
+    )
+    config = Config.from_kubeconfig(own.kubeconfig)
+    write_private(environment.kubeconfig, config.flattened(name=environment.context))
+    return ManagementServer(config.server, own.listeners.address, own.declared)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Ports and CA of a manager's serving certificate."""
+
+    ports: Mapping[Purpose, int]
+    ca: KeyPair
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentProcess:
+    """A component in its place in the environment."""
+
+    component: Component
+    foundation: ManagementServer
+    environment: Environment
+    listening: Serving
+
+    @property
+    def folder(self) -> Path:
+        """Its credentials."""
+        return self.environment.credentials / self.component.label
+
+    @property
+    def address(self) -> str:
+        """Where it listens, so that the API server reaches it."""
+        return self.foundation.address
+
+    @property
+    def account(self) -> Account:
+        """Who it is to the API server."""
+        launch = self.component.launch
+        return Account(launch.namespace, launch.service_account, self.foundation.server)
+
+    def manifests(self, which: Sequence[Unstructured]) -> list[Unstructured]:
+        """Manifests of it as the API server of this environment takes them."""
+        port = self.listening.ports.get("webhooks")
+        ca = self.listening.ca.certificate_pem
+        listener = None if port is None else WebhookEndpoint(self.address, port, ca)
+        return localize(which, provider=self.component.label, listener=listener)
+
+    def ensure_certificate(self) -> None:
+        """See to it that it can prove for long enough that it is the one to call."""
+        ensure_certificate(
+            self.folder,
+            self.listening.ca,
+            common_name=self.component.label,
+            address=self.address,
+            now=datetime.now(UTC),
+        )
+
+    async def ensure_token(self, client: Client) -> None:
+        """See to it that its token is good for long enough."""
+
+        async def ask(namespace: str, name: str, validity: timedelta) -> Token:
+            return await client.create_token(name, namespace, seconds=int(validity.total_seconds()))
+
+        await ensure_token(self.folder, self.account, ask, datetime.now(UTC))
+
+    def declared(self) -> ProcessSpec:
+        """Its process."""
+        placement = Placement(
+            address=self.address,
+            ports=self.listening.ports,
+            folder=self.folder,
+            workloads=self.environment.workloads,
+            authority=self.environment.authority,
+        )
+        health = f"http://{self.address}:{self.listening.ports['health']}/readyz"
+        return ProcessSpec(
+            name=self.component.label,
+            command=component_command(self.component, placement),
+            after=tuple(process.name for process in self.foundation.processes),
+            readiness=partial(readiness_probe, health),
+            grace=_GRACE_SECONDS,
+        )
+
+
+async def supervise(environment: Environment) -> None:
+    """Bring an environment up and keep it running, until cancelled; what runs then runs on.
+
+    Raises:
+        UserError: if it cannot begin.
+    """
+    has_begun = False
+
+    async def run() -> None:
+        nonlocal has_begun
+        async with _prepared(environment) as supervision:
+            has_begun = True
+            await supervision.run()
+
+    await restart_on_failure(run, has_begun=lambda: has_begun)
+
+
+async def restart_on_failure(
+    run: Callable[[], Awaitable[None]],
+    *,
+    has_begun: Callable[[], bool] = lambda: True,
+    pause: float = _RESTART_SECONDS,
+) -> None:
+    """Run again whatever ends with an error after it had begun.
+
+    A disk that was full for a moment must not leave an environment with nobody to restart it.
+    """
+    while True:
+        try:
+            await run()
+        except MissingError:
+            raise
+        except Exception:
+            if not has_begun():
+                raise
+            _log.exception("supervision failed; it starts again in %s s", pause)
+            await asyncio.sleep(pause)
+        else:
+            return
+
+
+@asynccontextmanager
+async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
+    """Look at the environment's folder and at what still runs; start the API server meanwhile."""
+    settings = environment.settings()
+    if settings is None:
+        raise MissingError(
+            f"There is no environment {environment.name}.",
+            reason=f"{environment.settings_file} does not exist.",
+            hint=f"Start it with capelin up -e {environment.name}.",
+        )
+    environment.make_folders()
+    base = await management_server(environment, settings, Binaries())
+    status = StatusFile(
+        environment.status_file,
+        pid=os.getpid(),
+        now=datetime.now(UTC),
+        stages=STAGES if base.processes else [stage for stage in STAGES if stage != "api-server"],
+    )
+    async with Supervisor(environment.processes) as supervisor:
+        if base.processes:
+            status.stage_running("api-server", datetime.now(UTC))
+        if not supervisor.states:
+            # It takes longest to start. Where something runs already, what is not declared would
+            # be stopped.
+            supervisor.declare(*base.processes)
+        # Reading the providers' packages takes a while, in which the API server starts.
+        await asyncio.to_thread(installed_providers)
+        managers = await _managers(environment, settings, base)
+        yield Supervision(environment, base, managers, supervisor, status)
+
+
+async def _managers(
+    environment: Environment, settings: Settings, base: ManagementServer
+) -> list[ComponentProcess]:
+    """What is to run beside the API server, each with its ports and its certificate."""
+    components = await resolve_components(
+        settings.providers, settings.kubernetes_version, Binaries()
+    )
+    ports = _ports(components, settings, environment)
+    environment.write_settings(settings.model_copy(update={"ports": ports}))
+    ca = ensure_ca(environment.credentials, datetime.now(UTC))
+    managers = [
+        ComponentProcess(component, base, environment, Serving(ports_of(component, ports), ca))
+        for component in components
+    ]
+    for manager in managers:
+        manager.ensure_certificate()
+    return managers
+
+
+class Supervision:
+    """The parts of an environment, and how far they have come."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        base: ManagementServer,
+        managers: Sequence[ComponentProcess],
+        supervisor: Supervisor,
+        status: StatusFile,
+    ) -> None:
+        self._environment = environment
+        self._base = base
+        self._managers = managers
+        self._supervisor = supervisor
+        self._status = status
+        self._answers = asyncio.Event()
+        self._installed = asyncio.Event()
+        self._running = asyncio.Event()
+
+    async def run(self) -> None:
+        """Bring everything up and keep it so."""
+        config = Config.from_kubeconfig(self._environment.kubeconfig)
+        # Managers are started when they find in the API server what they need. Those that an
+        # earlier supervisor left run on meanwhile.
+        self._declare(manager for manager in self._managers if self._runs(manager))
+        async with (
+            Client(config, manager=FIELD_MANAGER) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._watch())
+            tasks.create_task(self._bring_up(client))
+            tasks.create_task(self._renew(client))
+
+    def _declare(self, managers: Iterable[ComponentProcess]) -> None:
+        self._supervisor.declare(
+            *self._base.processes, *(manager.declared() for manager in managers)
+        )
+
+    def _runs(self, manager: ComponentProcess) -> bool:
+        declared = manager.declared()
+        process = Process.adopt(self._environment.processes, declared.name)
+        return process is not None and process.hash == declared.command.hash
+
+    async def _watch(self) -> None:
+        base = {process.name for process in self._base.processes}
+        everything = base | {manager.component.label for manager in self._managers}
+        async for states in self._supervisor.changes():
+            self._status.processes_changed(states)
+            running = {name for name, state in states.items() if state.phase is Phase.RUNNING}
+            if base <= running:
+                self._answers.set()
+            if running == everything:
+                self._running.set()
+
+    async def _bring_up(self, client: Client) -> None:
+        if self._base.processes:
+            await self._step("api-server", self._answers.wait)
+        await self._step("installation", partial(self._install, client))
+        self._installed.set()
+        await self._step("controllers", self._running.wait)
+        await self._step("extensions", partial(self._install_late, client))
+
+    async def _step(self, name: StageName, work: Callable[[], Awaitable[object]]) -> None:
+        """Do one step, again and again until it works."""
+        self._status.stage_running(name, datetime.now(UTC))
+        while True:
+            try:
+                await work()
+            except (ClientError, OSError) as error:
+                self._status.stage_failing(
+                    name, " ".join([str(error), *getattr(error, "__notes__", [])])
+                )
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._status.stage_done(name, datetime.now(UTC))
+                return
+
+    async def _install(self, client: Client) -> None:
+        """Send what the managers need, and start each of them as soon as it has that."""
+        manifests = [
+            manifest
+            for manager in self._managers
+            for manifest in manager.manifests(manager.component.manifests)
+        ]
+        kinds = [INVENTORY_CRD, *filter(is_definition, manifests)]
+        webhooks = [*filter(is_webhook, manifests)]
+        rights = [
+            manifest
+            for manifest in manifests
+            if not (is_definition(manifest) or is_webhook(manifest))
+        ]
+        self._status.stage_waiting("installation", "the API server is sent kinds and roles")
+        await do_all([self._send(client, kinds), self._give_rights(client, rights)])
+        self._status.stage_waiting("installation", "the API server is sent webhooks and policies")
+        self._declare(self._managers)
+        inventory = [manager.component.inventory for manager in self._managers]
+        policies = version_policies(installed_providers(), KUBE_APISERVER, KNOWN_KUBERNETES)
+        await self._send(client, [*webhooks, *inventory, *policies])
+
+    async def _give_rights(self, client: Client, rights: Sequence[Unstructured]) -> None:
+        await self._send(client, rights)
+        await self._keep_accounts(client)
+        # These take a second to load, and wait for their kinds themselves.
+        self._declare(
+            manager
+            for manager in self._managers
+            if manager.component.dialect == "python" or self._runs(manager)
+        )
+
+    async def _install_late(self, client: Client) -> None:
+        self._status.stage_waiting("extensions", "the API server is sent their configurations")
+        late = (manager.manifests(manager.component.late) for manager in self._managers)
+        await self._send(client, [manifest for manifests in late for manifest in manifests])
+
+    async def _send(self, client: Client, manifests: Sequence[Unstructured]) -> None:
+        await apply_manifests(client, await self._base.to_install(client, manifests))
+
+    async def _keep_accounts(self, client: Client) -> None:
+        for manager in self._managers:
+            await manager.ensure_token(client)
+
+    async def _renew(self, client: Client) -> None:
+        """Replace certificates and tokens long before they end; their readers notice."""
+        await self._installed.wait()
+        while True:
+            await asyncio.sleep(_RENEWAL_SECONDS)
+            self._status.write()
+            # Whatever fails now is done again in a minute: tokens are good for hours.
+            try:
+                for manager in self._managers:
+                    manager.ensure_certificate()
+                await self._keep_accounts(client)
+            except (ClientError, OSError) as error:
+                _log.warning("certificates and tokens were not renewed: %s", error)
+
+
+def _ports(
+    components: Sequence[Component], settings: Settings, environment: Environment
+) -> dict[str, int]:
+    """The ports of all managers; one that still runs keeps its own."""
+    running = [
+        component
+        for component in components
+        if Process.adopt(environment.processes, component.label) is not None
+    ]
+    kept = {port for component in running for port in settings.ports_of(component.label)}
+    return choose_ports(
+        components,
+        settings.ports,
+        usable=lambda port: port in kept or is_free(ALL_ADDRESSES, port),
+        free=lambda: free_port(ALL_ADDRESSES),
+    )

@@ -1,0 +1,38 @@
+"""A supervisor that fails."""
+
+import errno
+
+import pytest
+from capelin.embedded.management.supervision import restart_on_failure
+
+
+async def test_a_supervisor_that_fails_starts_again() -> None:
+    runs: list[int] = []
+
+    async def run() -> None:
+        runs.append(1)
+        if len(runs) < 3:
+            raise ExceptionGroup("tasks", [OSError(errno.ENOSPC, "no space left on device")])
+
+    await restart_on_failure(run, pause=0)
+    assert len(runs) == 3
+
+
+async def test_the_failure_is_logged_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    failures = [OSError(errno.ENOSPC, "no space left on device")]
+
+    async def run() -> None:
+        if failures:
+            raise failures.pop()
+
+    await restart_on_failure(run, pause=0)
+    assert "supervision failed" in caplog.text
+    assert "no space left on device" in caplog.text
+
+
+async def test_what_cannot_begin_is_not_tried_for_ever() -> None:
+    async def run() -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        await restart_on_failure(run, has_begun=lambda: False, pause=0)

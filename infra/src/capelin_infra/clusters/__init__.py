@@ -1,0 +1,1 @@
+"""Workload clusters: created, changed and brought up with their environment."""

@@ -1,0 +1,210 @@
+"""The demo workload cluster: the ClusterClass of our own providers, and one Cluster of it."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from typing import Any, Final, cast
+
+from capelin.api import Unstructured
+from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.core import Namespace
+from capelin.client import ApiError, Client
+from capelin.embedded.management import render_template
+from capelin.errors import MissingError
+
+from capelin_infra.clusters.rejections import rejected_cluster
+from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
+from capelin_infra.status.readiness import wait_until_ready
+from capelin_infra.terminal.checklist import Checklist
+from capelin_infra.terminal.invocation import environment_option
+from capelin_infra.terminal.waiting import Deadline
+
+NAME: Final = "demo"
+_NAMESPACE: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """The options of `capelin up` for a cluster. None is the default of a new one."""
+
+    workers: int | None = None
+    control_plane_replicas: int | None = None
+    version: str | None = None
+    cluster_class: str = DEMO_CLASS
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def cluster(self) -> ClusterOptions:
+        """The options of a new cluster."""
+        default = ClusterOptions()
+        replicas, workers = self.control_plane_replicas, self.workers
+        return replace(
+            default,
+            control_plane_replicas=default.control_plane_replicas if replicas is None else replicas,
+            workers=default.workers if workers is None else workers,
+            cluster_class=self.cluster_class,
+            variables=self.variables,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRequest:
+    """A cluster that `capelin up` brings up with its environment."""
+
+    name: str
+    namespace: str
+    options: DemoOptions
+
+
+def demo_manifests() -> list[Unstructured]:
+    """The ClusterClass of our own providers, and its templates."""
+    file = files("capelin_infra") / "manifests" / f"clusterclass-{DEMO_CLASS}.yaml"
+    return render_template(file.read_text(encoding="utf-8"), {})
+
+
+def demo_class() -> ClusterClass:
+    """The ClusterClass of our own providers, as it is when it is new."""
+    manifests = demo_manifests()
+    return ClusterClass.read(
+        next(manifest for manifest in manifests if manifest["kind"] == "ClusterClass")
+    )
+
+
+async def apply_cluster_class(client: Client, namespace: str = _NAMESPACE) -> list[str]:
+    """Create our ClusterClass and its templates, or bring them up to date.
+
+    One that a user changed stays as it is. Returns what was left alone.
+    """
+    kept = await asyncio.gather(
+        *(_apply_unless_changed(client, manifest, namespace) for manifest in demo_manifests())
+    )
+    return [name for name in kept if name]
+
+
+async def _apply_unless_changed(client: Client, manifest: Unstructured, namespace: str) -> str:
+    """Apply a manifest; returns the object's name where somebody else has changed it."""
+    manifest["metadata"].setdefault("namespace", namespace)
+    resource = await client.resource_of(manifest)
+    live = await client.find(resource, manifest["metadata"]["name"], namespace)
+    if live is not None and changed_by_others(live):
+        return f"{manifest['kind']} {manifest['metadata']['name']}"
+    await client.apply(manifest)
+    return ""
+
+
+def changed_by_others(obj: Unstructured) -> bool:
+    """Whether somebody but the command wrote in an object's spec."""
+    entries = cast("list[dict[str, Any]]", obj["metadata"].get("managedFields", []))
+    return any(
+        "f:spec" in entry.get("fieldsV1", {})
+        for entry in entries
+        if not entry.get("manager", "").startswith("capelin-cli") and not entry.get("subresource")
+    )
+
+
+async def bring_up_cluster(
+    checklist: Checklist,
+    client: Client,
+    environment_version: str,
+    request: ClusterRequest,
+    deadline: Deadline,
+    *,
+    environment: str = "default",
+) -> None:
+    """Create a cluster, or leave it as it is where there is one; wait until it is ready."""
+    name, namespace = request.name, request.namespace
+    with checklist.step(f"cluster {name}") as line:
+        checklist.update(line, "the API server is sent the Cluster and its class")
+        version = await _apply_cluster(checklist, client, environment_version, request, environment)
+        await wait_until_ready(client, name, namespace, deadline.left, checklist.showing(line))
+        line.detail = f"Kubernetes {version}"
+
+
+async def _apply_cluster(
+    checklist: Checklist,
+    client: Client,
+    environment_version: str,
+    request: ClusterRequest,
+    environment: str,
+) -> str:
+    """Create a Cluster that does not exist yet; returns its version."""
+    name, namespace, options = request.name, request.namespace, request.options
+    if await client.find(Namespace, namespace) is None:
+        await client.apply(Namespace.of(namespace))
+    if options.cluster_class == DEMO_CLASS:
+        for kept in await apply_cluster_class(client, namespace):
+            checklist.say(f"{kept} was changed by somebody, and stays as it is.")
+    cluster = await client.find(Cluster, name, namespace)
+    if cluster is None:
+        cluster_class = await find_class(
+            client, options.cluster_class, namespace, named="as class: in the file"
+        )
+        version = options.version or environment_version
+        manifest = new_cluster(name, namespace, version, options.cluster, cluster_class)
+        try:
+            await client.create(manifest)
+        except ApiError as error:
+            raise rejected_cluster(error, name, cluster_class) from None
+    else:
+        for difference in differences(cluster, options, environment):
+            checklist.say(difference)
+        version = (cluster.spec.topology and cluster.spec.topology.version) or ""
+    return version
+
+
+async def find_class(
+    client: Client, name: str, namespace: str, *, named: str = "with --class"
+) -> ClusterClass:
+    """A ClusterClass by name, and how users name it.
+
+    Raises:
+        MissingError: if there is none, with the names of those that there are.
+    """
+    found = await client.find(ClusterClass, name, namespace)
+    if found is not None:
+        return found
+    if await client.find(Namespace, namespace) is None:
+        raise MissingError(
+            f"There is no namespace {namespace}.",
+            reason="A cluster is created in a namespace that exists.",
+            hint=f"Create it first: capelin kubectl create namespace {namespace}.",
+        )
+    others = [other.name for other in (await client.list(ClusterClass, namespace)).items]
+    raise MissingError(
+        f"There is no ClusterClass {name} in namespace {namespace}.",
+        reason=f"ClusterClasses there: {', '.join(others) or 'none'}.",
+        hint=f"Name one of them {named}, or apply one with kubectl first.",
+    )
+
+
+def differences(cluster: Cluster, options: DemoOptions, environment: str = "default") -> list[str]:
+    """Which options differ from those of an existing demo cluster, and how to change them."""
+    topology = cluster.spec.topology
+    if topology is None:
+        return []
+    name = cluster.name
+    namespace = cluster.namespace or "default"
+    in_namespace = "" if namespace == "default" else f" -n {namespace}"
+    where = f"{in_namespace}{environment_option(environment)}"
+    replicas = topology.control_plane.replicas
+    workers = [*topology.workers.machine_pools, *topology.workers.machine_deployments]
+    count = sum(topology.replicas or 0 for topology in workers)
+    notes: list[str] = []
+    if options.workers is not None and options.workers != count:
+        notes.append(
+            f"Cluster {name} keeps its {count} workers; "
+            f"change them with capelin scale {name} --workers {options.workers}{where}."
+        )
+    if options.version not in {None, topology.version}:
+        notes.append(
+            f"Cluster {name} keeps version {topology.version}; "
+            f"change it with capelin upgrade cluster {name} {options.version}{where}."
+        )
+    if options.control_plane_replicas not in {None, replicas}:
+        wanted = options.control_plane_replicas
+        notes.append(
+            f"Cluster {name} keeps its {replicas} control plane replicas; "
+            f"change them with capelin scale {name} --control-plane-replicas {wanted}{where}."
+        )
+    return notes

@@ -1,0 +1,197 @@
+"""`capelin up` and `start`: an environment and its clusters, as people watch them come up."""
+
+import asyncio
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from capelin.api.capi import Cluster
+from capelin.embedded.binaries import KNOWN_KUBERNETES
+from capelin.embedded.management import (
+    Environment,
+    Step,
+    UpRequest,
+    environment_named,
+    observe,
+    plan_up,
+)
+from capelin.errors import NotReadyError
+from rich.console import Console
+
+from capelin_infra.clusters.demo import NAME, ClusterRequest, DemoOptions, bring_up_cluster
+from capelin_infra.environments.bring_up import UP_SECONDS, bring_up_environment, follow_steps
+from capelin_infra.environments.connection import client_of, find_environment
+from capelin_infra.environments.kind_target import KindOptions, in_kind_cluster, kind_cluster_of
+from capelin_infra.environments.kubeconfigs import workload_kubeconfig
+from capelin_infra.environments.kubernetes_versions import parse_version
+from capelin_infra.environments.program_cache import fetch_workload_programs
+from capelin_infra.status.readiness import follow_until_ready
+from capelin_infra.terminal.checklist import Checklist
+from capelin_infra.terminal.invocation import command_name, environment_option
+from capelin_infra.terminal.tables import Format, print_data
+from capelin_infra.terminal.timings import timings_data, timings_table
+from capelin_infra.terminal.waiting import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The options of `capelin up`."""
+
+    name: str
+    request: UpRequest = field(default_factory=UpRequest)
+    demo: DemoOptions | None = field(default_factory=DemoOptions)
+    """The demo cluster; none with `--management-only`."""
+    clusters: Sequence[ClusterRequest] = ()
+    """Clusters that a file describes."""
+    within: float = UP_SECONDS
+    kind: KindOptions | None = None
+    """For the target `kind`: how its cluster is made, if it has to be."""
+    timings: bool = False
+    """Whether to print how long each stage took, and what it waited for."""
+    output: Format = "text"
+    """The data formats have the timings, and the progress goes to the standard error."""
+
+
+async def bring_up(options: UpOptions, console: Console | None = None) -> None:
+    """From nothing, or whatever there is, to an environment in which everything runs.
+
+    Raises:
+        UserError: if something asked for is not possible, or did not come up.
+    """
+    as_data = options.output in {"json", "yaml"}
+    console = console or Console(stderr=as_data)
+    checklist = Checklist(console)
+    environment = environment_named(options.name)
+    clusters = list(options.clusters)
+    if options.demo is not None:
+        clusters.append(ClusterRequest(NAME, "default", options.demo))
+    began = time.monotonic()
+    try:
+        await _bring_up(environment, options, clusters, checklist)
+    finally:
+        # They explain a failure as well.
+        seconds = time.monotonic() - began
+        if as_data:
+            data = {
+                "environment": environment.name,
+                "kubeconfig": str(environment.kubeconfig),
+                "seconds": round(seconds, 2),
+                "stages": timings_data(checklist.lines),
+            }
+            print_data(data, options.output)
+        elif options.timings:
+            console.print()
+            console.print(timings_table(checklist.lines))
+    if not as_data:
+        await _print_next_steps(console, environment, clusters, f"is up after {seconds:.0f} s")
+
+
+async def _bring_up(
+    environment: Environment,
+    options: UpOptions,
+    clusters: Sequence[ClusterRequest],
+    checklist: Checklist,
+) -> None:
+    deadline = Deadline(options.within)
+    request = options.request
+    if request.kubernetes_version is not None:
+        version = parse_version(request.kubernetes_version, KNOWN_KUBERNETES)
+        request = replace(request, kubernetes_version=version)
+    if clusters:
+        # Its machines join with the kubeadm bootstrap provider's data.
+        request = replace(request, providers=(*request.providers, "kubeadm-bootstrap"))
+    steps: Sequence[Step] = ()
+    if options.kind is None and kind_cluster_of(environment) is None:
+        # An impossible request is refused before anything is written.
+        steps = plan_up(request, await observe(environment, request))
+    with environment.locked("up"), checklist.shown():
+        for version in {cluster.options.version or "" for cluster in clusters} - {""}:
+            with deadline.paused():
+                await fetch_workload_programs(checklist, version)
+        if not steps:
+            async with in_kind_cluster(
+                environment, request, options.kind, checklist, deadline
+            ) as placed:
+                steps = plan_up(placed, await observe(environment, placed))
+        await follow_steps(environment, steps, checklist, deadline)
+        settings = environment.settings()
+        version = settings.kubernetes_version if settings else ""
+        async with client_of(environment) as client:
+            await asyncio.gather(
+                *(
+                    bring_up_cluster(
+                        checklist, client, version, cluster, deadline, environment=environment.name
+                    )
+                    for cluster in clusters
+                )
+            )
+
+
+async def start(name: str, *, within: float) -> None:
+    """Start an environment that was stopped, and wait until its clusters are as they were."""
+    environment = find_environment(name)
+    if environment.settings() is None:
+        raise NotReadyError(
+            f"Environment {name} was never brought up.",
+            reason="There is nothing to start.",
+            hint=f"Begin with capelin up -e {name}.",
+        )
+    deadline = Deadline(within)
+    with environment.locked("start"), Checklist(Console()).shown() as checklist:
+        async with in_kind_cluster(environment, UpRequest(), None, checklist, deadline) as request:
+            await bring_up_environment(environment, request, checklist, deadline)
+        async with client_of(environment) as client:
+            clusters = (await client.list(Cluster)).items
+            await asyncio.gather(
+                *(
+                    follow_until_ready(
+                        checklist,
+                        client,
+                        cluster.name,
+                        cluster.namespace or "default",
+                        deadline.left,
+                    )
+                    for cluster in clusters
+                )
+            )
+
+
+async def _print_next_steps(
+    console: Console, environment: Environment, clusters: Sequence[ClusterRequest], text: str
+) -> None:
+    command = command_name()
+    option = environment_option(environment.name)
+    files = [("use it", environment.kubeconfig)]
+    for cluster in clusters:
+        file = await workload_kubeconfig(environment, cluster.name, cluster.namespace)
+        files.append((f"use {cluster.name}", file))
+    console.print()
+    console.print(f"Environment [bold]{environment.name}[/] {text}.", highlight=False)
+    if clusters:
+        console.print(
+            "Control planes are real; machines are simulated: pods are scheduled, and no container "
+            "runs.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print("Next:")
+    for title, line in (
+        ("look at it", f"{command} status{option}"),
+        # The file itself: where the command is not found, $(...) would leave KUBECONFIG empty, and
+        # kubectl would talk to whatever cluster it knows otherwise.
+        *((title, f"export KUBECONFIG={shlex.quote(str(path))}") for title, path in files),
+        ("or for kubectl", f"{command} kubeconfig --merge{option}"),
+        *(
+            ("upgrade a cluster", f"{command} upgrade cluster {_options_of(cluster)}{option}")
+            for cluster in clusters[:1]
+        ),
+        ("pause it", f"{command} stop{option}"),
+        ("remove it", f"{command} down{option}"),
+    ):
+        console.print(f"  {title:<17} [cyan]{line}[/]", highlight=False, soft_wrap=True)
+
+
+def _options_of(cluster: ClusterRequest) -> str:
+    namespace = "" if cluster.namespace == "default" else f" -n {cluster.namespace}"
+    return f"{cluster.name}{namespace}"

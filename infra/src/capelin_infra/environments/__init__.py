@@ -1,0 +1,1 @@
+"""Environments on this machine: connections, kubeconfigs, programs, logs, start and removal."""

@@ -1,0 +1,93 @@
+"""Files with kubeconfigs, for kubectl and clusterctl. Each has a context of its own name."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from capelin.api.capi import Cluster
+from capelin.api.core import Secret
+from capelin.client import Client, safe_kubeconfig
+from capelin.embedded.management import Environment
+from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import MissingError
+from rich.console import Console
+
+from capelin_infra.environments.connection import client_of, find_environment, list_clusters
+from capelin_infra.environments.user_kubeconfig import merge_contexts
+
+
+async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
+    """The file of a kubeconfig: the environment's own, or a workload cluster's.
+
+    Raises:
+        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
+    """
+    environment = find_environment(name)
+    if cluster is not None:
+        return await workload_kubeconfig(environment, cluster, namespace)
+    if not environment.kubeconfig.exists():
+        raise MissingError(
+            f"Environment {name} has no API server yet.",
+            reason="It was never brought up as far as that.",
+            hint=f"Go on with capelin up -e {name}.",
+        )
+    return environment.kubeconfig
+
+
+async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> None:
+    """Put contexts into the user's kubeconfig, and make the one that was asked for current.
+
+    Without a cluster, it is the environment's, and those of its clusters come along.
+
+    Raises:
+        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
+    """
+    environment = find_environment(name)
+    files = [await kubeconfig_of(name, cluster, namespace)]
+    if cluster is None:
+        for known in await list_clusters(environment):
+            namespace = known.namespace or "default"
+            with suppress(MissingError):
+                files.append(await workload_kubeconfig(environment, known.name, namespace))
+    target, contexts = merge_contexts(environment, files)
+    console = Console(highlight=False)
+    console.print(f"Contexts in {target}: {', '.join(contexts)}.", soft_wrap=True)
+    console.print(f"kubectl uses {contexts[0]} from now on.")
+
+
+async def workload_kubeconfig(environment: Environment, cluster: str, namespace: str) -> Path:
+    """A file with a workload cluster's kubeconfig, with the context `capelin-ENV-CLUSTER`.
+
+    Raises:
+        MissingError: if there is no such cluster, or it has no kubeconfig yet.
+    """
+    async with client_of(environment) as client:
+        secret = await client.find(Secret, f"{cluster}-kubeconfig", namespace)
+        if secret is None:
+            await find_cluster(client, cluster, namespace)
+            raise MissingError(
+                f"Cluster {cluster} has no kubeconfig yet.",
+                reason="Its control plane makes it when it is initialized.",
+                hint="Wait for it: capelin status --watch.",
+            )
+    path = private_folder(environment.folder / "kubeconfigs") / f"{namespace}.{cluster}"
+    # Whoever may write the Secret must not run commands as whoever reads the file.
+    context = f"capelin-{environment.name}-{cluster}"
+    write_private(path, safe_kubeconfig(secret.data["value"], name=context))
+    return path
+
+
+async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
+    """A Cluster by name.
+
+    Raises:
+        MissingError: if there is none, with the names of those that there are.
+    """
+    found = await client.find(Cluster, name, namespace)
+    if found is not None:
+        return found
+    others = ", ".join(cluster.name for cluster in (await client.list(Cluster, namespace)).items)
+    raise MissingError(
+        f"There is no cluster {name} in namespace {namespace}.",
+        reason=f"Clusters there: {others or 'none'}.",
+        hint="Name one of them, or another --namespace or environment.",
+    )

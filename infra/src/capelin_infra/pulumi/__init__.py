@@ -1,0 +1,1 @@
+"""Pulumi: the provider `capelin`, its resources, and components and programs on top."""

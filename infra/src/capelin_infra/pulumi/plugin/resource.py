@@ -1,0 +1,132 @@
+"""What a resource of the provider does: read, diff, create, update, delete, on plain models."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from capelin.api import Model
+from capelin.client import Config, ConfigError
+from capelin.embedded.binaries import BinariesError
+from capelin.errors import UserError
+
+from capelin_infra.pulumi.resource_types import ResourceType, property_names
+
+InputsT = TypeVar("InputsT", bound=Model)
+StateT = TypeVar("StateT", bound=Model)
+
+Show = Callable[[str], None]
+"""Shows people what an operation waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What separates a resource from what it should be, by the names of its properties."""
+
+    changed: frozenset[str] = frozenset()
+    replaced: frozenset[str] = frozenset()
+    """Those that only another resource can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of the engine on one resource."""
+
+    urn: str
+    seconds: float
+    """How long it may take."""
+    show: Show
+
+
+class PartlyCreatedError(Exception):
+    """The resource exists and has to be in the state, but is not as desired yet.
+
+    The next `up` goes on with it, and `destroy` removes it.
+    """
+
+    def __init__(self, id_: str, state: Model, cause: BaseException) -> None:
+        super().__init__(f"{id_} is not complete: {cause}")
+        self.id = id_
+        self.state = state
+        self.cause = cause
+
+
+class ResourceHandler(ABC, Generic[InputsT, StateT]):
+    """The behaviour of one resource type."""
+
+    kind: ClassVar[ResourceType]
+    seconds: ClassVar[float] = 600.0
+    """How long an operation may take where the program sets no `custom_timeouts`."""
+
+    def check(self, inputs: InputsT) -> dict[str, str]:
+        """What cannot be, by property. The types have been checked."""
+        del inputs
+        return {}
+
+    def diff(self, old: StateT, new: InputsT) -> Difference:
+        """What has to change; pure."""
+        return changed_inputs(self.kind, old, new)
+
+    @abstractmethod
+    async def create(self, inputs: InputsT, operation: Operation) -> tuple[str, StateT]:
+        """Make it, or go on where an interrupted run of the same resource stopped."""
+
+    @abstractmethod
+    async def read(self, id_: str, state: StateT | None) -> StateT | None:
+        """The resource as it is, None if it is gone. Without a state it is to be imported."""
+
+    @abstractmethod
+    async def update(self, id_: str, old: StateT, new: InputsT, operation: Operation) -> StateT:
+        """Make it what it should be."""
+
+    @abstractmethod
+    async def delete(self, id_: str, state: StateT, operation: Operation) -> None:
+        """Remove it; what is gone already is no error."""
+
+
+def changed_inputs(
+    kind: ResourceType, old: Model, new: Model, *, passed_over: frozenset[str] = frozenset()
+) -> Difference:
+    """The inputs that differ, and which of them cannot be changed."""
+    before, after = all_values(old), all_values(new)
+    names = property_names(kind.inputs) - passed_over
+    changed = frozenset(name for name in names if before.get(name) != after.get(name))
+    return Difference(changed, changed & kind.fixed)
+
+
+def all_values(model: Model) -> dict[str, Any]:
+    """The values of all fields, defaults included, as the engine names them."""
+    return model.model_dump(mode="json", exclude_none=True)
+
+
+def failures(checks: Mapping[str, Callable[[], object]]) -> dict[str, str]:
+    """What cannot be, by property, from checks that raise errors."""
+    found: dict[str, str] = {}
+    for name, check in checks.items():
+        try:
+            check()
+        except UserError as error:
+            found[name] = f"{error.message} {error.reason}"
+        except (BinariesError, ConfigError) as error:
+            found[name] = str(error)
+    return found
+
+
+def inputs_of(model: type[InputsT], state: Model) -> InputsT:
+    """The inputs in a state."""
+    return model.read(state.model_dump(mode="json"))
+
+
+def text_of(path: Path) -> str:
+    """A file's text; empty if there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def read_kubeconfig(content: str | None) -> None:
+    """Refuse what is no kubeconfig; none is fine."""
+    if content is not None:
+        Config.from_kubeconfig(content.encode())

@@ -1,0 +1,180 @@
+"""The resource types of the Pulumi provider: the source of its schema and of its Python classes."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from capelin.api import DescribedModel, Model
+from pydantic import Field
+
+from capelin_infra.kind import KindConfig
+
+PACKAGE: Final = "capelin"
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Marks a property that is encrypted in the state and never shown."""
+
+
+class EnvironmentInputs(DescribedModel):
+    """A management cluster of processes on this machine, with Cluster API and Capelin in it.
+
+    What `capelin up --management-only` makes: `capelin status`, `logs` and `down` work on it.
+    """
+
+    name: str
+    """Name of the environment, as in `capelin status -e NAME`."""
+    kubernetes_version: str | None = None
+    """Kubernetes version of the management cluster, as in `v1.34.4`.
+
+    Default: the newest known one.
+    """
+    providers: list[str] = []
+    """More providers, as `capelin up --with` takes them: `kubeadm-bootstrap`, `kubeadm`..."""
+    existing_kubeconfig: Annotated[str | None, Secret()] = None
+    """Content of a kubeconfig of an existing API server, such as kind's.
+
+    Controllers run as processes on this machine all the same. Default: an API server is started.
+    """
+
+
+class EnvironmentState(EnvironmentInputs):
+    """An environment as it is."""
+
+    kubeconfig: Annotated[str, Secret()]
+    """Content of the administrator's kubeconfig."""
+    context: str
+    """Name of the context in the kubeconfig."""
+    version: str
+    """Kubernetes version of the management cluster."""
+    folder: str
+    """Where the environment keeps its data and logs."""
+    running: bool
+    """Whether everything ran when it was last looked at."""
+
+
+class KindClusterInputs(KindConfig):
+    """A Kubernetes cluster in containers of this machine, made by kind."""
+
+    registry_mirrors: dict[str, str] = {}
+    """Where nodes pull images from: registry host to the URL of its mirror."""
+    images: list[str] = []
+    """Images to load into the nodes: paths of archives, or references that the engine has.
+
+    Whether one has to be loaded again is decided by its digest.
+    """
+
+
+class KindClusterState(KindClusterInputs):
+    """A kind cluster as it is."""
+
+    kubeconfig: Annotated[str, Secret()]
+    """Content of the administrator's kubeconfig."""
+    image_digests: dict[str, str]
+    """Digest of each loaded image."""
+    running: bool
+    """Whether all nodes ran when they were last looked at."""
+
+
+class WorkloadClusterInputs(DescribedModel):
+    """A Cluster of Cluster API, made from a ClusterClass. It is created when it is Available."""
+
+    kubeconfig: Annotated[str, Secret()]
+    """Content of a kubeconfig of the management cluster."""
+    name: str
+    """Name of the Cluster."""
+    namespace: str = "default"
+    """Namespace of the Cluster."""
+    cluster_class: str = "capelin"
+    """Name of the ClusterClass, in the same namespace."""
+    kubernetes_version: str
+    """Kubernetes version, as in `v1.34.4`. A later one upgrades the cluster."""
+    control_plane_replicas: Annotated[int, Field(ge=1)] = 1
+    """Number of control plane replicas."""
+    workers: Annotated[int, Field(ge=0)] = 3
+    """Number of workers."""
+    variables: Annotated[dict[str, str], Secret()] = {}
+    """Variables of the ClusterClass; values are YAML, and `a.b` is a field of an object."""
+
+
+class WorkloadClusterState(WorkloadClusterInputs):
+    """A workload cluster as it is."""
+
+    uid: str
+    """Which Cluster it is: another one of that name is none of ours."""
+    workload_kubeconfig: Annotated[str, Secret()]
+    """Content of the workload cluster's kubeconfig."""
+    endpoint: str
+    """Host and port of the workload cluster's API server."""
+    available: bool
+    """Whether all of it was as desired when it was last looked at."""
+
+
+class AdmissionCheckInputs(DescribedModel):
+    """Waits until the API server accepts an object in a dry run, so that its webhooks answer."""
+
+    kubeconfig: Annotated[str, Secret()]
+    """Content of a kubeconfig of the cluster."""
+    manifest: Annotated[str, Secret()]
+    """The object, as JSON. It is never stored in the cluster."""
+
+
+class AdmissionCheckState(AdmissionCheckInputs):
+    """A check that has passed."""
+
+    accepted: bool
+    """Whether the object was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceType:
+    """A resource type: what a program gives, and what it gets."""
+
+    name: str
+    inputs: type[Model]
+    state: type[Model]
+    fixed: frozenset[str] = frozenset()
+    """Inputs, as the engine names them, whose change makes another resource."""
+
+    @property
+    def token(self) -> str:
+        """As the engine names it."""
+        return f"{PACKAGE}:index:{self.name}"
+
+    @property
+    def outputs(self) -> set[str]:
+        """The names, as the engine has them, of what is an output and no input."""
+        return property_names(self.state) - property_names(self.inputs)
+
+
+ENVIRONMENT: Final = ResourceType(
+    "Environment", EnvironmentInputs, EnvironmentState, frozenset({"name", "kubernetesVersion"})
+)
+WORKLOAD_CLUSTER: Final = ResourceType(
+    "WorkloadCluster",
+    WorkloadClusterInputs,
+    WorkloadClusterState,
+    frozenset({"name", "namespace", "clusterClass"}),
+)
+KIND_CLUSTER: Final = ResourceType(
+    "KindCluster",
+    KindClusterInputs,
+    KindClusterState,
+    frozenset({"name", "image", "nodes", "featureGates", "podSubnet"}),
+)
+ADMISSION_CHECK: Final = ResourceType("AdmissionCheck", AdmissionCheckInputs, AdmissionCheckState)
+RESOURCE_TYPES: Final = (KIND_CLUSTER, ENVIRONMENT, WORKLOAD_CLUSTER, ADMISSION_CHECK)
+
+
+def secrets_of(model: type[Model]) -> set[str]:
+    """The names, as the engine has them, of the properties that are secret."""
+    return {
+        field.alias or name
+        for name, field in model.model_fields.items()
+        if any(isinstance(annotation, Secret) for annotation in field.metadata)
+    }
+
+
+def property_names(model: type[Model]) -> set[str]:
+    """The names of a type's properties, as the engine has them."""
+    return {field.alias or name for name, field in model.model_fields.items()}

@@ -1,0 +1,1 @@
+"""How the command talks to people: tables, checklists, waiting."""

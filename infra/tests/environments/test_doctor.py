@@ -1,0 +1,100 @@
+"""The opinion of the doctor about machines."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from capelin_infra.environments.doctor import MachineFacts, judge, this_machine
+
+FIT = MachineFacts(
+    system="linux",
+    memory_bytes=8_000_000_000,
+    free_bytes=50_000_000_000,
+    fullest=Path("/cache"),
+    writable=True,
+    loopback=True,
+    open_files=65536,
+    watches=1024,
+    missing_programs=0,
+    go="1.26.8",
+    needed_go="1.26.0",
+)
+
+
+def test_a_fit_machine_lacks_nothing() -> None:
+    findings = judge(FIT)
+    assert {each.verdict for each in findings} == {"good"}
+    assert {each.hint for each in findings} == {""}
+
+
+@pytest.mark.parametrize(
+    ("machine", "verdict", "hint"),
+    [
+        (replace(FIT, system="darwin"), "bad", "virtual machine"),
+        (replace(FIT, writable=False), "bad", "XDG_STATE_HOME"),
+        (replace(FIT, loopback=False), "bad", "ip link set lo up"),
+        (replace(FIT, memory_bytes=1_000_000_000), "poor", "stop other programs"),
+        (replace(FIT, free_bytes=1_000_000_000), "poor", "XDG_CACHE_HOME"),
+        (replace(FIT, open_files=256), "poor", "ulimit"),
+        (replace(FIT, watches=8), "poor", "sysctl"),
+        (replace(FIT, go="1.22.2"), "poor", "GOTOOLCHAIN"),
+        (replace(FIT, go=None), "poor", "Without it only programs in the cache"),
+    ],
+)
+def test_what_a_machine_lacks_comes_with_how_to_get_it(
+    machine: MachineFacts, verdict: str, hint: str
+) -> None:
+    (found,) = [each for each in judge(machine) if each.verdict != "good"]
+    assert found.verdict == verdict
+    assert hint in found.hint
+
+
+def test_go_is_reported_with_its_version() -> None:
+    assert "Go 1.26.8, which builds programs that cannot be pulled" in [
+        each.what for each in judge(FIT)
+    ]
+
+
+def test_missing_programs_and_no_go_to_build_them_are_both_reported() -> None:
+    found = [each for each in judge(replace(FIT, missing_programs=5, go=None)) if each.hint]
+    assert [each.verdict for each in found] == ["poor", "poor"]
+    assert "install Go" in found[0].hint
+    assert "Install Go 1.26.0 or later" in found[1].hint
+
+
+def test_go_builds_what_is_missing() -> None:
+    findings = judge(replace(FIT, missing_programs=5))
+    assert "5 programs are not in the cache; Go is here to build them" in [
+        each.what for each in findings
+    ]
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    machine = this_machine()
+    assert machine.memory_bytes > 0
+    assert machine.free_bytes > 0
+    assert machine.loopback
+
+
+def test_the_fullest_of_the_file_systems_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    free = {small: 20_000_000, large: 68_000_000_000}
+    for path in free:
+        path.mkdir()
+
+    def usage(path: Path) -> SimpleNamespace:
+        # The cache may have a folder of its own in there.
+        return SimpleNamespace(free=free[small if small in (path, *path.parents) else large])
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(large))
+    monkeypatch.setenv("XDG_STATE_HOME", str(small))
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    machine = this_machine()
+    assert machine.free_bytes == 20_000_000
+    assert any(
+        finding.verdict == "poor" and str(small) in finding.what for finding in judge(machine)
+    )

@@ -1,0 +1,100 @@
+"""The versions that users write, and the upgrades that there are."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from capelin.embedded.binaries import DEFAULT_KUBERNETES, KNOWN_KUBERNETES
+from capelin.errors import InvalidInputError
+from capelin_infra.environments.kubernetes_versions import (
+    check_upgrade,
+    next_version,
+    parse_version,
+)
+
+from infra.tests.command import capelin
+
+KNOWN = ("v1.33.0", "v1.33.13", "v1.34.4")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("v1.34.4", "v1.34.4"),
+        ("1.34.4", "v1.34.4"),
+        ("1.33", "v1.33.13"),
+        ("v1.33", "v1.33.13"),
+        ("latest", "v1.34.4"),
+    ],
+)
+def test_a_version_may_be_written_in_short(text: str, version: str) -> None:
+    assert parse_version(text, KNOWN) == version
+
+
+@pytest.mark.parametrize("text", ["v1.35.0", "v9.9.9", "1.35", "v1", "newest", ""])
+def test_a_version_that_is_not_known_is_refused_with_the_list(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"Known: v1\.33\.0, v1\.33\.13, v1\.34\.4\."):
+        parse_version(text, KNOWN)
+
+
+def test_any_version_will_do_for_control_planes_of_others() -> None:
+    assert parse_version("1.35.0") == "v1.35.0"
+    for text in ("v1.35", "latest"):
+        with pytest.raises(InvalidInputError, match="is not a version"):
+            parse_version(text)
+
+
+@pytest.mark.parametrize("after", ["v1.33.1", "v1.34.0", "v1.34.4"])
+def test_upgrades_go_to_later_patches_and_the_next_minor(after: str) -> None:
+    check_upgrade("v1.33.0", after)
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ("v1.32.9", "^The cluster .* v1.32.9 is older than"),
+        ("v1.35.0", "goes up one at a time; go to v1.34 first"),
+    ],
+)
+def test_upgrades_that_kubernetes_does_not_have_are_refused(after: str, why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why):
+        check_upgrade("v1.33.0", after)
+
+
+def test_the_hint_names_only_versions_that_there_are() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        check_upgrade("v1.33.0", "v1.35.0", KNOWN)
+    assert caught.value.hint == "It can be upgraded to v1.33.13, v1.34.4."
+    with pytest.raises(InvalidInputError) as caught:
+        check_upgrade("v1.34.4", "v1.33.0", KNOWN)
+    assert caught.value.hint == "Capelin knows no version after v1.34.4."
+
+
+@pytest.mark.parametrize(
+    ("current", "expected"),
+    [("v1.33.0", "v1.34.4"), ("v1.33.13", "v1.34.4"), ("v1.34.0", "v1.34.4")],
+)
+def test_an_upgrade_goes_to_the_next_minor_or_else_the_newest_patch(
+    current: str, expected: str
+) -> None:
+    assert next_version(current, KNOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [(KNOWN, "Capelin knows no version after v1.34.4."), ((), "another provider's")],
+)
+def test_where_no_version_comes_next_none_is_made_up(known: tuple[str, ...], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        next_version("v1.34.4", known)
+
+
+def test_versions_lists_what_clusters_can_have(tmp_path: Path) -> None:
+    listed = json.loads(capelin("versions", "-o", "json", home=tmp_path).stdout)
+    assert [row["version"] for row in listed] == [*KNOWN_KUBERNETES]
+    assert [row["version"] for row in listed if row["default"]] == [DEFAULT_KUBERNETES]
+    assert yaml.safe_load(capelin("versions", "-o", "yaml", home=tmp_path).stdout) == listed
+    first, *rest = capelin("versions", home=tmp_path).stdout.splitlines()
+    assert first.split() == ["VERSION", "IN", "CACHE", "NOTE"]
+    assert rest[-1].split()[-1] == "latest"

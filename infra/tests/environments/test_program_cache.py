@@ -1,0 +1,79 @@
+"""The programs that are kept on this machine, as the command shows and removes them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from capelin.embedded.binaries import Cache, ComponentVersion, Platform, parse_component
+
+from infra.tests.command import capelin
+
+SIZE = 2_000_000
+
+
+@pytest.fixture
+async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    """A cache of two programs, of which nobody knows one any more."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    cache = Cache(tmp_path / "caches" / "capelin")
+    known = parse_component("etcd")
+    for each, content in ((known, b"n"), (ComponentVersion(known.component, "v3.0.0"), b"o")):
+        async with cache.building(str(each)) as place:
+            made = place.folder / "made"
+            made.write_bytes(content * SIZE)
+            cache.add(made, each, Platform("linux", "amd64"), "a test")
+    return cache
+
+
+def versions(cache: Cache) -> set[str]:
+    return {each.version for each in cache.entries()}
+
+
+def test_ls_shows_each_program_and_what_all_of_them_take(kept: Cache, tmp_path: Path) -> None:
+    lines = capelin("cache", "ls", home=tmp_path).stdout.splitlines()
+    assert lines[0].split() == ["PROGRAM", "VERSION", "SIZE", "FROM"]
+    assert sorted(line.split() for line in lines[1:3]) == [
+        ["etcd", "v3.0.0", "2", "MB", "a", "test"],
+        ["etcd", parse_component("etcd").version, "2", "MB", "a", "test"],
+    ]
+    assert lines[3:] == [f"2 programs, 4 MB, in {kept.root}"]
+
+
+def test_prune_removes_what_nobody_would_ask_for(kept: Cache, tmp_path: Path) -> None:
+    said = capelin("cache", "prune", "--yes", home=tmp_path)
+    assert said.stdout == f"2 MB freed in {kept.root}\n"
+    assert versions(kept) == {parse_component("etcd").version}
+
+
+def test_prune_all_leaves_nothing(kept: Cache, tmp_path: Path) -> None:
+    assert capelin("cache", "prune", "--all", "--yes", home=tmp_path).stdout.startswith(
+        "4 MB freed"
+    )
+    assert versions(kept) == set()
+
+
+def test_nothing_goes_unless_somebody_agrees(kept: Cache, tmp_path: Path) -> None:
+    asked = capelin("cache", "prune", "--all", home=tmp_path)
+    assert asked.returncode == 2
+    assert "Remove 2 programs, 4 MB?" in asked.stderr
+    shown = capelin("cache", "prune", "--dry-run", home=tmp_path).stdout.splitlines()
+    assert shown == ["etcd v3.0.0  2 MB", f"2 MB would be freed in {kept.root}"]
+    assert len(kept.entries()) == 2
+
+
+def test_a_table_is_whole_where_no_terminal_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    source = "a source " * 30
+
+    async def fill() -> None:
+        cache = Cache(tmp_path / "caches" / "capelin")
+        component = parse_component("etcd")
+        async with cache.building(str(component)) as place:
+            made = place.folder / "made"
+            made.write_bytes(b"n")
+            cache.add(made, component, Platform("linux", "amd64"), source.strip())
+
+    asyncio.run(fill())
+    assert source.strip() in capelin("cache", "ls", home=tmp_path).stdout

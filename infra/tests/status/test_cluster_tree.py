@@ -1,0 +1,209 @@
+"""Clusters as people see them."""
+
+from typing import Any
+
+import pytest
+from capelin_infra.status.cluster_tree import ClusterObject, ClusterObjects, Node, build_tree
+
+
+def shown(kind: str, name: str, **rest: Any) -> ClusterObject:
+    metadata = {"name": name, "labels": rest.pop("labels", {}), **rest.pop("metadata", {})}
+    return ClusterObject.read({"apiVersion": "x/v1", "kind": kind, "metadata": metadata, **rest})
+
+
+def ready(status: str = "True", kind: str = "Ready", message: str = "") -> dict[str, Any]:
+    return {"conditions": [{"type": kind, "status": status, "message": message}]}
+
+
+def machine(name: str, labels: dict[str, str], status: str = "True") -> ClusterObject:
+    return shown(
+        "Machine",
+        name,
+        labels=labels,
+        spec={"version": "v1.34.0"},
+        status=ready(status, message="* node is not ready"),
+    )
+
+
+def node(parts: ClusterObjects) -> dict[str, Any]:
+    return build_tree(parts).dump()
+
+
+CLUSTER = shown(
+    "Cluster", "demo", spec={"topology": {"version": "v1.34.0"}}, status=ready(kind="Available")
+)
+
+
+def test_a_cluster_is_shown_with_all_that_it_consists_of() -> None:
+    control_plane = shown(
+        "KubeadmControlPlane",
+        "cp",
+        spec={"replicas": 1, "version": "v1.34.0"},
+        status={**ready(kind="Available"), "readyReplicas": 1},
+    )
+    pool = shown(
+        "MachinePool",
+        "p",
+        spec={"replicas": 3, "template": {"spec": {"version": "v1.34.0"}}},
+        status={**ready("False", "Available", "Replicas: 2 of 3"), "readyReplicas": 2},
+    )
+    infrastructure = shown("DevCluster", "i", status={"initialization": {"provisioned": True}})
+    in_pool = {"cluster.x-k8s.io/pool-name": "p"}
+    machines = [
+        machine("a", {"cluster.x-k8s.io/control-plane": ""}),
+        machine("b", in_pool),
+        machine("c", in_pool),
+        machine("d", in_pool, status="False"),
+    ]
+    assert node(ClusterObjects(CLUSTER, infrastructure, control_plane, [pool], machines)) == {
+        "object": "Cluster/demo",
+        "state": "good",
+        "version": "v1.34.0",
+        "children": [
+            {"object": "DevCluster/i", "state": "good"},
+            {
+                "object": "KubeadmControlPlane/cp",
+                "state": "good",
+                "replicas": "1/1",
+                "version": "v1.34.0",
+                "children": [{"object": "Machine/a", "state": "good", "version": "v1.34.0"}],
+            },
+            {
+                "object": "Workers",
+                "state": "bad",
+                "children": [
+                    {
+                        "object": "MachinePool/p",
+                        "state": "bad",
+                        "replicas": "2/3",
+                        "version": "v1.34.0",
+                        "message": "Replicas: 2 of 3",
+                        "children": [
+                            {"object": "2 Machines", "state": "good", "version": "v1.34.0"},
+                            {
+                                "object": "Machine/d",
+                                "state": "bad",
+                                "version": "v1.34.0",
+                                "message": "node is not ready",
+                            },
+                        ],
+                    }
+                ],
+            },
+        ],
+    }
+
+
+def test_a_cluster_that_has_only_just_been_made_is_shown_alone() -> None:
+    bare = shown("Cluster", "new")
+    assert build_tree(ClusterObjects(bare, None, None, [], [])) == Node("Cluster/new")
+
+
+def test_a_cluster_outside_the_default_namespace_says_where_it_is() -> None:
+    elsewhere = shown("Cluster", "new", metadata={"namespace": "team"})
+    tree = build_tree(ClusterObjects(elsewhere, None, None, [], []))
+    assert (tree.title, tree.namespace) == ("Cluster/new", "team")
+    here = shown("Cluster", "new", metadata={"namespace": "default"})
+    assert build_tree(ClusterObjects(here, None, None, [], [])) == Node("Cluster/new")
+
+
+def test_what_is_being_deleted_says_so_whatever_its_conditions_say() -> None:
+    going = shown(
+        "Cluster",
+        "old",
+        metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"},
+        status=ready(kind="Available"),
+    )
+    assert node(ClusterObjects(going, None, None, [], [])) == {
+        "object": "Cluster/old",
+        "state": "waiting",
+        "message": "is being deleted",
+    }
+
+
+def test_a_deletion_that_a_hook_blocks_names_the_hook() -> None:
+    message = "Cluster is deleting. Following hooks are blocking delete: BeforeClusterDelete: no"
+    held = shown(
+        "Cluster",
+        "old",
+        metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"},
+        status=ready("False", "TopologyReconciled", message),
+    )
+    tree = build_tree(ClusterObjects(held, None, None, [], []))
+    assert (tree.state, tree.message) == ("waiting", "deletion waits for BeforeClusterDelete")
+
+
+def test_a_provider_of_the_old_contract_is_shown_too() -> None:
+    old = shown("OldCluster", "o", status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
+    found = node(ClusterObjects(CLUSTER, old, None, [], []))
+    assert found["children"] == [{"object": "OldCluster/o", "state": "waiting"}]
+
+
+@pytest.mark.parametrize(("ready_replicas", "state"), [(3, "good"), (2, "waiting")])
+def test_a_machine_pool_has_no_condition_and_is_judged_by_its_numbers(
+    ready_replicas: int, state: str
+) -> None:
+    pool = shown("MachinePool", "p", spec={"replicas": 3}, status={"readyReplicas": ready_replicas})
+    found = build_tree(ClusterObjects(shown("Cluster", "c"), None, None, [pool], []))
+    assert [each.state for each in found.children] == [state]
+
+
+def control_plane(*conditions: dict[str, Any], **status: Any) -> ClusterObject:
+    return shown(
+        "CapelinControlPlane",
+        "cp",
+        spec={"replicas": 2, "version": "v1.35.0"},
+        status={
+            "conditions": [{"type": "Available", "status": "True"}, *conditions],
+            "readyReplicas": 2,
+            **status,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (control_plane(readyReplicas=1), "1 of 2 replicas are ready"),
+        (control_plane(version="v1.34.4"), "runs v1.34.4, not v1.35.0 yet"),
+        (
+            control_plane(
+                {"type": "RollingOut", "status": "True", "message": "v1.35.0 is not known"}
+            ),
+            "v1.35.0 is not known",
+        ),
+        (
+            shown(
+                "Cluster",
+                "demo",
+                status={
+                    "conditions": [
+                        {"type": "Available", "status": "True"},
+                        {
+                            "type": "TopologyReconciled",
+                            "status": "False",
+                            "message": "Cluster is upgrading to v1.35.0\n  * Following hooks are "
+                            "blocking upgrade: BeforeClusterUpgrade: the storage is degraded\n  * "
+                            "CapelinControlPlane pending upgrade to version v1.35.0",
+                        },
+                    ]
+                },
+            ),
+            # The row below has the reason.
+            "upgrade to v1.35.0 waits for BeforeClusterUpgrade",
+        ),
+    ],
+)
+def test_what_is_available_but_not_as_it_was_asked_to_be_is_not_green(
+    obj: ClusterObject, message: str
+) -> None:
+    found = build_tree(ClusterObjects(obj, None, None, (), ()))
+    assert (found.state, found.message) == ("waiting", message)
+    assert not found.is_good
+
+
+def test_a_cluster_is_good_when_all_of_it_is() -> None:
+    good = control_plane(version="v1.35.0")
+    assert build_tree(ClusterObjects(CLUSTER, None, good, (), ())).is_good
+    bad = control_plane(readyReplicas=1)
+    assert not build_tree(ClusterObjects(CLUSTER, None, bad, (), ())).is_good

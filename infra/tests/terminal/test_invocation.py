@@ -1,0 +1,40 @@
+"""Commands in texts are written as the user calls them."""
+
+import pytest
+from capelin_infra.terminal.invocation import as_invoked, environment_option
+
+UV = {"UV_RUN_RECURSION_DEPTH": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Go on with capelin up -e a.", "Go on with uv run capelin up -e a."),
+        ("See capelin status; capelin down.", "See uv run capelin status; uv run capelin down."),
+        ("It is in uv run capelin up.", "It is in uv run capelin up."),
+        ("Run capelin wait cluster a.", "Run uv run capelin wait cluster a."),
+        ("Capelin knows no version.", "Capelin knows no version."),
+        ("/bin/capelin up", "/bin/capelin up"),
+        ("the folder capelin is there", "the folder capelin is there"),
+    ],
+)
+def test_commands_work_as_they_are_printed(text: str, expected: str) -> None:
+    assert as_invoked(text, UV) == expected
+    assert as_invoked(text, {}) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "option"),
+    [
+        ("default", {}, ""),
+        ("default", {"CAPELIN_ENVIRONMENT": ""}, ""),
+        ("default", {"CAPELIN_ENVIRONMENT": "default"}, ""),
+        ("default", {"CAPELIN_ENVIRONMENT": "lab"}, " -e default"),
+        ("lab", {}, " -e lab"),
+        ("lab", {"CAPELIN_ENVIRONMENT": "lab"}, " -e lab"),
+    ],
+)
+def test_a_printed_command_names_the_environment_where_it_must(
+    name: str, variables: dict[str, str], option: str
+) -> None:
+    assert environment_option(name, variables) == option
