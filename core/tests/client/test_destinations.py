@@ -68,11 +68,27 @@ def kubeconfig(server: str, extra: str = "") -> bytes:
         "::ffff:127.0.0.1",
         "::ffff:169.254.169.254",
         "64:ff9b::7f00:1",
+        "64:ff9b:1::a9fe:a9fe",
         "2002:7f00:1::",
-        "fd00:ec2::254",
     ],
 )
 def test_addresses_of_this_machine_are_rejected(address: str) -> None:
+    assert not NONE.allows(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "::ffff:168.63.129.16",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+    ],
+)
+def test_metadata_services_of_clouds_are_rejected(address: str) -> None:
     assert not NONE.allows(address)
 
 
