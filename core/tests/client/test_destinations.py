@@ -166,6 +166,16 @@ async def test_texts_of_a_tenant_s_server_are_not_in_errors(server: Scripted) ->
     assert "hunter2" not in str(caught.value)
 
 
+async def test_texts_of_a_tenant_s_server_are_not_logged(
+    server: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.then(server.reply(200, {"gitVersion": "v1.34.4"}, Warning='299 - "\x1b[2J password"'))
+    everywhere = Destinations.from_environ({"CAPELIN_ALLOWED_NETWORKS": "127.0.0.0/8"})
+    async with server.client(destinations=everywhere) as client:
+        assert await client.request("GET", "/version") == {"gitVersion": "v1.34.4"}
+    assert "password" not in caplog.text
+
+
 async def test_the_connector_checks_after_names_are_resolved(
     server: Scripted, internal: str
 ) -> None:
