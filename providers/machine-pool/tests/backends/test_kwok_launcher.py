@@ -10,15 +10,15 @@ from capelin_machine_pool.backends.kwok_launcher import delete_leases
 
 
 async def test_a_large_response_of_a_tenant_is_not_read_to_its_end(tmp_path: Path) -> None:
-    sent = 0
+    sent: list[int] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        nonlocal sent
+        sent.append(0)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         for _ in range(64):
             await response.write(b" " * (1 << 20))
-            sent += 1
+            sent[-1] += 1
         return response
 
     app = web.Application()
@@ -39,4 +39,4 @@ async def test_a_large_response_of_a_tenant_is_not_read_to_its_end(tmp_path: Pat
     with pytest.raises(ResponseTooLarge, match="more than 16 MiB"):
         await delete_leases(kubeconfig)
     await runner.cleanup()
-    assert sent < 32
+    assert max(sent) < 32
