@@ -155,7 +155,9 @@ def test_amounts_are_numbers_or_quantities() -> None:
             as_amount(value(text))
 
 
-@pytest.mark.parametrize("macro", ["optMap(x, x)", "optFlatMap(x, optional.of(x))", "optMap (x, x)"])
+@pytest.mark.parametrize(
+    "macro", ["optMap(x, x)", "optFlatMap(x, optional.of(x))", "optMap (x, x)"]
+)
 def test_chained_optional_macros_are_rejected_before_they_are_expanded(macro: str) -> None:
     """A chain of 20 took more than a minute and 4 GiB to compile."""
     start = time.process_time()

@@ -1,6 +1,7 @@
 """What runs before KWOK, in the same container as the provider."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,7 +30,7 @@ async def test_a_large_response_of_a_tenant_is_not_read_to_its_end(tmp_path: Pat
     await site.start()
     host, port, *_ = runner.addresses[0]
     kubeconfig = tmp_path / "kubeconfig"
-    named = {
+    named: dict[str, Any] = {
         "clusters": [{"name": "a", "cluster": {"server": f"http://{host}:{port}"}}],
         "users": [{"name": "a", "user": {}}],
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
