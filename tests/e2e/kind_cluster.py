@@ -16,8 +16,11 @@ from typing import Any
 
 KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
 """The program."""
-IMAGE = os.environ.get("CAPELIN_E2E_NODE_IMAGE", "kindest/node:v1.34.4")
-"""The image of its nodes. One that was built without a registry serves as well."""
+IMAGE = os.environ.get(
+    "CAPELIN_E2E_NODE_IMAGE",
+    "kindest/node:v1.34.3@sha256:08497ee19eace7b4b5348db5c6a1591d7752b164530a36f855cb0f2bdcbadd48",
+)
+"""The image of its nodes, of kind v0.31.0. One that was built without a registry serves as well."""
 _CREATE_SECONDS = 300
 
 

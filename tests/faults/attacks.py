@@ -126,6 +126,7 @@ async def expression(attacker: Attacker) -> None:
             "object.metadata.name.matches('(a*)*b') && [1,2,3].all(x, x > 0)",
             f"{numbers}.map(a, {numbers}.map(b, {numbers}.map(c, a*b*c))) != []",
             f"{numbers}.all(a, {numbers}.exists(b, a == b + 1))",
+            f"object.?a{'.optMap(x, x)' * random.choice([4, 20, 60])}.hasValue()",
         ]
     )
     hook = random.choice(["BeforeClusterCreate", "BeforeClusterUpgrade"])

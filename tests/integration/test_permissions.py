@@ -1,8 +1,9 @@
 """No provider may do what it never does: its rules, compared with the API server's audit log."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import AsyncGenerator, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,8 @@ from .repositories import ROOT
 pytestmark = pytest.mark.timeout(900)
 
 PROVIDERS: Final = (control_plane(), machine_pool(), lifecycle())
-CONTROL_PLANE, MACHINE_POOL, EXTENSION = (provider.label for provider in PROVIDERS)
+EXTENSION = PROVIDERS[2].label
+PAGE: Final = ROOT / "docs" / "security.md"
 Use = tuple[str, str, str]
 """An API group, a resource and a verb."""
 
@@ -56,63 +58,24 @@ def allowed(rules: list[Unstructured]) -> Iterator[Use]:
                     yield group, resource, verb
 
 
-@dataclass(frozen=True, slots=True)
-class Exemption:
-    """Permissions whose use the audit log of this machine cannot show."""
-
-    reason: str
-    tests: Sequence[str]
-    """Tests that fail without them: files of end-to-end tests, or names of tests."""
-    uses: Mapping[str, Sequence[Use]]
-    """By provider."""
+def table(name: str) -> list[list[str]]:
+    """The cells of a table on the page about security, without its head."""
+    _, _, rest = PAGE.read_text().partition(f"<!-- {name} -->\n")
+    lines, _, _ = rest.partition(f"\n<!-- end of {name} -->")
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.split("\n")[2:]]
 
 
-_PODS: Final = tuple(
-    (group, resource, verb)
-    for group, resources, verbs in (
-        ("", ("configmaps",), "create delete get patch"),
-        ("", ("services",), "create delete get list patch watch"),
-        ("", ("persistentvolumeclaims",), "delete get"),
-        ("", ("nodes",), "list"),
-        ("", ("pods",), "get list watch"),
-        ("", ("pods/eviction",), "create"),
-        ("", ("pods/portforward",), "create get"),
-        ("apps", ("deployments", "statefulsets"), "create delete get list patch watch"),
-        ("networking.k8s.io", ("networkpolicies",), "create delete get patch"),
-        ("policy", ("poddisruptionbudgets",), "create delete get patch"),
-    )
-    for resource in resources
-    for verb in verbs.split()
-)
-EXEMPTIONS: Final = (
-    Exemption(
-        "the backend Pods needs nodes",
-        ("tests/e2e/test_pods.py", "tests/e2e/test_both_backends.py"),
-        {CONTROL_PLANE: _PODS},
-    ),
-    Exemption(
-        "an admission plugin of the API server asks for them, and no request has them",
-        ("test_a_provider_works_with_exactly_its_roles_and_may_do_no_more",),
-        {
-            provider.label: [
-                use
-                for use in allowed([*provider.rules])
-                if use[1].endswith("/finalizers") and use[2] == "update"
-            ]
-            for provider in PROVIDERS
-        },
-    ),
-    Exemption(
-        "only an event that is repeated is patched",
-        ("test_the_same_again_is_counted_and_written_once_a_minute",),
-        {provider.label: [("events.k8s.io", "events", "patch")] for provider in PROVIDERS},
-    ),
-    Exemption(
-        "a pool deletes a machine itself only before core has created its Machine",
-        ("test_machines_that_core_has_no_machine_of_are_deleted_with_their_pool",),
-        {MACHINE_POOL: [("infrastructure.cluster.x-k8s.io", "capelinmachines", "delete")]},
-    ),
-)
+def names(cell: str) -> list[str]:
+    """The names in a cell. The core group has none."""
+    return [""] if cell == "core" else re.findall(r"`([^`]+)`", cell)
+
+
+def shown_by_tests() -> Iterator[tuple[str, Use, list[str]]]:
+    """Permissions whose use the audit log of this machine cannot show, and tests that do."""
+    for label, group, resources, verbs, _, tests in table("other uses"):
+        providers = [provider.label for provider in PROVIDERS] if label == "all" else names(label)
+        for use in product(providers, names(group), names(resources), names(verbs)):
+            yield use[0], use[1:], names(tests)
 
 
 def used(log: Path, namespace: str) -> Iterator[Use]:
@@ -250,23 +213,19 @@ async def test_every_permission_is_used(audited: tuple[ApiServer, Path], home: H
             return not (await client.list(Cluster)).items
 
         await until(gone)
-    exempt = {
-        (label, use)
-        for exemption in EXEMPTIONS
-        for label, uses in exemption.uses.items()
-        for use in uses
-    }
     unused = {
         (provider.label, use)
         for provider in PROVIDERS
         for use in {*allowed([*provider.rules])} - {*used(log, provider.namespace)}
     }
-    assert unused - exempt == set()
+    assert unused - {(label, use) for label, use, _ in shown_by_tests()} == set()
 
 
-def test_every_exemption_is_a_permission_with_a_test() -> None:
-    granted = {provider.label: {*allowed([*provider.rules])} for provider in PROVIDERS}
-    names = {
+def test_other_uses_are_of_permissions_and_have_tests() -> None:
+    granted = {
+        (provider.label, use) for provider in PROVIDERS for use in allowed([*provider.rules])
+    }
+    defined = {
         line.split("def ")[1].split("(")[0]
         for folder in ("core", "providers", "extensions", "tests")
         for file in (ROOT / folder).rglob("test_*.py")
@@ -274,11 +233,12 @@ def test_every_exemption_is_a_permission_with_a_test() -> None:
         for line in file.read_text().splitlines()
         if line.startswith(("def test_", "async def test_"))
     }
-    for exemption in EXEMPTIONS:
-        for label, uses in exemption.uses.items():
-            assert {*uses} <= granted[label]
-        for test in exemption.tests:
-            assert test in names or (ROOT / test).is_file()
+    listed = [*shown_by_tests()]
+    assert listed
+    for label, use, tests in listed:
+        assert (label, use) in granted
+        assert tests
+        assert all(test in defined or (ROOT / test).is_file() for test in tests)
 
 
 def permission_table() -> str:
@@ -305,7 +265,7 @@ def _row(name: str, rule: Unstructured) -> str:
 
 
 def test_the_page_lists_every_permission_of_the_providers() -> None:
-    _, _, rest = (ROOT / "docs" / "security.md").read_text().partition("<!-- permissions -->\n")
+    _, _, rest = PAGE.read_text().partition("<!-- permissions -->\n")
     listed, _, _ = rest.partition("\n<!-- end of permissions -->")
     assert listed == permission_table()
 

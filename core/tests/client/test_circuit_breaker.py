@@ -101,6 +101,26 @@ async def test_a_silent_cluster_is_tried_again_only_after_a_pause(
     assert requests == 3
 
 
+async def test_after_a_pause_one_user_tries_for_all(tenant: Tenant, stack: AsyncExitStack) -> None:
+    requests = 0
+
+    async def handler(_: web.Request) -> web.Response:
+        nonlocal requests
+        requests += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await tenant.publish(await stack.enter_async_context(api_server(handler)))
+    with pytest.raises(Unreachable):
+        await tenant.read()
+    for attempt in (2, 3):
+        tenant.clock.advance(attempt)
+        errors = await asyncio.gather(*(tenant.read() for _ in range(4)), return_exceptions=True)
+        paused = [error for error in errors if isinstance(error, CircuitOpen)]
+        assert [error.retry_seconds for error in paused] == [1] * 3
+        assert requests == attempt
+
+
 async def test_an_error_in_a_task_group_opens_the_circuit(tenant: Tenant) -> None:
     await tenant.publish("http://127.0.0.1:1")
 

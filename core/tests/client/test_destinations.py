@@ -68,11 +68,27 @@ def kubeconfig(server: str, extra: str = "") -> bytes:
         "::ffff:127.0.0.1",
         "::ffff:169.254.169.254",
         "64:ff9b::7f00:1",
+        "64:ff9b:1::a9fe:a9fe",
         "2002:7f00:1::",
-        "fd00:ec2::254",
     ],
 )
 def test_addresses_of_this_machine_are_rejected(address: str) -> None:
+    assert not NONE.allows(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "::ffff:168.63.129.16",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+    ],
+)
+def test_metadata_services_of_clouds_are_rejected(address: str) -> None:
     assert not NONE.allows(address)
 
 
@@ -148,6 +164,16 @@ async def test_texts_of_a_tenant_s_server_are_not_in_errors(server: Scripted) ->
         with pytest.raises(Exception, match="answered with status 403") as caught:
             await client.get(ConfigMap, "a", "b")
     assert "hunter2" not in str(caught.value)
+
+
+async def test_texts_of_a_tenant_s_server_are_not_logged(
+    server: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.then(server.reply(200, {"gitVersion": "v1.34.4"}, Warning='299 - "\x1b[2J password"'))
+    everywhere = Destinations.from_environ({"CAPELIN_ALLOWED_NETWORKS": "127.0.0.0/8"})
+    async with server.client(destinations=everywhere) as client:
+        assert await client.request("GET", "/version") == {"gitVersion": "v1.34.4"}
+    assert "password" not in caplog.text
 
 
 async def test_the_connector_checks_after_names_are_resolved(

@@ -121,6 +121,29 @@ async def test_an_attack_by_manifests_ends_within_its_budget(sandbox: Sandbox, t
     assert await value(sandbox, "1 + 1") == 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 123456789012345678901234567890",
+        f"a: {':'.join(['59'] * 500)}",
+        f"a: 0b{'1' * 5000}",
+        "[" * 300 + "]" * 300,
+        'a: "\\ud800"',
+        "1: a",
+    ],
+    ids=["integer", "sexagesimal", "binary", "deep", "surrogate", "key"],
+)
+async def test_manifests_with_values_that_json_lacks_end_no_process(
+    sandbox: Sandbox, text: str
+) -> None:
+    processes, owner = sandbox.processes, Owner(text[:9], 1, "mallory")
+    for _ in range(2):
+        # The second attempt shows that the policy need not wait.
+        with pytest.raises(ManifestError, match="values that JSON does not have"):
+            await sandbox.manifests(owner, text)
+    assert sandbox.processes == processes
+
+
 async def test_large_manifests_of_real_add_ons_are_within_their_budget(sandbox: Sandbox) -> None:
     files = sorted((ROOT / "charts" / "capelin-crds" / "templates").glob("*.yaml"))
     for file in files:

@@ -72,6 +72,18 @@ async def test_templates_are_changed_where_the_policy_says() -> None:
     assert await patches({**both, "apiVersion": "example.com/v1"}, proxy="http://p") == {}
 
 
+async def test_patches_of_many_templates_have_a_limit_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copies = "[1, 2, 3, 4, 5, 6, 7, 8, 9].map(n, variables.text)"
+    large = template({"path": "/spec/template/spec/files", "valueFrom": copies})
+    text = "x" * 30_000
+    assert len(await patches(large, text=text)) == 2
+    monkeypatch.setattr("capelin_lifecycle.topology._MAX_PATCHES", 400_000)
+    with pytest.raises(Failure, match="the patches of all templates have more than 0 MiB"):
+        await patches(large, text=text)
+
+
 async def test_operations_set_append_and_remove() -> None:
     criteria = "/spec/template/spec/joinConfiguration/nodeRegistration"
     changed = await patches(

@@ -290,7 +290,10 @@ async def test_manifests_that_do_not_apply_are_named() -> None:
     )
 
 
-_NO_YAML = "it is not YAML, or has anchors, aliases, tags or duplicate keys"
+_NO_YAML = (
+    "it is not YAML, or has anchors, aliases, tags, duplicate keys or values that JSON"
+    " does not have"
+)
 _NO_OBJECT = "each needs apiVersion, kind and metadata.name"
 
 

@@ -22,6 +22,14 @@ def test_actions_are_pinned_by_commit(job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
+def test_images_are_pinned_by_digest(job: dict[str, Any]) -> None:
+    commands = "\n".join(step.get("run", "") for step in job["steps"])
+    images = re.findall(r"docker (?:pull|run) (?:-\S+ )*(\S+)", commands)
+    images += [job["container"]] if "container" in job else []
+    assert [image for image in images if not re.search("@sha256:[0-9a-f]{64}$", image)] == []
+
+
+@pytest.mark.parametrize("job", JOBS)
 def test_builds_run_locked_code_and_cannot_sign(job: dict[str, Any]) -> None:
     commands = [step["run"] for step in job["steps"] if "nox" in step.get("run", "")]
     assert all("uv run --locked" in command for command in commands)

@@ -41,6 +41,11 @@ class CircuitBreaker(Generic[T]):
         pause = self._pauses.get(target)
         return pause.error if pause is not None and self._clock() < pause.until else None
 
+    def last_error(self, target: Hashable) -> T | None:
+        """The error that the next request may show to be over; also after the pause."""
+        pause = self._pauses.get(target)
+        return None if pause is None else pause.error
+
     def remaining(self, target: Hashable) -> float:
         """The seconds that are left of a pause."""
         pause = self._pauses.get(target)

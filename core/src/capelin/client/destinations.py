@@ -22,9 +22,21 @@ LOCAL_ADDRESSES: Final = "loopback and link-local addresses are not allowed"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# The metadata service of a large cloud over IPv6, which is not link-local as the others are.
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-_METADATA_SERVICES: Final = frozenset({ipaddress.ip_address("fd00:ec2::254")})
+_NAT64: Final = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+# Clouds give credentials to callers of these addresses, which are not link-local.
+_METADATA_SERVICES: Final = frozenset(
+    map(
+        ipaddress.ip_address,
+        (
+            "100.100.100.200",  # Alibaba Cloud
+            "168.63.129.16",  # Azure
+            "192.0.0.192",  # Oracle Cloud
+            "fd00:c1::a9fe:a9fe",  # Oracle Cloud
+            "fd00:ec2::254",  # AWS
+            "fd20:ce::254",  # Google Cloud
+        ),
+    )
+)
 
 
 class AddressRefusedError(PermissionError):
@@ -135,6 +147,6 @@ def _forms(address: _Address) -> list[_Address]:
     inner = (
         address.ipv4_mapped,
         address.sixtofour,
-        translated if address in _NAT64 else None,
+        translated if any(address in network for network in _NAT64) else None,
     )
     return [address, *(form for form in inner if form is not None)]

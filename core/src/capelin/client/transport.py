@@ -310,7 +310,12 @@ class Transport:
         )
 
     def _warn(self, header: str) -> None:
-        """Log each of the API server's warnings once: deprecated versions, unknown fields."""
+        """Log each of the API server's warnings once: deprecated versions, unknown fields.
+
+        Those of a server that a tenant chose are texts of the tenant, and without an end.
+        """
+        if self._options.destinations is not None:
+            return
         if header not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(header)
             log.warning("%s", header.removeprefix("299 - ").strip('"'))

@@ -36,6 +36,8 @@ class _Entry:
     users: int = 0
     slow: bool = False
     """Whether an answer took long since the client was last used."""
+    is_tried: bool = False
+    """Whether one user tries whether the cluster answers again."""
 
     def mark_slow(self) -> None:
         self.slow = True
@@ -45,7 +47,8 @@ class WorkloadClients:
     """One client per workload cluster, replaced when its kubeconfig changes.
 
     A cluster that does not answer, or takes more than half of the timeout, gets no requests for a
-    while: 1 s at first and twice as long each time, up to 30 s. So it delays its own objects only.
+    while: 1 s at first and twice as long each time, up to 30 s. Then one user tries it, and the
+    others wait for the outcome. So it delays its own objects only.
 
     Args:
         client: reads the secrets in the management cluster.
@@ -101,17 +104,24 @@ class WorkloadClients:
         target = (*key, entry.source)
         if (error := self._circuits.error(target)) is not None:
             raise CircuitOpen(str(error), retry_seconds=self._circuits.remaining(target))
+        if (error := self._circuits.last_error(target)) is not None:
+            if entry.is_tried:
+                raise CircuitOpen(str(error), retry_seconds=_BACKOFF.first_seconds)
+            # Each user would wait for a cluster that is still silent, and others need the workers.
+            entry.is_tried = True
         entry.users += 1
         try:
             await self._close_unused()
             yield entry.client
-        except Exception as error:
-            self._judge(key, entry, _unreachable(error))
+        except Exception as raised:
+            self._judge(key, entry, _unreachable(raised))
             raise
         else:
             self._judge(key, entry, None)
         finally:
             entry.users -= 1
+            if error is not None:
+                entry.is_tried = False
             await self._close_unused()
 
     async def drop(self, cluster: str, namespace: str) -> None:

@@ -187,7 +187,9 @@ def test_variables_are_inherited_by_name() -> None:
     assert inherited_variables(variables) == {"GOFLAGS": "-mod=readonly", "GOPROXY": "off"}
 
 
-@pytest.mark.parametrize(("chosen", "networks"), [("", "127.64.0.0/10"), ("::1/128", "::1/128")])
+@pytest.mark.parametrize(
+    ("chosen", "networks"), [("", "127.64.0.0/10"), ("::1/128", "127.64.0.0/10,::1/128")]
+)
 def test_managers_may_connect_to_hosted_api_servers_of_this_machine(
     monkeypatch: pytest.MonkeyPatch, chosen: str, networks: str
 ) -> None:

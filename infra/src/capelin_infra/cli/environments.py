@@ -92,7 +92,11 @@ def up(
     ] = None,
     node_image: Annotated[
         str | None,
-        typer.Option(help="The image of kind's nodes. Default: kind's own.", show_default=False),
+        typer.Option(
+            help="The image of kind's nodes. Default: kind's own, which it names by digest. Give a "
+            "digest too, as in NAME:TAG@sha256:..., so that nobody can replace the image.",
+            show_default=False,
+        ),
     ] = None,
     kubeconfig: Annotated[
         Path | None,

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from capelin.api import Unstructured
-from capelin.provider import Provider
+from capelin.provider import Provider, admission_policy, may_patch_status
 
 from capelin_control_plane.api import CapelinControlPlane, CapelinControlPlaneTemplate
 from capelin_control_plane.desired import PROGRAMS
@@ -12,6 +12,7 @@ from capelin_control_plane.reconciler import MANAGER, CapelinControlPlaneReconci
 LABEL = "control-plane-capelin"
 READER = "capi-kubeadm-bootstrap-system:capi-kubeadm-bootstrap-manager"
 """The service account of the kubeadm bootstrap provider."""
+_IS_SERVICE_ACCOUNT = "request.userInfo.username.startsWith('system:serviceaccount:')"
 
 
 def provider() -> Provider:
@@ -25,7 +26,7 @@ def provider() -> Provider:
         reconcilers=[CapelinControlPlaneReconciler],
         kinds=[CapelinControlPlaneTemplate],
         programs=PROGRAMS,
-        objects=read_by_bootstrap_provider(),
+        objects=[*read_by_bootstrap_provider(), *port_forward_policy()],
     )
 
 
@@ -61,3 +62,36 @@ def read_by_bootstrap_provider() -> list[Unstructured]:
             "subjects": [reader],
         },
     ]
+
+
+def port_forward_policy() -> list[Unstructured]:
+    """Lets the provider reach only members of etcd by its permission to forward ports of pods.
+
+    The permission cannot name pods, and the provider needs it in all namespaces. Administrators may
+    run programs in pods, which the provider may not, and keep the ports that they can forward.
+    """
+    connections = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CONNECT"],
+        "resources": ["pods/portforward"],
+    }
+    resource = CapelinControlPlane.resource
+    is_controller = may_patch_status(f"'{resource.group}'", f"'{resource.plural}'")
+    may_execute = (
+        "authorizer.group('').resource('pods').subresource('exec').namespace(request.namespace)"
+        ".check('create').allowed()"
+    )
+    validation = {
+        "expression": "request.name.matches('-etcd-[0-9]$')",
+        "message": "the control plane provider forwards ports of members of etcd only",
+        "reason": "Forbidden",
+    }
+    conditions = [
+        {"name": "a-service-account", "expression": _IS_SERVICE_ACCOUNT},
+        {"name": "a-controller-of-control-planes", "expression": f"{is_controller}"},
+        {"name": "no-administrator", "expression": f"!{may_execute}"},
+    ]
+    return admission_policy(
+        f"{LABEL}-port-forward", [connections], [validation], {"matchConditions": conditions}
+    )

@@ -195,14 +195,19 @@ def _flags(component: Component, placement: Placement) -> dict[str, str]:
             return flags | (certificate if component.type == "CoreProvider" else {})
 
 
+def _allowed_networks(environ: Mapping[str, str]) -> str:
+    """The user's networks, and the loopback addresses of the environment's hosted API servers."""
+    chosen = environ.get("CAPELIN_ALLOWED_NETWORKS", "")
+    return ",".join(filter(None, (str(NETWORK), chosen)))
+
+
 def _environment(component: Component, placement: Placement) -> dict[str, str]:
     if component.dialect != "go":
         return {
             "CAPELIN_STATE_FOLDER": str(placement.workloads / component.label),
             "KUBECONFIG": str(placement.kubeconfig),
-            # Hosted API servers of an environment have loopback addresses of their own.
-            "CAPELIN_ALLOWED_NETWORKS": str(NETWORK),
             **inherited_variables(os.environ),
+            "CAPELIN_ALLOWED_NETWORKS": _allowed_networks(os.environ),
         }
     # What a manager in a pod learns from the downward API.
     return {

@@ -47,6 +47,8 @@ from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
 
 PATCH_VARIABLES: Final = ("object", "variables")
 _BUILTIN: Final = "builtin"
+_MAX_PATCHES: Final = 16 * 2**20
+"""How large the patches of one response may be, in bytes: all hooks share the process's memory."""
 
 
 def patches_problems(policy: KnownPolicy) -> list[str]:
@@ -97,10 +99,11 @@ async def generated_patches(
     """A patch for each template that the version changes.
 
     Raises:
-        Failure: an expression has no value, or a path leads nowhere.
+        Failure: an expression has no value, a path leads nowhere, or the patches are too large.
     """
     items: list[GeneratePatchesResponseItem] = []
     problems: set[str] = set()
+    size = 0
     for item in request.items:
         variables = _variables(request.variables, item.variables)
         try:
@@ -111,10 +114,14 @@ async def generated_patches(
             continue
         patch = json_patch(item.object, changed)
         if patch:
-            items.append(
-                GeneratePatchesResponseItem(
-                    uid=item.uid, patch_type="JSONPatch", patch=orjson.dumps(patch)
+            content = orjson.dumps(patch)
+            size += len(content)
+            if size > _MAX_PATCHES:
+                raise Failure(
+                    f"the patches of all templates have more than {_MAX_PATCHES // 2**20} MiB"
                 )
+            items.append(
+                GeneratePatchesResponseItem(uid=item.uid, patch_type="JSONPatch", patch=content)
             )
     if problems:
         # Cluster API sends the templates in another order every time.

@@ -3,7 +3,8 @@
 Google's C++ implementation evaluates them (decision 0120). It ends an expression after 10,000
 steps, but bounds neither the time of a step nor the size of values. So expressions of policies are
 evaluated in the sandbox. The bounds here are for messages: they refuse most of what would overrun
-the sandbox's limits when a policy is written.
+the sandbox's limits when a policy is written. The limit of optional macros is more: policies are
+compiled in the process that serves the hooks, before the sandbox evaluates anything.
 """
 
 import re
@@ -24,6 +25,12 @@ MAX_TOGETHER: Final = 32_768
 """How many characters all expressions of a policy may have, which are compiled at once."""
 _MAX_ADDITIONS: Final = 32
 _MAX_MAPS: Final = 3
+_MAX_OPTIONAL_MAPS: Final = 4
+_OPTIONAL_MAP: Final = re.compile(r"\b(?:optMap|optFlatMap)\b", re.ASCII)
+"""Each of these macros repeats what it is called on, so the parser doubles a chain at each one.
+
+They are counted before the parser expands them: too many in a text that is quoted do no harm.
+"""
 
 VARIABLE_TYPES: Final[Mapping[str, Any]] = {
     "fromVersion": cel.Type.STRING,
@@ -88,6 +95,10 @@ def compile_expression(text: str, variables: tuple[str, ...], *, boolean: bool) 
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression may have {MAX_LENGTH} characters")
+    if len(_OPTIONAL_MAP.findall(text)) > _MAX_OPTIONAL_MAPS:
+        raise ExpressionError(
+            f"an expression may call optMap and optFlatMap {_MAX_OPTIONAL_MAPS} times"
+        )
     try:
         compiled = _environment(variables).compile(text)
     except RuntimeError as error:

@@ -184,7 +184,10 @@ class Sandbox:
         except (OverrunError, OverloadError) as error:
             raise ManifestError(str(error)) from None
         if result["manifests"] is None:
-            raise ManifestError("it is not YAML, or has anchors, aliases, tags or duplicate keys")
+            raise ManifestError(
+                "it is not YAML, or has anchors, aliases, tags, duplicate keys or values that JSON"
+                " does not have"
+            )
         return result["manifests"]
 
     async def _result(self, owner: Owner, content: bytes, budget: Budget) -> dict[str, Any]:

@@ -104,11 +104,11 @@ def _evaluated(question: tuple[str, list[str], bool], variables: dict[str, Any])
         return {"problem": "it gives a value that JSON does not have"}
 
 
-def _manifests(text: str) -> list[Any] | None:
-    """The documents of a text; nothing if parsers may not agree on it."""
+def _manifests(text: str) -> orjson.Fragment | None:
+    """The documents of a text; nothing if parsers may not agree on it, or JSON lacks a value."""
     try:
-        return list(read_all_untrusted_yaml(text))
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return orjson.Fragment(orjson.dumps(list(read_all_untrusted_yaml(text))))
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError):
         return None
 
 

@@ -17,12 +17,14 @@ MANAGED_LABEL = "kwok.x-k8s.io/node"
 LEASE_NAMESPACE = "kube-node-lease"
 
 _TIMEOUT = 20.0
+_OPTIONS = ClientOptions(qps=0, max_bytes=16 << 20)
+"""The tenant controls the responses, and the provider's container has one memory limit for all."""
 
 
 async def delete_leases(kubeconfig: Path) -> None:
     """Delete the leases of the Nodes that KWOK keeps ready. It creates new ones."""
     config = Config.from_kubeconfig(kubeconfig)
-    async with asyncio.timeout(_TIMEOUT), Client(config, options=ClientOptions(qps=0)) as client:
+    async with asyncio.timeout(_TIMEOUT), Client(config, options=_OPTIONS) as client:
         for node in (await client.list(Node, labels={MANAGED_LABEL: "fake"})).items:
             await client.delete(Lease, node.name, LEASE_NAMESPACE)
 
