@@ -21,9 +21,9 @@ from capelin.testing.management import ManagementCluster
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
-from capelin_lifecycle.handlers import handler_name
-from capelin_lifecycle.memory import CONFIG_MAP
+from capelin_lifecycle.policies.memory import CONFIG_MAP
 from capelin_lifecycle.provider import provider
+from capelin_lifecycle.reconcilers.registration import handler_name
 
 from tests.extensions import certificates, lifecycle
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary, Component
 from capelin.embedded.management import (
     Environment,
     FetchPrograms,
@@ -27,12 +27,12 @@ class FakeBinaries(Binaries):
         self.warm = warm
         self.fetched: list[str] = []
 
-    async def has(self, names: Iterable[str]) -> bool:
+    async def has(self, names: Iterable[str | Component]) -> bool:
         del names
         return self.warm
 
-    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
-        self.fetched = [*names]
+    async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
+        self.fetched = [*map(str, names)]
         return {}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from capelin.client import Client
 from capelin.controller import ObjectKey
-from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary
+from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries, Binary, Component
 from capelin.embedded.processes import Probe, marked_processes
 from capelin.pki import new_ca, new_service_account_keys
 from capelin_control_plane.backends import reconcile_instances
@@ -78,8 +78,8 @@ class Idle(Binaries):
         self._program.write_text("#!/bin/sh\nexec sleep 1000\n")
         self._program.chmod(0o755)
 
-    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
-        return {name: Binary(name, None, self._program) for name in names}
+    async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
+        return {str(name): Binary(str(name), None, self._program) for name in names}
 
 
 @dataclass
