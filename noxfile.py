@@ -63,8 +63,8 @@ QUICK = (
     "providers/machine-pool/tests/reconcilers/test_machines.py",
     "extensions/lifecycle/tests/test_guards.py",
     "extensions/lifecycle/tests/test_approval.py",
-    "infra/tests/test_cluster_tree.py",
-    "infra/tests/test_doctor.py",
+    "infra/tests/status/test_cluster_tree.py",
+    "infra/tests/environments/test_doctor.py",
 )
 """The tests that explain the project, in the order in which to read them."""
 PARALLEL = ("-n3", "--dist=worksteal")
@@ -152,10 +152,26 @@ def digest_of_code() -> str:
 
 
 @nox.session
-def tests(session: nox.Session) -> None:
-    """All packages' tests and the examples, always the same; `-- core/tests` runs one folder."""
+def binaries(session: nox.Session) -> None:
+    """Download or build the binaries of the default sessions; minutes the first time."""
+    install(session)
+    collect = ("pytest", "-q", "--fetch-binaries", "-m", "not integration")
+    session.run(*collect, *folders_with_tests(), *SHARED)
+
+
+@nox.session
+def all_tests(session: nox.Session) -> None:
+    """The tests of all packages and examples in one run: they share an API server."""
     install(session)
     pytest(session, *PARALLEL, "-m", "not integration", paths=(*folders_with_tests(), *SHARED))
+
+
+@nox.session(default=False)
+@nox.parametrize("package", list(MEMBERS), ids=list(MEMBERS))
+def tests(session: nox.Session, package: str) -> None:
+    """One package's own tests, on a real API server where they need one; always the same."""
+    install(session)
+    pytest(session, *PARALLEL, "-m", "not integration", paths=[f"{MEMBERS[package]}/tests"])
 
 
 @nox.session(default=False)
@@ -163,14 +179,6 @@ def quick(session: nox.Session) -> None:
     """The tests that explain the project, in less than a minute; the noxfile lists them."""
     install(session)
     pytest(session, *PARALLEL, "-m", "not integration", paths=QUICK)
-
-
-@nox.session(default=False)
-def binaries(session: nox.Session) -> None:
-    """Download or build the binaries of the default sessions; minutes the first time."""
-    install(session)
-    collect = ("pytest", "-q", "--fetch-binaries", "-m", "not integration")
-    session.run(*collect, *folders_with_tests(), *SHARED)
 
 
 @nox.session
