@@ -27,6 +27,7 @@ from tests.faults.campaign import Setting, campaign
 from tests.faults.interposer import ApiProxy, Clock, faketime_library, python_of_campaign
 from tests.faults.planned import planned_changes
 from tests.faults.report import Journal, Report
+from tests.faults.tenant_report import print_report
 from tests.faults.tenants import tenants_campaign
 
 DISK = "4g"
@@ -121,13 +122,9 @@ def tenants(console: Console, minutes: float, seed: int, file: Path | None) -> i
     """Let one tenant attack, print the figures of the others, and fail if one of them suffered."""
     with tempfile.TemporaryDirectory(prefix="capelin-tenants-") as folder:
         report = asyncio.run(tenants_campaign(Path(folder), minutes, seed, console))
-    console.print(report.table())
-    for line in report.lines():
-        console.print(line, markup=False)
-    for problem in report.problems:
-        console.print(problem, style="red", markup=False)
+    print_report(report, console)
     if file is not None:
-        file.write_text(json.dumps(vars(report), indent=2) + "\n")
+        file.write_text(json.dumps(report.json(), indent=2) + "\n")
     return 1 if report.problems else 0
 
 

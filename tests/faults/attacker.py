@@ -4,8 +4,17 @@ import asyncio
 import json
 import re
 import ssl
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPSConnection
@@ -14,6 +23,7 @@ from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import aiohttp
 from capelin.api import Unstructured
 from capelin.client import Client, ClientError, Config
 from capelin.embedded.binaries import TESTED_KUBERNETES
@@ -65,53 +75,146 @@ _RULES: Final[list[Unstructured]] = [
 """The rights of the ClusterRole `edit`: no status, and nothing in other namespaces."""
 FAILURES: Final = (ClientError, HTTPException, OSError, TimeoutError)
 """A busy API server may not answer, and that ends no campaign."""
-_KEPT_OBJECTS: Final = 60
+_KEPT_OBJECTS: Final = 90
 _SPACES: Final = "\u00a0\u1680\u2003\u2028\u202f\u3000\ufeff\u200b\u0085\v\f"
 _ODD: Final = _SPACES + "\u0660\u0967\uff11\u212a\u0130\u00df\u202e\u0301\U0001f41f"
 _NAME: Final = re.compile(rb'"metadata":\{"name":"([^"]+)"')
 _ADMISSION_POLICY: Final = re.compile(r"ValidatingAdmissionPolicy '([^']+)'")
 
-Attack = Callable[["Attacker"], Awaitable[object]]
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One kind of attack."""
+
+    name: str
+    """Names of its objects begin with it."""
+    run: Callable[["Attacker"], Awaitable[object]]
+    limits: tuple[str, ...]
+    """Parts of the texts that show that a limit or a check of the product has stopped it."""
+
+
+@dataclass
+class AttackFigures:
+    """How often a kind of attack occurred, and what came of it."""
+
+    times: int = 0
+    accepted: int = 0
+    """Writes that the API server accepted."""
+    refused: int = 0
+    stopped: set[str] = field(default_factory=set[str])
+    """Objects and answers that show that a limit was reached."""
+    texts: Counter[str] = field(default_factory=Counter[str])
+    """Other answers and messages, for people who look for a missing limit."""
+    longest_pause: float = 0.0
+    """Seconds between two attacks of this kind."""
+    last: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Count an attack."""
+        self.times += 1
+        if self.last is not None:
+            self.longest_pause = max(self.longest_pause, now - self.last)
+        self.last = now
+
+
+class Evidence:
+    """The figures of all kinds of attacks."""
+
+    def __init__(self, attacks: Iterable[Attack]) -> None:
+        self._attacks = {attack.name: attack for attack in attacks}
+        self.figures = {name: AttackFigures() for name in self._attacks}
+
+    def add(self, attack: str, source: str, text: str) -> None:
+        """Note a text about an object or an answer; each source counts once."""
+        figures = self.figures[attack]
+        if any(limit in text for limit in self._attacks[attack].limits):
+            figures.stopped.add(source)
+        elif text:
+            figures.texts[shortened(text)] += 1
+
+    def add_about(self, name: str, text: str) -> None:
+        """Note a text about an object, whose name tells the kind of attack."""
+        attack = name.rpartition("-")[0]
+        if attack in self._attacks:
+            self.add(attack, name, text)
+
+    def limits_of(self, attack: str) -> str:
+        """The texts that show that a kind of attack was stopped."""
+        return ", ".join(self._attacks[attack].limits)
+
+
+def shortened(text: str) -> str:
+    """The end of a text, without digits and without most of the characters that a tenant wrote."""
+    return "".join(c for c in text if c.isascii() and c.isprintable() and not c.isdigit())[-100:]
+
+
+def rounds(attacks: Sequence[Attack], random: Random) -> Iterator[Attack]:
+    """All kinds of attacks in one order after the other, so that each occurs regularly."""
+    while True:
+        yield from random.sample(attacks, len(attacks))
 
 
 @dataclass
 class Attacker:
-    """Attacks, and counts objects that were accepted and refused."""
+    """Carries out attacks, and counts objects that were accepted and refused."""
 
     environment: Environment
     administrator: Client
     token: str
     servers: HostileServers
     random: Random
-    attacks: Counter[str] = field(default_factory=Counter[str])
-    accepted: Counter[str] = field(default_factory=Counter[str])
-    refused: Counter[str] = field(default_factory=Counter[str])
-    calls: Counter[str] = field(default_factory=Counter[str])
-    """Forged calls of hooks, by hook and outcome."""
+    evidence: Evidence
     problems: list[str] = field(default_factory=list[str])
     _written: list[str] = field(default_factory=list[str])
     """The paths of the attacker's objects, oldest first."""
     _attack: str = ""
+    _following: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    async def attack(self, attacks: tuple[Attack, ...]) -> None:
+    async def attack(self, attacks: Iterator[Attack]) -> None:
         """Attack until cancelled; the newest objects stay."""
-        while True:
-            attack = self.random.choice(attacks)
-            self._attack = attack.__name__
-            self.attacks[self._attack] += 1
-            with suppress(*FAILURES):
-                await attack(self)
+        try:
+            await self._attack_in_order(attacks)
+        finally:
+            for task in self._following:
+                task.cancel()
+            await asyncio.gather(*self._following, return_exceptions=True)
+
+    async def _attack_in_order(self, attacks: Iterator[Attack]) -> None:
+        for attack in attacks:
+            self._attack = attack.name
+            self.figures.begin(time.monotonic())
+            try:
+                await attack.run(self)
+            except FAILURES as error:
+                self.answered(f"{type(error).__name__}: {error}")
             while len(self._written) > _KEPT_OBJECTS:
                 with suppress(*FAILURES):
                     await self.send("DELETE", self._written.pop(0), b"")
             await asyncio.sleep(self.random.uniform(0, 1))
+
+    @property
+    def figures(self) -> AttackFigures:
+        """The figures of the attack that is carried out."""
+        return self.evidence.figures[self._attack]
+
+    def answered(self, text: str, attack: str = "") -> None:
+        """Note an answer to an attack: to the one that is carried out if it is not named."""
+        name = attack or self._attack
+        source = f"answer {self.evidence.figures[name].times}: {text}"
+        self.evidence.add(name, source, text)
+
+    def follow_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """Continue an attack while the next ones are carried out."""
+        task = asyncio.create_task(work)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
 
     async def create(self, plural: str, body: str | Unstructured, group: str) -> bool:
         """Create an object in the attacker's namespace; the API server may refuse it."""
         text = body if isinstance(body, str) else json.dumps(body)
         path = f"{group}/namespaces/{ATTACKER}/{plural}"
         status, answer = await self.send("POST", path, text.encode("utf-8", "surrogatepass"))
-        self._count(plural, status, answer)
+        self._count(status, answer)
         # The answer can be too deep to be parsed.
         if status == 201 and (name := _NAME.search(answer)):
             self._written.append(f"{path}/{name[1].decode()}")
@@ -122,7 +225,7 @@ class Attacker:
         group, plural, name = path.rsplit("/", 2)
         full = f"{group}/namespaces/{ATTACKER}/{plural}/{name}"
         status, answer = await self.send("PATCH", full, json.dumps(patch).encode())
-        self._count(f"change of {plural}", status, answer)
+        self._count(status, answer)
         return status == 200
 
     async def delete(self, path: str) -> bool:
@@ -130,13 +233,22 @@ class Attacker:
         group, plural, name = path.rsplit("/", 2)
         full = f"{group}/namespaces/{ATTACKER}/{plural}/{name}"
         status, answer = await self.send("DELETE", full, b"")
-        self._count(f"deletion of {plural}", status, answer)
+        self._count(status, answer)
         return status == 200
 
-    async def read(self, group: str, plural: str) -> bytes:
-        """All objects of a kind that the attacker can read, as the API server sends them."""
-        _, answer = await self.send("GET", f"{group}/namespaces/{ATTACKER}/{plural}", b"")
-        return answer
+    async def watch(self, group: str, plural: str) -> AsyncGenerator[bytes]:
+        """All objects of a kind that the attacker can read and their changes, piece by piece."""
+        server = Config.from_kubeconfig(self.environment.kubeconfig).server
+        trust = ssl.create_default_context(cadata=_pem(server.ca))
+        head = {"Authorization": f"Bearer {self.token}"}
+        url = f"{server.address}{group}/namespaces/{ATTACKER}/{plural}?watch=1&timeoutSeconds=600"
+        limits = aiohttp.ClientTimeout(total=None)
+        async with (
+            aiohttp.ClientSession(headers=head, timeout=limits) as session,
+            session.get(url, ssl=trust) as response,
+        ):
+            async for piece in response.content.iter_any():
+                yield piece
 
     async def send(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Send bytes to the management API server as the attacker."""
@@ -158,15 +270,16 @@ class Attacker:
         finally:
             connection.close()
 
-    def _count(self, subject: str, status: int, answer: bytes) -> None:
+    def _count(self, status: int, answer: bytes) -> None:
         if status < 300:
-            self.accepted[f"{self._attack}: {subject}"] += 1
+            self.figures.accepted += 1
         else:
-            self.refused[f"{self._attack}: {subject}: {refusal(status, answer)}"] += 1
+            self.figures.refused += 1
+            self.answered(refusal(status, answer))
 
     def name(self) -> str:
-        """A fresh name."""
-        return f"evil-{self.random.randrange(10**9)}"
+        """A fresh name, which tells the kind of attack."""
+        return f"{self._attack}-{self.random.randrange(10**9)}"
 
     def odd(self, length: int) -> str:
         """Text of characters that parsers read differently."""

@@ -23,7 +23,7 @@ _ENDS: Final = (
 )
 _HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _BOMB: Final = gzip.compress(b"a" * (64 << 20))
-_DEEP: Final = b"[" * 100_000 + b"]" * 100_000
+_DEEP: Final = b'{"metadata":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 Responder = Callable[[asyncio.StreamWriter], Awaitable[None]]
 

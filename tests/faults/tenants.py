@@ -1,24 +1,22 @@
 """Three honest tenants work while another tenant attacks the managers that all of them share.
 
 The attacks are seeded and mutated: deep, wide and long objects, odd Unicode, expressions and YAML
-that expand, API servers that never end or never answer, and forged calls of hooks.
+that expand, API servers that never end or never answer, and forged calls of hooks. Each kind of
+attack has to reach the limit or the check that stops it.
 """
 
 import asyncio
 import os
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import count
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from capelin.api import Unstructured
-from capelin.api.capi import Cluster, ClusterClass
-from capelin.api.core import Namespace
+from capelin.api import ObjectMeta, Unstructured
+from capelin.api.capi import Cluster
+from capelin.api.core import ConfigMap, Namespace
 from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.addresses import NETWORK
 from capelin.embedded.management import (
@@ -32,13 +30,10 @@ from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_infra.clusters.demo import demo_manifests
-from capelin_infra.clusters.topology import DEMO_CLASS, ClusterOptions, new_cluster
 from capelin_lifecycle.api import LifecyclePolicy, LifecycleResult
-from capelin_machine_pool.api import CapelinMachinePool
+from capelin_machine_pool.api import CapelinMachine
 from rich.console import Console
-from rich.table import Table
 
-from tests.bench.rows import percentile
 from tests.faults.attacker import (
     ATTACKER,
     CAPI,
@@ -48,12 +43,16 @@ from tests.faults.attacker import (
     POLICIES,
     VERSION,
     Attacker,
+    Evidence,
     grant,
     policy,
+    rounds,
     validate,
 )
 from tests.faults.attacks import ATTACKS, GATED, SECRET, SHOP
+from tests.faults.honest import CANARY, HonestTenant, create_cluster
 from tests.faults.hostile import ALLOWED, CLIENT, HostileServers, hostile_servers
+from tests.faults.tenant_report import TenantReport, broken_limits
 
 HONEST: Final = ("honest-0", "honest-1", "honest-2")
 MANAGERS: Final = (
@@ -62,92 +61,21 @@ MANAGERS: Final = (
     "runtime-extension-lifecycle",
 )
 _SERVERS: Final = ("kube-apiserver", "etcd", CORE.label)
-P99_SECONDS: Final = 5.0
-MEMORY_LIMIT_MIB: Final = 512
-"""The memory limit of the charts."""
 _LANES: Final = 2
 """How many attacks the attacker carries out at the same time."""
 _CALM: Final = 0.2
 """The time before the attacks, as a part of theirs."""
-_PATIENCE: Final = 60.0
-_OPENED: Final = "a gate opened"
-_LOG_LINES: Final = {
-    f"No requests to cluster {ATTACKER}/": "circuits opened",
-    "cannot be read": "unreadable objects logged",
-}
-
-
-@dataclass
-class TenantReport:
-    """The figures of a campaign."""
-
-    seed: int
-    minutes: float = 0.0
-    is_attacked: bool = False
-    calm: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Seconds from a change to its reconcile, by kind, before the attacks."""
-    seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """The same during the attacks."""
-    failures: Counter[str] = field(default_factory=Counter[str])
-    """Requests of honest tenants that failed."""
-    attacks: Counter[str] = field(default_factory=Counter[str])
-    accepted: Counter[str] = field(default_factory=Counter[str])
-    refused: Counter[str] = field(default_factory=Counter[str])
-    """Writes that the API server refused, with its reason."""
-    calls: Counter[str] = field(default_factory=Counter[str])
-    """Forged calls of hooks, by outcome."""
-    requests: Counter[str] = field(default_factory=Counter[str])
-    """Requests that arrived at hostile servers, by server and client."""
-    results: Counter[str] = field(default_factory=Counter[str])
-    """Results of the attacker's policies, by action and outcome."""
-    logged: Counter[str] = field(default_factory=Counter[str])
-    memory: dict[str, float] = field(default_factory=dict[str, float])
-    """The most MiB that each manager used with its own helper processes."""
-    processor: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds of processor time that each process of the environment took during the attacks."""
-    lateness: list[float] = field(default_factory=list[float])
-    """Seconds by which the campaign itself was late, since its machine is busy."""
-    problems: list[str] = field(default_factory=list[str])
-
-    def table(self) -> Table:
-        """The latencies of the honest tenants."""
-        table = Table("change of", "", "times", "p50 s", "p99 s", "longest s")
-        for title, times in (("calm", self.calm), ("attacked", self.seconds)):
-            for name, seconds in sorted(times.items()):
-                figures = (percentile(seconds, 0.5), percentile(seconds, 0.99), max(seconds))
-                cells = (f"{figure:.2f}" for figure in figures)
-                table.add_row(name, title, f"{len(seconds)}", *cells)
-        return table
-
-    def lines(self) -> list[str]:
-        """The other figures, a line each."""
-        counters = {
-            "failed requests of honest tenants": self.failures,
-            "attacks": self.attacks,
-            "accepted": self.accepted,
-            "refused": self.refused,
-            "forged calls": self.calls,
-            "requests to hostile servers": self.requests,
-            "results of the attacker's policies": self.results,
-            "logged": self.logged,
-        }
-        lines = [
-            f"{title}: {name}: {number}"
-            for title, counter in counters.items()
-            for name, number in sorted(counter.items())
-        ]
-        memory = [f"{name}: {mib:.0f} MiB at most" for name, mib in sorted(self.memory.items())]
-        memory += [f"{name}: {used:.0f} s of CPU time" for name, used in self.processor.items()]
-        late = percentile(self.lateness, 0.99), max(self.lateness)
-        own = f"the campaign itself: p99 {late[0]:.2f} s late, {late[1]:.2f} s at most"
-        return [*lines, *memory, own]
+_NOTES: Final = "notes"
+"""A policy of an honest tenant that changes."""
+_ABOUT: Final = re.compile(rf"{ATTACKER}/([a-z-]+-\d+)")
+_CIRCUITS: Final = "No requests to cluster"
 
 
 async def tenants_campaign(
     folder: Path, minutes: float, seed: int, console: Console
 ) -> TenantReport:
     """Let honest tenants work under attack for so many minutes."""
-    report = TenantReport(seed, minutes)
+    report = TenantReport(seed, minutes, Evidence(ATTACKS))
     environment = Environment(folder / "capelin" / "tenants")
     # Of the hostile servers, managers may reach those at one address, so that limits are tested
     # that come after the check of addresses.
@@ -165,105 +93,101 @@ async def tenants_campaign(
             console.print("three honest tenants have clusters")
             token = (await client.create_token(ATTACKER, ATTACKER, seconds=7200)).value
             attackers = [
-                Attacker(environment, client, token, servers, Random(f"{seed}/{lane}"))  # noqa: S311
+                Attacker(
+                    environment,
+                    client,
+                    token,
+                    servers,
+                    Random(f"{seed}/{lane}"),  # noqa: S311 - the same attacks every time
+                    report.evidence,
+                )
                 for lane in range(_LANES)
             ]
-            await _run(environment, client, attackers, minutes * 60, report)
-            _add_attacks(report, attackers, servers)
-            report.logged = _logged(environment)
+            async with _processes(environment, report):
+                await _run(client, attackers, minutes * 60, report)
+            _read_logs(environment, report)
+            _add_servers(report, servers)
     finally:
         with suppress(FileNotFoundError):
             await remove_environment(environment)
+    for attacker in attackers:
+        report.problems += dict.fromkeys(attacker.problems)
+    report.problems += broken_limits(report)
     return report
 
 
 async def _run(
-    environment: Environment,
-    client: Client,
-    attackers: list[Attacker],
-    seconds: float,
-    report: TenantReport,
+    client: Client, attackers: list[Attacker], seconds: float, report: TenantReport
 ) -> None:
-    names = (CORE.label, *MANAGERS)
-    pids = {name: _pid(environment, name) for name in names}
-    report.problems += [f"{name} does not run" for name, pid in pids.items() if pid is None]
+    """Let everybody work for so many seconds, after some time without attacks."""
+    attacks = rounds(ATTACKS, Random(f"{report.seed}"))  # noqa: S311 - the same order every time
     tasks = [
         asyncio.create_task(work)
         for work in (
-            *(_repeat(_change, 0.5, client, namespace, report) for namespace in HONEST),
-            *(_repeat(_draft, 5, client, namespace, report) for namespace in HONEST),
-            *(_attack(attacker, report, seconds) for attacker in attackers),
-            _watch_lateness(report),
-            _watch_memory(environment, report),
-            _watch_gates(client, report),
+            *(HonestTenant(client, name, report).work(SHOP, _NOTES) for name in HONEST),
+            _watch_results(client, report),
+            _watch_gated_cluster(client, report),
+            _watch_control_plane(client, report),
+            _watch_messages(client, report),
             _watch_neighbours(attackers[0], report),
         )
     ]
-    timeout = (1 + _CALM) * seconds
-    done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    report.problems += [f"the campaign ended early: {task.exception()!r}" for task in done]
-    report.problems += [
-        f"{name} restarted" for name, pid in pids.items() if _pid(environment, name) != pid
-    ]
-    report.problems += broken_limits(report)
-
-
-async def _attack(attacker: Attacker, report: TenantReport, seconds: float) -> None:
-    await asyncio.sleep(_CALM * seconds)
-    report.is_attacked = True
-    before = _cpu_seconds(attacker.environment)
     try:
-        await attacker.attack(ATTACKS)
-    finally:
-        after = _cpu_seconds(attacker.environment)
+        await _wait(tasks, _CALM * seconds, report)
+        report.is_attacked = True
+        before = _cpu_seconds(attackers[0].environment)
+        tasks += [asyncio.create_task(attacker.attack(attacks)) for attacker in attackers]
+        await _wait(tasks, seconds, report)
+        after = _cpu_seconds(attackers[0].environment)
         report.processor = {name: after.get(name, 0) - used for name, used in before.items()}
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def broken_limits(report: TenantReport) -> list[str]:
-    """Figures that are above their limits."""
-    return [
-        *(
-            f"{name} used {mib:.0f} MiB, more than {MEMORY_LIMIT_MIB}"
-            for name, mib in report.memory.items()
-            if mib > MEMORY_LIMIT_MIB
-        ),
-        *(
-            f"changes of {name}: p99 above {P99_SECONDS:g} s"
-            for name, times in report.seconds.items()
-            if percentile(times, 0.99) > P99_SECONDS
-        ),
-    ]
+async def _wait(tasks: list[asyncio.Task[Any]], seconds: float, report: TenantReport) -> None:
+    done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    for task in done:
+        report.problem(f"the campaign ended early: {task.exception()!r}")
 
 
-def _add_attacks(report: TenantReport, attackers: list[Attacker], servers: HostileServers) -> None:
-    for attacker in attackers:
-        report.attacks += attacker.attacks
-        report.accepted += attacker.accepted
-        report.refused += attacker.refused
-        report.calls += attacker.calls
-        report.problems += dict.fromkeys(attacker.problems)
-    report.requests = servers.requests
+@asynccontextmanager
+async def _processes(environment: Environment, report: TenantReport) -> AsyncGenerator[None]:
+    """Watch the managers' memory, and notice restarts."""
+    names = (CORE.label, *MANAGERS)
+    pids = {name: _pid(environment, name) for name in names}
+    report.problems += [f"{name} does not run" for name, pid in pids.items() if pid is None]
+    memory = asyncio.create_task(_watch_memory(environment, report))
+    try:
+        yield
+    finally:
+        memory.cancel()
+    for name, pid in pids.items():
+        process = Process.adopt(environment.processes, name)
+        has_restarted = process is None or process.pid != pid
+        report.checks[f"{name}: restarts"] = int(has_restarted)
+        if has_restarted:
+            report.problems.append(f"{name} restarted")
+
+
+def _add_servers(report: TenantReport, servers: HostileServers) -> None:
+    for name, number in servers.requests.items():
+        report.requests[f"requests to hostile server {name}"] = number
     report.problems += dict.fromkeys(servers.problems)
     if not servers.reached_by(CLIENT):
         report.problems.append("no request of a Capelin manager reached a hostile server")
-    if not report.results:
-        report.problems.append("no policy of the attacker was carried out")
 
 
-def _logged(environment: Environment) -> Counter[str]:
-    """How often managers logged that a limit was reached."""
-    counted: Counter[str] = Counter()
-    for name in MANAGERS:
-        process = Process.adopt(environment.processes, name)
+def _read_logs(environment: Environment, report: TenantReport) -> None:
+    """What managers logged about the attacker's objects."""
+    for manager in MANAGERS:
+        process = Process.adopt(environment.processes, manager)
         text = "" if process is None else process.log.read_text(errors="replace")
         for line in text.splitlines():
-            for part, title in _LOG_LINES.items():
-                if part in line:
-                    counted[f"{name}: {title}"] += 1
-    return counted
+            report.logged[f"{manager}: circuits opened"] += _CIRCUITS in line
+            for name in _ABOUT.findall(line):
+                report.evidence.add_about(name, line)
 
 
 def _cpu_seconds(environment: Environment) -> dict[str, float]:
@@ -282,7 +206,7 @@ def _pid(environment: Environment, name: str) -> int | None:
     return None if process is None else process.pid
 
 
-# The honest tenants
+# Preparation
 
 
 async def _prepare(client: Client) -> None:
@@ -292,11 +216,12 @@ async def _prepare(client: Client) -> None:
         for manifest in demo_manifests():
             manifest["metadata"]["namespace"] = namespace
             await client.apply(manifest)
-        await _create_cluster(client, SHOP, namespace)
+        await create_cluster(client, SHOP, namespace)
         await until(lambda namespace=namespace: _is_available(client, namespace), within=400)
     for namespace in HONEST:
+        await client.apply(ConfigMap(metadata=ObjectMeta(name=CANARY, namespace=namespace)))
         notes = validate("size(object.metadata.name) > 0")
-        await client.apply(policy("notes", namespace, notes))
+        await client.apply(policy(_NOTES, namespace, notes))
         drafts = validate("has(object.metadata.labels) && 'approved' in object.metadata.labels")
         await client.apply(policy("drafts", namespace, drafts, "BeforeClusterCreate"))
     await client.apply(_patch_policy())
@@ -304,18 +229,10 @@ async def _prepare(client: Client) -> None:
         await client.apply(_gate(name, hook))
     await grant(client)
     await until(lambda: _are_valid(client))
-    await _create_cluster(client, GATED, ATTACKER)
+    await create_cluster(client, GATED, ATTACKER)
     upgrade = {"spec": {"topology": {"version": NEXT_VERSION}}}
     await client.patch(Cluster, SHOP, ATTACKER, upgrade)
     await until(lambda: _wait_for_gates(client))
-
-
-async def _create_cluster(client: Client, name: str, namespace: str) -> None:
-    cluster_class = await client.get(ClusterClass, DEMO_CLASS, namespace)
-    options = ClusterOptions(
-        cluster_class=DEMO_CLASS, version=VERSION, control_plane_replicas=1, workers=1
-    )
-    await client.create(new_cluster(name, namespace, VERSION, options, cluster_class))
 
 
 async def _is_available(client: Client, namespace: str) -> bool:
@@ -338,79 +255,7 @@ async def _wait_for_gates(client: Client) -> bool:
     return waiting == {"gate", "upgrades"}
 
 
-async def _repeat(
-    step: Callable[[Client, str, int, TenantReport], Awaitable[None]],
-    pause: float,
-    client: Client,
-    namespace: str,
-    report: TenantReport,
-) -> None:
-    """Do a tenant's work again and again; requests that fail are counted."""
-    for number in count(1):
-        try:
-            await step(client, namespace, number, report)
-        except FAILURES as error:
-            report.failures[f"{namespace}: {type(error).__name__}"] += 1
-        await asyncio.sleep(pause)
-
-
-async def _change(client: Client, namespace: str, number: int, report: TenantReport) -> None:
-    """Change a control plane, a pool and a policy in turn; measure until each is reconciled."""
-    timeout = {"spec": {"deletion": {"nodeDrainTimeoutSeconds": number}}}
-    order = ("Newest", "Oldest")[number % 2]
-    for kind, patch in (
-        (CapelinControlPlane, {"machineTemplate": timeout}),
-        (CapelinMachinePool, {"rollingUpdate": {"deletePolicy": order}}),
-        (LifecyclePolicy, {"order": number % 1000}),
-    ):
-        items = (await client.list(kind, namespace)).items
-        obj = next(item for item in items if item.name.startswith((SHOP, "notes")))
-        began = time.monotonic()
-        changed = await client.patch(kind, obj.name, namespace, {"spec": patch})
-        generation = changed.metadata.generation or 0
-
-        async def is_reconciled(
-            kind: Any = kind, name: str = obj.name, generation: int = generation
-        ) -> bool:
-            status = (await client.get(kind, name, namespace)).status
-            return status is not None and (status.observed_generation or 0) >= generation
-
-        await _measure(report, kind.__name__, namespace, began, is_reconciled)
-
-
-async def _draft(client: Client, namespace: str, number: int, report: TenantReport) -> None:
-    """Create a Cluster that a policy holds up; measure until its result shows so."""
-    name = f"draft-{number}"
-    began = time.monotonic()
-    await _create_cluster(client, name, namespace)
-
-    async def is_decided() -> bool:
-        results = (await client.list(LifecycleResult, namespace)).items
-        return any(r.spec.cluster.name == name and r.status is not None for r in results)
-
-    await _measure(report, "Cluster, by its hook", namespace, began, is_decided)
-    await client.delete(Cluster, name, namespace)
-
-
-async def _measure(
-    report: TenantReport, name: str, namespace: str, began: float, is_done: Callable[[], Any]
-) -> None:
-    try:
-        await until(is_done, within=_PATIENCE)
-    except AssertionError:
-        report.problems.append(f"{namespace}: {name} not reconciled in {_PATIENCE:g} s")
-    seconds = report.seconds if report.is_attacked else report.calm
-    seconds.setdefault(name, []).append(time.monotonic() - began)
-
-
 # What must not happen
-
-
-async def _watch_lateness(report: TenantReport) -> None:
-    while True:
-        due = time.monotonic() + 0.1
-        await asyncio.sleep(0.1)
-        report.lateness.append(time.monotonic() - due)
 
 
 async def _watch_memory(environment: Environment, report: TenantReport) -> None:
@@ -420,7 +265,7 @@ async def _watch_memory(environment: Environment, report: TenantReport) -> None:
             if pid is not None:
                 used = await asyncio.to_thread(_tree_memory, pid, _program(pid))
                 report.memory[name] = max(used, report.memory.get(name, 0))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1)
 
 
 def _program(pid: int) -> str:
@@ -447,44 +292,55 @@ def _tree_memory(pid: int, program: str) -> float:
     return own / 1024 + sum(_tree_memory(int(child), program) for child in children)
 
 
-async def _watch_gates(client: Client, report: TenantReport) -> None:
+def _check_gate(report: TenantReport, *, is_open: bool, text: str) -> None:
     """The attacker's clusters wait for approvals that no administrator gives."""
-    outcomes: dict[str, str] = {}
-    while not any(problem.startswith(_OPENED) for problem in report.problems):
-        with suppress(*FAILURES):
-            results = (await client.list(LifecycleResult, ATTACKER)).items
-            opened = await _opened_gates(client, results)
-            report.problems += [f"{_OPENED}: {text}" for text in opened]
-            for result in results:
-                if result.status and result.spec.policy.kind == "LifecyclePolicy":
-                    text = f"{result.spec.action}: {result.status.phase}"
-                    outcomes[result.name] = f"{text}: {_summary(result.status.message)}"
-            report.results = Counter(outcomes.values())
-        await asyncio.sleep(1)
-    await asyncio.Event().wait()
+    report.checks["checks of the gates"] += 1
+    if is_open:
+        report.problem(f"a gate opened: {text}")
 
 
-async def _opened_gates(client: Client, results: list[LifecycleResult]) -> list[str]:
-    gated = await client.get(Cluster, GATED, ATTACKER)
-    (control_plane,) = (await client.list(CapelinControlPlane, ATTACKER)).items
-    opened = [
-        f"{result.spec.policy.name} is done"
-        for result in results
-        if result.spec.policy.kind == "ClusterLifecyclePolicy"
-        and result.status
-        and result.status.phase == "Done"
-    ]
-    if gated.spec.control_plane_ref or gated.spec.infrastructure_ref:
-        opened.append(f"{GATED} was created")
-    if control_plane.spec.version != VERSION:
-        opened.append(f"{SHOP} was upgraded")
-    return opened
+async def _watch_results(client: Client, report: TenantReport) -> None:
+    """Results of gates stay open; those of the attacker's policies show limits."""
+    async with aclosing(client.watch(LifecycleResult, ATTACKER)) as events:
+        async for event in events:
+            name, status = event.object.spec.policy.name, event.object.status
+            if event.object.spec.policy.kind == "ClusterLifecyclePolicy":
+                is_done = status is not None and status.phase == "Done"
+                _check_gate(report, is_open=is_done, text=f"{name} is done")
+            elif status is not None:
+                report.evidence.add_about(name, status.message)
 
 
-def _summary(message: str) -> str:
-    """The end of a message, which names the limit; without what a tenant wrote."""
-    printable = "".join(c for c in message if c.isascii() and c.isprintable() and not c.isdigit())
-    return printable[-60:]
+async def _watch_gated_cluster(client: Client, report: TenantReport) -> None:
+    fields = {"metadata.name": GATED}
+    async with aclosing(client.watch(Cluster, ATTACKER, fields=fields)) as events:
+        async for event in events:
+            spec = event.object.spec
+            is_open = bool(spec.control_plane_ref or spec.infrastructure_ref)
+            _check_gate(report, is_open=is_open, text=f"{GATED} was created")
+
+
+async def _watch_control_plane(client: Client, report: TenantReport) -> None:
+    async with aclosing(client.watch(CapelinControlPlane, ATTACKER)) as events:
+        async for event in events:
+            is_open = event.object.spec.version != VERSION
+            _check_gate(report, is_open=is_open, text=f"{event.object.name} was upgraded")
+
+
+async def _watch_messages(client: Client, report: TenantReport) -> None:
+    """Conditions of the attacker's objects show which limits attacks have reached."""
+
+    async def watch(kind: type[LifecyclePolicy | CapelinMachine]) -> None:
+        async with aclosing(client.watch(kind, ATTACKER)) as events:
+            async for event in events:
+                status = event.object.status
+                name = event.object.name
+                for condition in (status.conditions if status else None) or ():
+                    report.evidence.add_about(name, condition.message or "")
+                    if name.startswith(SHOP) and condition.status == "False":
+                        report.evidence.add("replaced-kubeconfig", name, condition.message or "")
+
+    await asyncio.gather(watch(LifecyclePolicy), watch(CapelinMachine))
 
 
 async def _watch_neighbours(attacker: Attacker, report: TenantReport) -> None:
@@ -498,14 +354,20 @@ async def _watch_neighbours(attacker: Attacker, report: TenantReport) -> None:
         (POLICIES, "lifecyclepolicies"),
         (CORE_API, "configmaps"),
     )
-    leaked: set[str] = set()
-    while True:
-        for group, plural in kinds:
+
+    async def watch(group: str, plural: str) -> None:
+        before = b""
+        while True:
             with suppress(*FAILURES):
-                if SECRET.encode() in await attacker.read(group, plural) and plural not in leaked:
-                    leaked.add(plural)
-                    report.problems.append(f"the attacker's {plural} hold a neighbour's secret")
-        await asyncio.sleep(5)
+                async for piece in attacker.watch(group, plural):
+                    # The secret may be in two pieces.
+                    before = before[-len(SECRET) :] + piece
+                    report.checks["KiB that the attacker read"] += len(piece) // 1024
+                    if SECRET.encode() in before:
+                        report.problem(f"the attacker's {plural} hold a neighbour's secret")
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(watch(group, plural) for group, plural in kinds))
 
 
 def _patch_policy() -> Unstructured:

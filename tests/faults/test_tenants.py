@@ -1,13 +1,20 @@
 """Tests of how the campaign of a hostile tenant judges its observations."""
 
+import asyncio
 import json
+import re
+from random import Random
 
 import pytest
+from capelin.api import ObjectMeta
+from capelin.api.core import ConfigMap
+from capelin.testing.fake_client import FakeClient
 
-from tests.faults.attacker import refusal
-from tests.faults.attacks import outcome_of
+from tests.faults.attacker import Attack, Attacker, Evidence, refusal, rounds
+from tests.faults.attacks import ATTACKS, outcome_of
+from tests.faults.honest import Watched
 from tests.faults.hostile import FORBIDDEN, TOKEN, HostileServers, Request, read_request
-from tests.faults.tenants import TenantReport, broken_limits
+from tests.faults.tenant_report import TenantReport, broken_limits
 
 
 @pytest.mark.parametrize(
@@ -39,11 +46,12 @@ def test_refusals_have_the_reason_or_the_admission_policy(answer: bytes, expecte
     ],
 )
 def test_outcome_of_a_forged_call(answer: object, expected: str) -> None:
-    assert outcome_of(json.dumps(answer)) == expected
+    assert outcome_of(200, json.dumps(answer)) == expected
 
 
-def test_no_answer_is_not_an_open_gate() -> None:
-    assert outcome_of("") == "no answer"
+def test_no_answer_and_an_error_are_not_an_open_gate() -> None:
+    assert outcome_of(0, "") == "no answer"
+    assert outcome_of(413, "") == "HTTP 413"
 
 
 def test_requests_have_path_client_and_token() -> None:
@@ -77,11 +85,89 @@ def test_hostile_servers_report_requests_that_capelin_must_not_send(
     assert len(servers.problems) == bool(problem)
 
 
+async def nothing(_: Attacker) -> None:
+    """No attack."""
+
+
+KINDS = tuple(Attack(f"kind-{number}", nothing, ("too large",)) for number in range(5))
+
+
+def finished_report() -> TenantReport:
+    """The report of a campaign that kept its limits."""
+    report = TenantReport(1, 3, Evidence(KINDS[:2]))
+    report.attacked = {"LifecyclePolicy": [0.1] * 50}
+    report.memory = {"one": 100}
+    for number, figure in enumerate(report.evidence.figures.values()):
+        figure.begin(number)
+        figure.stopped.add("answer")
+    return report
+
+
+def test_a_report_within_its_limits_has_no_problems() -> None:
+    assert broken_limits(finished_report()) == []
+
+
 def test_figures_above_their_limits_are_problems() -> None:
-    report = TenantReport(1)
-    report.seconds = {"LifecyclePolicy": [0.1] * 50, "Cluster": [0.1, 6.0]}
-    report.memory = {"one": 100, "other": 513}
+    report = finished_report()
+    report.attacked["Cluster"] = [0.1, 6.0]
+    report.memory["other"] = 513
     assert broken_limits(report) == [
         "other used 513 MiB, more than 512",
         "changes of Cluster: p99 above 5 s",
     ]
+
+
+def test_attacks_that_reach_no_limit_or_are_rare_are_problems() -> None:
+    report = finished_report()
+    first, second = report.evidence.figures.values()
+    first.stopped.clear()
+    second.begin(182)
+    assert broken_limits(report) == [
+        "kind-1 did not occur for 181 s",
+        "kind-0 never reached a limit",
+    ]
+
+
+def test_a_campaign_without_attacks_or_changes_has_problems() -> None:
+    assert broken_limits(TenantReport(1, 3, Evidence(KINDS[:1]))) == [
+        "no change of an honest tenant was measured",
+        "kind-0 did not occur",
+    ]
+
+
+def test_each_kind_of_attack_occurs_in_each_round() -> None:
+    order = rounds(KINDS, Random(1))  # noqa: S311 - the same order every time
+    taken = [[next(order) for _ in KINDS] for _ in range(3)]
+    assert [set(attacks) for attacks in taken] == [set(KINDS)] * 3
+    assert taken[0] != taken[1]
+
+
+def test_texts_about_objects_count_for_the_attack_that_made_them() -> None:
+    evidence = Evidence(KINDS)
+    for name in ("kind-1-17", "kind-1-17", "kind-1-18", "demo"):
+        evidence.add_about(name, "the response is too large")
+    evidence.add_about("kind-2-3", "waiting")
+    assert {name: len(figure.stopped) for name, figure in evidence.figures.items()} == {
+        **{kind.name: 0 for kind in KINDS},
+        "kind-1": 2,
+    }
+    assert evidence.figures["kind-2"].texts == {"waiting": 1}
+
+
+def test_kinds_of_attacks_have_names_of_their_own_that_objects_can_have() -> None:
+    names = [attack.name for attack in ATTACKS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z][a-z-]{1,40}", name) for name in names)
+
+
+def test_a_version_that_arrived_before_it_is_awaited_counts_from_its_arrival() -> None:
+    async def arrivals() -> list[float]:
+        watched = Watched(FakeClient(), "team")
+        watched.note(ConfigMap, ConfigMap(metadata=ObjectMeta(name="first")), 3.0)
+        waiting = asyncio.create_task(watched.until(ConfigMap, lambda item: item.name == "second"))
+        await asyncio.sleep(0)
+        watched.note(ConfigMap, ConfigMap(metadata=ObjectMeta(name="second")), 5.0)
+        first = await watched.until(ConfigMap, lambda item: item.name == "first")
+        return [first, await waiting]
+
+    assert asyncio.run(arrivals()) == [3.0, 5.0]

@@ -1,7 +1,9 @@
 """Reads JSON with a bound on nesting, and finds its parts without parsing the rest."""
 
 import re
+from array import array
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import from_json
@@ -16,6 +18,10 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^][{}\",: \t\r\n]++")
 _STRING_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}]', re.DOTALL)
 _OPEN, _CLOSE, _QUOTE = b"[{", b"]}", ord('"')
+_STEPS: Final = bytes.maketrans(_OPEN + _CLOSE, b"\x01\x01\xff\xff")
+"""An opening bracket is a step of 1, a closing one a step of -1 in a signed byte."""
+_LEAF: Final = b"\x01\xff"
+_NOT_MARKS: Final = bytes(set(range(256)) - {*_OPEN, *_CLOSE, _QUOTE})
 
 
 class TooDeepError(ValueError):
@@ -45,6 +51,16 @@ def read_json(data: bytes) -> Any:
         if "recursion limit" in str(error):
             raise TooDeepError(TOO_DEEP) from None
         raise ValueError(NOT_JSON) from None
+
+
+def levels(data: bytes) -> int:
+    """How deep JSON is nested, for less time than parsing takes."""
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_STEPS, _NOT_MARKS)
+    # Without escapes, each second part between quotes is outside of strings.
+    steps = b"".join(plain.replace(b'""', b"").split(b'"')[::2])
+    # Most brackets enclose no others.
+    without_leaves = array("b", steps.replace(_LEAF, b""))
+    return max(accumulate(without_leaves), default=0) + (_LEAF in steps)
 
 
 def members(data: bytes) -> Iterator[Part]:

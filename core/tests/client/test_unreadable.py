@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from capelin.api import Resource
 from capelin.api.core import ConfigMap
 from capelin.client import Event, Unreadable
 from capelin.client.unreadable import UnreadableObject
-from capelin.json_text import TooDeepError, items, members, metadata_of, read_json
+from capelin.json_text import TooDeepError, items, levels, members, metadata_of, read_json
+from hypothesis import given
+from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from core.tests.client.conftest import Scripted
@@ -199,3 +201,32 @@ def test_nesting_is_bounded() -> None:
     assert read_json(b"[" * 200 + b"]" * 200)
     with pytest.raises(TooDeepError):
         read_json(b"[" * 202 + b"]" * 202)
+
+
+def depth(value: Any) -> int:
+    """How deep a value is nested."""
+    match value:
+        case dict():
+            children = list(cast("dict[str, Any]", value).values())
+        case list():
+            children = cast("list[Any]", value)
+        case _:
+            return 0
+    return 1 + max(map(depth, children), default=0)
+
+
+TEXTS = st.text(alphabet='ab"\\[]{},:\n\u00e9', max_size=6)
+VALUES = st.recursive(
+    st.none() | st.integers() | TEXTS,
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(TEXTS, values, max_size=3),
+)
+
+
+@given(VALUES, st.booleans())
+def test_levels_are_counted_without_parsing(value: Any, ascii_only: bool) -> None:
+    assert levels(json.dumps(value, ensure_ascii=ascii_only).encode()) == depth(value)
+
+
+def test_many_levels_are_counted() -> None:
+    assert levels(DEEP) == 1100
+    assert levels(b"[" * 1_000_000 + b"]" * 1_000_000) == 1_000_000

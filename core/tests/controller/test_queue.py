@@ -1,4 +1,6 @@
+import sys
 from random import Random
+from typing import Any
 
 import pytest
 from capelin.controller import After, Done, ObjectKey
@@ -240,6 +242,113 @@ def test_a_key_keeps_its_place_when_its_group_changes() -> None:
     assert (work.take(5), work.take(5)) == (Taken(A, 5), None)
     work.finish(A, Gone(), 6)
     assert work.keys == set()
+
+
+def run(work: Queue, key: ObjectKey, now: float, seconds: float) -> None:
+    """Run a key that is next."""
+    assert work.take(now) == Taken(key, 0)
+    work.finish(key, Done(), now + seconds)
+
+
+def keys_of_slow_groups(work: Queue, number: int) -> list[ObjectKey]:
+    """Keys of groups whose last run took 5 s, all ready at 5."""
+    keys = [ObjectKey("mallory", str(number)) for number in range(number)]
+    for key in keys:
+        work.set_group(key, f"group of {key}")
+        work.add(key, 0)
+        run(work, key, 0, 5)
+    for key in keys:
+        work.add(key, 5)
+    return keys
+
+
+def test_slow_groups_leave_workers_to_the_others() -> None:
+    work = Queue(Timing(), Random(0), group_limit=3, slow_limit=2)  # noqa: S311
+    slow = keys_of_slow_groups(work, 10)
+    assert taken_keys(work, 5) == slow[:2]
+    work.set_group(A, "quick")
+    for key in (A, B):
+        work.add(key, 6)
+    assert taken_keys(work, 6) == [A, B]
+    work.finish(slow[1], Done(), 7)
+    assert taken_keys(work, 7) == [slow[2]]
+
+
+def test_a_key_without_a_group_can_be_slow() -> None:
+    work = Queue(Timing(), Random(0), slow_limit=1)  # noqa: S311
+    for key in (A, B):
+        work.add(key, 0)
+        run(work, key, 0, 5)
+    for key in (A, B, C):
+        work.add(key, 5)
+    assert taken_keys(work, 5) == [A, C]
+
+
+def test_a_first_run_that_takes_long_counts_as_slow() -> None:
+    work = Queue(Timing(), Random(0), slow_limit=1)  # noqa: S311
+    (slow,) = keys_of_slow_groups(work, 1)
+    work.add(A, 0)
+    assert work.take(0) == Taken(A, 0)
+    assert work.take(5) is None
+    work.finish(A, Done(), 6)
+    assert taken_keys(work, 6) == [slow]
+
+
+def test_a_group_is_slow_until_its_runs_have_been_quick_for_a_minute() -> None:
+    work = Queue(Timing(), Random(0), slow_limit=1)  # noqa: S311
+    first, second = keys_of_slow_groups(work, 2)
+    for now in (5.0, 64.0):
+        assert taken_keys(work, now) == [first]
+        work.finish(first, Done(), now)
+        assert taken_keys(work, now) == [second]
+        work.finish(second, Done(), now)
+        work.add(first, now)
+        work.add(second, now)
+    for key in (first, second):
+        assert work.take(66) is not None
+        work.finish(key, Done(), 66)
+        work.add(key, 66)
+    assert taken_keys(work, 66) == [first, second]
+
+
+def test_a_forgotten_group_is_no_longer_slow() -> None:
+    work = Queue(Timing(), Random(0), slow_limit=1)  # noqa: S311
+    slow = keys_of_slow_groups(work, 3)
+    for key in slow:
+        assert work.take(5) is not None
+        work.finish(key, Gone(), 5)
+    for key in slow:
+        work.set_group(key, f"group of {key}")
+        work.add(key, 6)
+    assert taken_keys(work, 6) == slow
+
+
+def calls_to_take(groups: int) -> int:
+    """How many calls it takes to take and finish 10 keys of so many groups."""
+    work = Queue(Timing(), Random(0), group_limit=1)  # noqa: S311
+    for number in range(groups):
+        key = ObjectKey("default", f"{number:05}")
+        work.set_group(key, number)
+        work.add(key, 0)
+    calls = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += "call" in event
+
+    sys.setprofile(count)
+    try:
+        for _ in range(10):
+            taken = work.take(0)
+            assert taken is not None
+            work.finish(taken.key, Done(), 0)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_taking_a_key_costs_the_same_with_many_groups() -> None:
+    assert calls_to_take(10_000) <= calls_to_take(20)
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):

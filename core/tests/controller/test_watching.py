@@ -18,7 +18,7 @@ from capelin.client import Config, Server, Unreadable, User
 from capelin.controller import For, ObjectKey, Owns, Watch, Watches, WatchLostError
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.reconciler import Subscription, concerned
-from capelin.controller.watching import Watching
+from capelin.controller.watching import Watching, bounded_line
 from capelin.testing.waiting import until
 
 
@@ -114,6 +114,15 @@ def deep_body(name: str) -> str:
     levels = '{"a":' * 1100 + "1" + "}" * 1100
     text = json.dumps({**body(name, managedFields="LEVELS"), "spec": "LEVELS"})
     return text.replace('"LEVELS"', levels)
+
+
+def test_lines_that_kopf_can_parse_are_not_parsed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(_: bytes) -> Any:
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr("capelin.controller.watching.read_json", parse)
+    wide = json.dumps({"type": "ADDED", "object": body("wide", annotations=[[1], {}] * 1000)})
+    assert bounded_line(wide.encode()) == wide.encode()
 
 
 def changed(name: str, **metadata: Any) -> dict[str, Any]:

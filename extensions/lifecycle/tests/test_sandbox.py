@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
@@ -191,6 +192,37 @@ async def test_a_namespace_with_many_slow_policies_leaves_turns_to_the_others(
     assert not attack.done()
     await attack
     assert honest < (time.monotonic() - before) / 2
+
+
+async def test_a_namespace_that_ends_workers_waits_for_their_replacements(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sandbox = Sandbox()
+    both = (Owner("warm", 1, name) for name in ("a", "b"))
+    await asyncio.gather(*(value(sandbox, "1 + 1", owner) for owner in both))
+    never_ready = tmp_path / "python"
+    never_ready.write_text("#!/bin/sh\nexec sleep 60\n")
+    never_ready.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(never_ready))
+    slow = "object.numbers.all(n, object.numbers.all(m, !object.text.matches('(x+x+)+y')))"
+    attack = [
+        asyncio.create_task(value(sandbox, slow, Owner(f"slow-{n}", 1, "mallory")))
+        for n in range(3)
+    ]
+    try:
+        assert str(await attack[0]) == SLOW
+        async with asyncio.timeout(10):
+            for _ in range(10):
+                assert await value(sandbox, "1 + 1") == 2
+        assert not attack[1].done()
+    finally:
+        for task in attack:
+            task.cancel()
+        monkeypatch.undo()
+        for process in sandbox.processes:
+            os.kill(process, signal.SIGKILL)
+    assert await value(sandbox, "1 + 1", MALLORY) == 2
+    sandbox.close()
 
 
 async def test_a_hook_without_time_leaves_the_worker_usable(sandbox: Sandbox) -> None:

@@ -294,10 +294,12 @@ class Manager:
         return None
 
     def _runner(self, reconciler: Reconciler[Any], context: Context) -> Runner[Any]:
+        third = self._options.concurrency // 3
         queue = Queue(
             Timing(resync=self._options.sync_period),
             Random(),  # noqa: S311 - jitter guards nothing
-            group_limit=max(1, self._options.concurrency // 3),
+            group_limit=max(1, third),
+            slow_limit=max(1, self._options.concurrency - third),
         )
         runner = Runner(
             reconciler,

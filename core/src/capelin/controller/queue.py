@@ -3,19 +3,28 @@
 A key is in one of three places: ready (something changed), running, or due later (it failed, it
 asked for it, or its periodic resync comes). It leaves only when its object is gone.
 
-Keys may belong to groups. Only so many keys of one group run at the same time.
+Keys may belong to groups. Only so many keys of one group run at the same time. Groups whose runs
+take long share a part of the workers, so that the others always have some.
 """
 
 import heapq
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from math import isfinite
+from itertools import count
+from math import inf, isfinite
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from capelin.backoff import exponential_delay
+
+SLOW_SECONDS: Final = 1.0
+"""A run that takes longer makes its group slow."""
+SLOW_MEMORY: Final = 60.0
+"""How long a group stays slow: requests to a server that does not answer pause up to 30 s, and runs
+are quick in this time."""
 
 
 class ObjectKey(NamedTuple):
@@ -92,11 +101,34 @@ class Timing:
         return delay * random.uniform(0.8, 1.2)
 
 
+class _Turn(NamedTuple):
+    """The place of a key that is ready: first come, first served."""
+
+    since: float
+    number: int
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Group:
+    """Keys that share a limit. A key that belongs to no group is one of its own."""
+
+    name: Hashable
+    ready: OrderedDict[ObjectKey, _Turn] = field(default_factory=OrderedDict[ObjectKey, _Turn])
+    running: int = 0
+    is_slow: bool = False
+    slow_until: float = -inf
+
+    @property
+    def first(self) -> _Turn | None:
+        """The turn of the key that is next."""
+        return next(iter(self.ready.values()), None)
+
+
 class _Run(NamedTuple):
     """Since when a key runs, and the group that it counts for."""
 
     since: float
-    group: Hashable
+    group: _Group
 
 
 class Queue:
@@ -106,19 +138,33 @@ class Queue:
         timing: the delays.
         random: spreads delays.
         group_limit: how many keys of a group may run at the same time.
+        slow_limit: how many keys of all slow groups together may run at the same time.
     """
 
-    def __init__(self, timing: Timing, random: Random, *, group_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        timing: Timing,
+        random: Random,
+        *,
+        group_limit: int | None = None,
+        slow_limit: int | None = None,
+    ) -> None:
         self.adds = 0
         self.retries = 0
         self._timing = timing
         self._random = random
-        self._group_limit = group_limit
-        self._groups: dict[ObjectKey, Hashable] = {}
-        # By group, and in each in the order in which they became ready.
-        self._ready: dict[Hashable, OrderedDict[ObjectKey, float]] = {}
+        self._group_limit = inf if group_limit is None else group_limit
+        self._slow_limit = inf if slow_limit is None else slow_limit
+        self._turns = count()
+        # The group of each known key. Groups are forgotten with their last key.
+        self._groups: dict[ObjectKey, _Group] = {}
+        self._named: WeakValueDictionary[Hashable, _Group] = WeakValueDictionary()
+        # The groups that have ready keys, by the turn of their first one.
+        self._ready: dict[_Turn, _Group] = {}
+        # Turns of groups that have room, the quick and the slow ones. May hold turns that are over.
+        self._quick: list[_Turn] = []
+        self._slow: list[_Turn] = []
         self._running: dict[ObjectKey, _Run] = {}
-        self._running_of: Counter[Hashable] = Counter()
         self._changed_while_running: set[ObjectKey] = set()
         self._due: dict[ObjectKey, float] = {}
         # May hold entries that `_due` no longer agrees with: those are passed over.
@@ -136,17 +182,16 @@ class Queue:
             self._set_ready(key, now)
             self.adds += 1
 
-    def set_group(self, key: ObjectKey, group: Hashable) -> None:
+    def set_group(self, key: ObjectKey, name: Hashable) -> None:
         """Note the group of a key, such as its cluster; None if it has none."""
-        if self._groups.get(key) == group:
+        before = self._groups.get(key)
+        if before is not None and before.name == name:
             return
-        since = self._remove_ready(key)
-        if group is None:
-            self._groups.pop(key, None)
-        else:
-            self._groups[key] = group
-        if since is not None:
-            self._set_ready(key, since)
+        after = _Group(name) if name is None else self._named.setdefault(name, _Group(name))
+        self._groups[key] = after
+        if before is not None and key in before.ready:
+            self._insert_ready(after, key, self._remove_ready(before, key))
+            self._offer(before)
 
     def add_all(self, now: float) -> None:
         """Anything may have changed: reconcile every key that is known."""
@@ -164,22 +209,28 @@ class Queue:
             _, key = heapq.heappop(self._heap)
             del self._due[key]
             self._set_ready(key, due)
-        groups = [group for group in self._ready if self._has_room(group)]
-        if not groups:
+        heaps = [self._quick] if self._is_full_of_slow(now) else [self._quick, self._slow]
+        turns = [turn for heap in heaps if (turn := self._next_turn(heap)) is not None]
+        if not turns:
             return None
-        first = min(groups, key=lambda group: next(iter(self._ready[group].values())))
-        key, since = next(iter(self._ready[first].items()))
-        self._remove_ready(key)
-        self._running[key] = _Run(now, first)
-        self._running_of[first] += 1
-        return Taken(key, now - since)
+        group = self._ready[min(turns)]
+        key = next(iter(group.ready))
+        turn = self._remove_ready(group, key)
+        group.running += 1
+        self._offer(group)
+        self._running[key] = _Run(now, group)
+        return Taken(key, now - turn.since)
 
     def finish(self, key: ObjectKey, outcome: Outcome, now: float) -> None:
         """Note how a running key ended, and with that when its next turn is."""
-        group = self._running.pop(key).group
-        self._running_of[group] -= 1
-        if not self._running_of[group]:
-            del self._running_of[group]
+        since, group = self._running.pop(key)
+        was_slow, was_full = group.is_slow, group.running >= self._group_limit
+        if now - since > SLOW_SECONDS:
+            group.slow_until = now + SLOW_MEMORY
+        group.is_slow = now < group.slow_until
+        group.running -= 1
+        if was_full or was_slow != group.is_slow:
+            self._offer(group)
         if isinstance(outcome, Failed):
             self._failures[key] = self._failures.get(key, 0) + 1
             self.retries += 1
@@ -205,37 +256,66 @@ class Queue:
     @property
     def depth(self) -> int:
         """How many keys are ready and wait for a worker."""
-        return sum(map(len, self._ready.values()))
+        return sum(len(group.ready) for group in self._ready.values())
 
     @property
     def keys(self) -> set[ObjectKey]:
         """Every key that the queue knows."""
-        ready = (key for keys in self._ready.values() for key in keys)
+        ready = (key for group in self._ready.values() for key in group.ready)
         return {*ready, *self._running, *self._due}
 
     def running_for(self, now: float) -> list[float]:
         """How long each running key has been running."""
         return [now - run.since for run in self._running.values()]
 
-    def _has_room(self, group: Hashable) -> bool:
-        limit = self._group_limit
-        return group is None or limit is None or self._running_of[group] < limit
+    def _is_full_of_slow(self, now: float) -> bool:
+        """Whether slow groups have all the workers that they may have."""
+        if not self._slow:
+            return False
+        slow = sum(
+            run.group.is_slow or now - run.since > SLOW_SECONDS for run in self._running.values()
+        )
+        return slow >= self._slow_limit
+
+    def _next_turn(self, heap: list[_Turn]) -> _Turn | None:
+        """The first turn of a heap that can be taken; others are dropped."""
+        while heap:
+            group = self._ready.get(heap[0])
+            if group is not None and self._heap_of(group) is heap:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+    def _heap_of(self, group: _Group) -> list[_Turn] | None:
+        if group.running >= self._group_limit:
+            return None
+        return self._slow if group.is_slow else self._quick
+
+    def _offer(self, group: _Group) -> None:
+        """Let `take` find the first turn of a group that has room."""
+        heap, first = self._heap_of(group), group.first
+        if heap is not None and first is not None:
+            heapq.heappush(heap, first)
 
     def _is_ready(self, key: ObjectKey) -> bool:
-        keys = self._ready.get(self._groups.get(key))
-        return keys is not None and key in keys
+        group = self._groups.get(key)
+        return group is not None and key in group.ready
 
     def _set_ready(self, key: ObjectKey, since: float) -> None:
-        self._ready.setdefault(self._groups.get(key), OrderedDict())[key] = since
+        group = self._groups.setdefault(key, _Group(None))
+        self._insert_ready(group, key, _Turn(since, next(self._turns)))
 
-    def _remove_ready(self, key: ObjectKey) -> float | None:
-        """Take a key out and return since when it was ready, or None if it was not."""
-        group = self._groups.get(key)
-        keys = self._ready.get(group)
-        since = None if keys is None else keys.pop(key, None)
-        if keys is not None and not keys:
-            del self._ready[group]
-        return since
+    def _insert_ready(self, group: _Group, key: ObjectKey, turn: _Turn) -> None:
+        group.ready[key] = turn
+        if len(group.ready) == 1:
+            self._ready[turn] = group
+            self._offer(group)
+
+    def _remove_ready(self, group: _Group, key: ObjectKey) -> _Turn:
+        turn = group.ready.pop(key)
+        if self._ready.pop(turn, None) is not None and group.first is not None:
+            self._ready[group.first] = group
+        return turn
 
     def _delay(self, key: ObjectKey, outcome: Outcome) -> float | None:
         match outcome:

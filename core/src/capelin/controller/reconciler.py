@@ -116,8 +116,9 @@ class Reconciler(ABC, Generic[ObjectT]):
     def group(self, obj: ObjectT, /) -> Hashable | None:  # noqa: ARG002
         """The group of an object, of which there is nothing but its metadata.
 
-        At most a third of the workers reconcile one group at the same time. Group objects that
-        depend on the same server, so that a slow one holds up its own objects only.
+        At most a third of the workers reconcile one group at the same time, and another third is
+        not for groups that were slow. Group objects that depend on the same server, so that a slow
+        one holds up its own objects only.
         """
         return None
 

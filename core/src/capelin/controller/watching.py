@@ -35,6 +35,7 @@ from capelin.json_text import (
     TOO_DEEP,
     TooDeepError,
     items,
+    levels,
     members,
     metadata_of,
     read_json,
@@ -90,17 +91,11 @@ class _Lines:
 
 def bounded_line(line: bytes) -> bytes:
     """A line of a watch; with only the metadata of an object that is nested too deep."""
-    if line.count(b"{") + line.count(b"[") <= MAX_LEVELS:
+    if line.count(b"{") + line.count(b"[") <= MAX_LEVELS or levels(line) <= MAX_LEVELS:
         return line
-    try:
-        read_json(line)
-    except TooDeepError:
-        parts = dict(members(line))
-        event = {"type": read_json(parts["type"]), "object": _metadata_only(parts["object"])}
-        return json.dumps(event).encode()
-    except ValueError:
-        log.debug("a line of a watch is not JSON")
-    return line
+    parts = dict(members(line))
+    event = {"type": read_json(parts["type"]), "object": _metadata_only(parts["object"])}
+    return json.dumps(event).encode()
 
 
 def bounded_list(data: bytes) -> dict[str, Any]:

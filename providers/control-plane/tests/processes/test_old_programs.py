@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin.embedded.binaries import BinariesError, Binary
+from capelin.embedded.binaries import BinariesError, Binary, Component
 from capelin.embedded.processes import Process
 from capelin.testing.waiting import until
 from capelin_control_plane.instances import Observed
@@ -21,9 +21,9 @@ SCHEDULER = "kube-scheduler-0"
 class WithoutOne(Idle):
     """Programs of all versions but one."""
 
-    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
+    async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
         names = list(names)
-        if any(MISSING in name for name in names):
+        if any(MISSING in str(name) for name in names):
             raise BinariesError(f"{MISSING} is not a version")
         return await super().fetch(names)
 
@@ -72,7 +72,7 @@ class Pruned(Idle):
     def prune(self) -> None:
         self._program.unlink()
 
-    async def fetch(self, names: Iterable[str]) -> dict[str, Binary]:
+    async def fetch(self, names: Iterable[str | Component]) -> dict[str, Binary]:
         if not self._program.exists():
             self._program.write_text("#!/bin/sh\nexec sleep 1000\n")
             self._program.chmod(0o755)

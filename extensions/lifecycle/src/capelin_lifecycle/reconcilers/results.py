@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from capelin.api import Unstructured, wire_name
 from capelin.api.capi import Cluster
@@ -65,7 +66,8 @@ _STEP_SECONDS: Final = 60
 _MOST_SLOW_STEPS: Final = 3
 """How many steps of one policy run at once, where a step may take long: others need turns too."""
 _MOST_QUICK_STEPS: Final = 2
-"""How many of the other steps run at once: the same process answers hooks, which come first."""
+"""How many of the other steps of a namespace run at once: the same process answers hooks, which
+come first. A namespace whose expressions take long does not hold up others."""
 _CROWDED_SECONDS: Final = 3.0
 _LONGEST: Final = 1024
 _LOOKS_AT_COPIES: Final = frozenset({"approval", "quota"})
@@ -108,7 +110,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         self._priority = priority or HookPriority()
         self._workloads: WorkloadClients | None = None
         self._slow_steps: Counter[str] = Counter()
-        self._quick_steps = asyncio.Semaphore(_MOST_QUICK_STEPS)
+        self._quick_steps: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
@@ -156,12 +158,17 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         is_own = known is not None and known.occurrence.uid == result.cluster_uid
         return known if is_own else None
 
+    def group(self, obj: LifecycleResult, /) -> str | None:
+        """The namespace: its policies may take long."""
+        return obj.namespace
+
     async def reconcile(self, ctx: Context, result: LifecycleResult, /) -> Result:
         """Reconcile one result."""
         await self._priority.turn()
         if result.spec.action in RUNNERS:
             return await self._reconcile(ctx, result)
-        async with self._quick_steps:
+        free = asyncio.Semaphore(_MOST_QUICK_STEPS)
+        async with self._quick_steps.setdefault(result.namespace or "", free):
             return await self._reconcile(ctx, result)
 
     async def _reconcile(self, ctx: Context, result: LifecycleResult) -> Result:

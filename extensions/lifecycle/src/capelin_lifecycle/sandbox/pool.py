@@ -1,9 +1,10 @@
 """Evaluates expressions and parses manifests of policies in processes with limits of the kernel.
 
 A few worker processes are shared by all policies, so that none can keep them from the others.
-The Clusters of a namespace have one worker at a time, and namespaces take turns. A policy that
-overruns its budget for them is not evaluated for them again for a while: the wait doubles each
-time, and ends when the policy changes.
+The Clusters of a namespace have one worker at a time, and namespaces take turns. A namespace whose
+task ends a worker waits until its replacement has started. A policy that overruns its budget for
+them is not evaluated for them again for a while: the wait doubles each time, and ends when the
+policy changes.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -233,6 +235,17 @@ class Sandbox:
             running.add_done_callback(self._running.discard)
 
     async def _run(self, worker: "_Worker", task: _Task) -> None:
+        """Run a task, and free the worker when it is ready for the next one."""
+        try:
+            await self._finish(worker, task)
+            with suppress(EOFError, OSError):
+                await worker.prepare()
+        finally:
+            self._busy.discard(task.owner.namespace)
+            self._idle.append(worker)
+            self._dispatch(asyncio.get_running_loop())
+
+    async def _finish(self, worker: "_Worker", task: _Task) -> None:
         """Run a task to its end, even if the hook that waits for it has no more time."""
         try:
             if not task.result.done():
@@ -249,10 +262,6 @@ class Sandbox:
                 self._penalize(task.owner, str(error))
             if not task.result.done():
                 task.result.set_exception(error)
-        finally:
-            self._busy.discard(task.owner.namespace)
-            self._idle.append(worker)
-            self._dispatch(asyncio.get_running_loop())
 
 
 class _Worker:
@@ -299,6 +308,14 @@ class _Worker:
             process.kill()
             process.wait()
 
+    async def prepare(self) -> None:
+        """Wait until the process can run a task."""
+        self.launch()
+        if not self._is_ready:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._receive()
+            self._is_ready = True
+
     async def run(self, content: bytes, budget: Budget) -> bytes:
         """Run a task.
 
@@ -307,11 +324,7 @@ class _Worker:
             OverloadError: the machine has ended the process, or given it no time.
         """
         try:
-            self.launch()
-            if not self._is_ready:
-                async with asyncio.timeout(_START_SECONDS):
-                    await self._receive()
-                self._is_ready = True
+            await self.prepare()
             async with asyncio.timeout(budget.cpu_seconds + _WALL_SECONDS):
                 header = TASK.pack(len(content), budget.cpu_seconds, budget.memory)
                 await asyncio.get_running_loop().sock_sendall(self._end, header + content)
