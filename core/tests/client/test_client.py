@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import capelin.client.client as client_module
+import capelin.client.reader as reader_module
 import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.core import ConfigMap, Namespace
@@ -115,7 +115,7 @@ async def test_a_server_with_another_authority_is_not_trusted(client: Client) ->
 async def test_a_list_has_all_pages_and_the_version_to_go_on_from(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_PAGE", 2)
+    monkeypatch.setattr(reader_module, "_PAGE", 2)
     for name in "abcde":
         await client.create(ConfigMap.of(name, namespace))
     listing = await client.list(ConfigMap, namespace)
@@ -150,7 +150,7 @@ async def test_each_object_comes_once_and_only_a_page_is_asked_for_at_a_time(
 async def test_each_object_of_a_real_server_may_be_plain_json(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_SMALL_PAGE", 1)
+    monkeypatch.setattr(reader_module, "_SMALL_PAGE", 1)
     for name in "abc":
         made = ConfigMap.of(name, namespace)
         made.metadata.labels = {"app": "other" if name == "b" else "mine"}

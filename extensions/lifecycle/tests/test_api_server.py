@@ -76,7 +76,7 @@ async def test_good_policies_are_accepted(
         ),
         (
             {"hook": "BeforeClusterCreate", "action": {"apply": {"sources": [{"secret": "x"}]}}},
-            "when there is a workload cluster",
+            "needs a workload cluster, which does not exist before",
         ),
         ({"hook": "BeforeClusterCreate", "action": {"job": JOB}}, "no workload cluster"),
         (

@@ -79,7 +79,7 @@ async def test_patches_of_many_templates_have_a_limit_together(
     large = template({"path": "/spec/template/spec/files", "valueFrom": copies})
     text = "x" * 30_000
     assert len(await patches(large, text=text)) == 2
-    monkeypatch.setattr("capelin_lifecycle.topology._MAX_PATCHES", 400_000)
+    monkeypatch.setattr("capelin_lifecycle.actions.topology._MAX_PATCHES", 400_000)
     with pytest.raises(Failure, match="the patches of all templates have more than 0 MiB"):
         await patches(large, text=text)
 
