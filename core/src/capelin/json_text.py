@@ -16,7 +16,9 @@ NOT_JSON: Final = "it is not JSON"
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^][{}\",: \t\r\n]++")
-_STRING_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}]', re.DOTALL)
+_NEXT_BRACKETS: Final = re.compile(
+    rb'(?:[^\]\[{}"]++|"(?:[^"\\]++|\\.)*+")*+(?:([\[{]++)|[\]}])', re.DOTALL
+)
 _OPEN, _CLOSE, _QUOTE = b"[{", b"]}", ord('"')
 _STEPS: Final = bytes.maketrans(_OPEN + _CLOSE, b"\x01\x01\xff\xff")
 """An opening bracket is a step of 1, a closing one a step of -1 in a signed byte."""
@@ -61,6 +63,16 @@ def levels(data: bytes) -> int:
     # Most brackets enclose no others.
     without_leaves = array("b", steps.replace(_LEAF, b""))
     return max(accumulate(without_leaves), default=0) + (_LEAF in steps)
+
+
+def values(data: bytes) -> int:
+    """How many values JSON has at most, for less time than parsing takes.
+
+    Each value but the outermost one follows a comma or an opening bracket. In broken JSON, strings
+    may follow each other.
+    """
+    strings = data.count(b'"') // 2
+    return max(data.count(b",") + data.count(b"[") + data.count(b"{"), strings // 2)
 
 
 def members(data: bytes) -> Iterator[Part]:
@@ -114,13 +126,12 @@ def _end(data: bytes, start: int) -> int:
     if not first or first not in _OPEN:
         return _match(_SCALAR, data, start).end()
     levels = 0
-    for token in _STRING_OR_BRACKET.finditer(data, start):
-        character = data[token.start()]
-        if character == _QUOTE:
-            continue
-        levels += 1 if character in _OPEN else -1
+    position = start
+    while (brackets := _NEXT_BRACKETS.match(data, position)) is not None:
+        position = brackets.end()
+        levels += position - brackets.start(1) if brackets[1] else -1
         if levels == 0:
-            return token.end()
+            return position
     raise ValueError(NOT_JSON)
 
 

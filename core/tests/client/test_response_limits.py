@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from capelin.api.core import ConfigMap, Secret
+from capelin.api.core import ConfigMap, Node, Secret
 from capelin.client import (
     Client,
     ClientOptions,
     Config,
     ResponseTooLarge,
     Server,
+    Unreadable,
     WorkloadClients,
 )
 
@@ -200,3 +201,24 @@ async def test_large_objects_are_listed_in_smaller_pages(server: Scripted) -> No
 def test_responses_of_the_management_cluster_may_be_larger() -> None:
     assert ClientOptions().response_bytes == 128 * MIB
     assert ClientOptions(max_bytes=MIB).response_bytes == MIB
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        b"1," * 1_000_000 + b"1",
+        b"[" * 2_000_000,
+        b'""' * 3_000_000,
+        b'{"metadata":{"name":"a"}},' * 300_000 + b"{}",
+    ],
+    ids=["numbers", "brackets", "strings", "objects"],
+)
+async def test_many_small_values_of_a_workload_cluster_take_neither_time_nor_memory(
+    server: Scripted, items: bytes
+) -> None:
+    server.then(*[server.reply(200, b'{"metadata":{},"items":[' + items + b"]}")] * 8)
+    async with server.client(max_bytes=16 * MIB) as client:
+        started = time.process_time()
+        with pytest.raises((ResponseTooLarge, Unreadable), match=r"more than|JSON"):
+            await client.list(Node)
+    assert time.process_time() - started < 3

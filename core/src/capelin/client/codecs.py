@@ -4,15 +4,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Annotated, Any, Final, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from capelin.api import BaseObject, Model, Resource, Unstructured
 from capelin.client.errors import Unreadable
 from capelin.client.unreadable import UnreadableObject, reason_of
 from capelin.json_text import items, members, metadata_of, read_json
+
+_MAX_ITEMS: Final = 2000
+"""In a page of a list, of which the client asks for at most 500."""
 
 T = TypeVar("T")
 KindT_co = TypeVar("KindT_co", covariant=True)
@@ -84,7 +87,7 @@ class _ListMeta(Model):
 
 class _Page(Model, Generic[ObjectT]):
     metadata: _ListMeta = _ListMeta()
-    items: list[ObjectT] = []
+    items: Annotated[list[ObjectT], FailFast(), Field(max_length=_MAX_ITEMS)] = []
 
 
 @lru_cache(maxsize=1024)
@@ -151,7 +154,9 @@ def _page_by_item(resource: Resource, decode: Callable[[bytes], T], data: bytes)
     try:
         parts = dict(members(data))
         metadata = _ListMeta.read_json(parts.get("metadata", b"{}"))
-        for item in items(parts.get("items", b"null")):
+        for number, item in enumerate(items(parts.get("items", b"null"))):
+            if number == _MAX_ITEMS:
+                raise ValueError(f"it has more than {_MAX_ITEMS:,} items")  # noqa: TRY301
             try:
                 readable.append(decode(item))
             except ValueError as error:

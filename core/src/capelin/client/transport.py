@@ -32,6 +32,7 @@ from capelin.client.errors import (
 )
 from capelin.client.proxies import proxy_for
 from capelin.client.retries import Answered, ConnectionLost, RateLimiter, retry_delay
+from capelin.json_text import values
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ _MAX_WARNINGS = 1000
 MAX_BYTES: Final = 128 << 20
 WORKLOAD_MAX_BYTES: Final = 16 << 20
 """Tenants control API servers of workload clusters, and all of them share the manager's memory."""
+_BYTES_OF_VALUE: Final = 16
 _MAX_ERROR_BYTES: Final = 256 << 10
 _CHUNK: Final = 64 << 10
 
@@ -242,6 +244,7 @@ class Transport:
         body = await _read(response, limit)
         if body is None:
             raise self.too_large("a response", limit)
+        self.check_values("a response", body)
         return body
 
     async def _error_body(self, response: aiohttp.ClientResponse) -> bytes:
@@ -251,11 +254,23 @@ class Transport:
     def _error(self, status: int, body: bytes) -> ApiError:
         return error_of(status, body, is_trusted=self._options.destinations is None)
 
+    def check_values(self, what: str, data: bytes) -> None:
+        """Refuse JSON that takes much more memory and time than its size suggests.
+
+        Raises:
+            ResponseTooLarge: a value has less than 16 bytes on average. Those of Kubernetes have
+                more than 20.
+        """
+        most = self.max_bytes // _BYTES_OF_VALUE
+        if len(data) > most and values(data) > most:
+            raise self._too_large(what, f"{most:,} values")
+
     def too_large(self, what: str, limit: int) -> ResponseTooLarge:
-        return ResponseTooLarge(
-            f"API server at {self._config.server.address} sent {what} of more than "
-            f"{size_text(limit)}"
-        )
+        return self._too_large(what, size_text(limit))
+
+    def _too_large(self, what: str, limit: str) -> ResponseTooLarge:
+        address = self._config.server.address
+        return ResponseTooLarge(f"API server at {address} sent {what} of more than {limit}")
 
     async def _has_new_credentials(self, proof: Proof, response: aiohttp.ClientResponse) -> bool:
         """Whether the server rejected the credentials, and there are new ones by now."""

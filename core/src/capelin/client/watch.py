@@ -204,6 +204,7 @@ async def _lines(stream: aiohttp.StreamReader, transport: Transport) -> AsyncGen
             raise transport.too_large("a line of a watch", transport.max_bytes)
         for part in rest:
             if line := b"".join(pending):
+                transport.check_values("a line of a watch", line)
                 yield line
             pending, size = [part], len(part)
 
