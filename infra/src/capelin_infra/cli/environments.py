@@ -94,7 +94,7 @@ def up(
         str | None,
         typer.Option(
             help="The image of kind's nodes. Default: kind's own, which it names by digest. Give a "
-            "digest too, as in NAME:TAG@sha256:..., so that nobody can replace the image.",
+            "digest too, as in NAME:TAG@sha256:..., so that the image cannot change.",
             show_default=False,
         ),
     ] = None,
