@@ -172,12 +172,14 @@ class HonestTenant:
         await create_cluster(self._client, name, self._namespace)
         accepted = time.monotonic()
         called = await self._arrival(LifecycleResult, lambda r: r.spec.cluster.name == name)
-        decided = await self._arrival(
-            LifecycleResult, lambda r: r.spec.cluster.name == name and r.status is not None
-        )
-        self._report.reconciled("Cluster, by its hook", decided - accepted)
         self._report.took("Cluster API: from a Cluster to the call of its hook", called - accepted)
-        self._report.took("lifecycle: from the call of a hook to its result", decided - called)
+        decided = called
+        if called - accepted < _PATIENCE:
+            decided = await self._arrival(
+                LifecycleResult, lambda r: r.spec.cluster.name == name and r.status is not None
+            )
+            self._report.took("lifecycle: from the call of a hook to its result", decided - called)
+        self._report.reconciled("Cluster, by its hook", decided - accepted)
         await self._client.delete(Cluster, name, self._namespace)
 
     async def _arrival(self, kind: type[ObjectT], is_so: Callable[[ObjectT], bool]) -> float:

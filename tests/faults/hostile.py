@@ -1,4 +1,8 @@
-"""API servers of an attacker: they never end, never answer, expand, or send clients elsewhere."""
+"""API servers of an attacker: they never end, never answer, expand, or send clients elsewhere.
+
+Only Capelin's clients get answers without a bound: Cluster API's own managers read them until the
+machine has no memory left, and then nothing on it can be measured.
+"""
 
 import asyncio
 import gzip
@@ -127,6 +131,8 @@ RESPONDERS: Final[Mapping[str, Responder]] = {
     "redirect": _redirect,
 }
 
+_UNBOUNDED: Final = frozenset({"endless", "bomb"})
+
 
 @asynccontextmanager
 async def hostile_servers() -> AsyncGenerator[HostileServers]:
@@ -152,7 +158,8 @@ def _server(
             request = read_request(await reader.readuntil(b"\r\n\r\n"))
             if request is not None:
                 servers.receive(name, address, request)
-                await respond(writer)
+                if name not in _UNBOUNDED or request.client.startswith(CLIENT):
+                    await respond(writer)
         writer.close()
 
     return serve
