@@ -8,12 +8,10 @@ topologies in `capelin.runtime.topology`. `capelin.runtime.server` serves an ext
 from capelin.runtime.catalog import (
     AnyHook,
     Catalog,
-    Conversion,
     Hook,
     HookId,
     deprecation_notice,
     load_catalog,
-    removal_problems,
 )
 from capelin.runtime.extension import Call, Extension, Handler, InvalidExtensionError
 from capelin.runtime.messages import (
@@ -30,8 +28,6 @@ from capelin.runtime.results import Failure, HandlerResult, proceed, retry_after
 from capelin.runtime.versions import (
     CatalogError,
     Deprecation,
-    EndOfSupport,
-    Release,
     Version,
     end_of_support,
 )
@@ -41,9 +37,7 @@ __all__ = [
     "Call",
     "Catalog",
     "CatalogError",
-    "Conversion",
     "Deprecation",
-    "EndOfSupport",
     "Extension",
     "Failure",
     "Handler",
@@ -54,7 +48,6 @@ __all__ = [
     "Message",
     "MessageError",
     "Part",
-    "Release",
     "Request",
     "Response",
     "RetryResponse",
@@ -65,6 +58,5 @@ __all__ = [
     "load_catalog",
     "openapi_document",
     "proceed",
-    "removal_problems",
     "retry_after",
 ]
