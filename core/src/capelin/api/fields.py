@@ -294,30 +294,3 @@ AnyObject = Annotated[dict[str, Any], FreeForm()]
 
 EmbeddedObject = Annotated[dict[str, Any], AfterValidator(_whole_object), FreeForm(embedded=True)]
 """A Kubernetes object of any kind inside another; the API server checks its metadata too."""
-
-__all__ = [
-    "AnyObject",
-    "AnyValue",
-    "Atomic",
-    "DNSLabel",
-    "DNSSubdomain",
-    "Duration",
-    "EmbeddedObject",
-    "FreeForm",
-    "Host",
-    "Int32",
-    "Int64",
-    "IntOrPercent",
-    "KubernetesVersion",
-    "LabelValue",
-    "ListKind",
-    "Port",
-    "Quantity",
-    "Replicas",
-    "amount",
-    "atomic",
-    "format_duration",
-    "map_list",
-    "parse_duration",
-    "set_list",
-]
