@@ -18,7 +18,6 @@ class Backoff:
     longest_seconds: float = 60.0
 
     def seconds(self, failures: int) -> float:
-        """The pause after so many failures in a row."""
         return exponential_delay(failures, first=self.first_seconds, longest=self.longest_seconds)
 
 
@@ -61,6 +60,5 @@ class CircuitBreaker(Generic[T]):
         self._pauses[target] = _Pause(now + self._backoff.seconds(failures), failures, error)
 
     def succeeded(self, *targets: Hashable) -> None:
-        """Forget the failures of these."""
         for target in targets:
             self._pauses.pop(target, None)

@@ -77,7 +77,6 @@ class Reader:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. Running watches end."""
         await self._transport.close()
 
     # Discovery and raw requests

@@ -153,7 +153,6 @@ async def follow(
 
 
 def backoff(failures: int, jitter: float) -> float:
-    """Seconds until the next attempt after so many failures in a row."""
     return exponential_delay(failures, first=0.8, longest=30.0) * (0.5 + jitter / 2)
 
 

@@ -65,7 +65,6 @@ def address(text: str) -> Address | None:
 
 
 def name(text: str) -> str:
-    """A name as Kubernetes gives namespaces."""
     if not _NAME.fullmatch(text):
         raise ValueError(
             f'"{text}" is not a name; use lowercase letters, digits and "-", at most 63'
@@ -74,7 +73,6 @@ def name(text: str) -> str:
 
 
 def label_value(text: str) -> str:
-    """What a label can have as its value."""
     if not _LABEL.fullmatch(text):
         raise ValueError(
             f'"{text}" is not a label\'s value; use letters, digits, "-", "_" and ".", at most 63'
@@ -83,22 +81,18 @@ def label_value(text: str) -> str:
 
 
 def whole_number(text: str) -> int:
-    """A number from 0 up."""
     if not re.fullmatch(r"\d{1,9}", text):
         raise ValueError(f'"{text}" is not a whole number')
     return int(text)
 
 
 def truth(text: str) -> bool:
-    """`true` or `false`."""
     if text.lower() not in {"true", "false"}:
         raise ValueError(f'"{text}" is neither true nor false')
     return text.lower() == "true"
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of a few words."""
-
     def read(text: str) -> str:
         if text not in choices:
             raise ValueError(f'"{text}" is none of {", ".join(choices)}')

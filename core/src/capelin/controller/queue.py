@@ -89,8 +89,6 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The queue's delays, in seconds."""
-
     first_retry: float = 0.005
     longest_retry: float = 300.0
     resync: float = 36_000.0
@@ -255,17 +253,14 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        """How many keys are ready and wait for a worker."""
         return sum(len(group.ready) for group in self._ready.values())
 
     @property
     def keys(self) -> set[ObjectKey]:
-        """Every key that the queue knows."""
         ready = (key for group in self._ready.values() for key in group.ready)
         return {*ready, *self._running, *self._due}
 
     def running_for(self, now: float) -> list[float]:
-        """How long each running key has been running."""
         return [now - run.since for run in self._running.values()]
 
     def _is_full_of_slow(self, now: float) -> bool:

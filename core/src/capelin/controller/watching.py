@@ -76,7 +76,6 @@ class _Lines:
         self._stream = stream
 
     async def iter_chunked(self, size: int) -> AsyncGenerator[bytes]:
-        """Complete lines, one at a time."""
         pending: list[bytes] = []
         async for chunk in self._stream.iter_chunked(size):
             first, *rest = chunk.split(b"\n")

@@ -86,7 +86,6 @@ class FakeClient(Client):
         return [f"{r.method} {r.path}" for r in self.requests if r.method != "GET"]
 
     def install(self, *kinds: type[BaseObject] | Resource) -> None:
-        """Serve more kinds."""
         for kind in kinds:
             self.server.install(kind)
 

@@ -32,7 +32,6 @@ CAS = {"ca": "kubernetes-ca", "etcd-ca": "etcd-ca", "front-proxy-ca": "front-pro
 
 
 def certificates(address: str, service_cidr: str) -> tuple[Certificate, ...]:
-    """The certificates of etcd, the API server and their clients."""
     first_service = str(ipaddress.ip_network(service_cidr)[1])
     both: tuple[Usage, ...] = ("server", "client")
     server = Leaf(
@@ -58,8 +57,6 @@ def certificates(address: str, service_cidr: str) -> tuple[Certificate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """A folder of certificates and private keys."""
-
     folder: Path
 
     def ca(self, name: str) -> Path:

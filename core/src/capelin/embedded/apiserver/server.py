@@ -53,8 +53,6 @@ _MORE_MEMORY_LESS_TIME = {"GOGC": "200"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of an API server."""
-
     version: str = TESTED_KUBERNETES[-1]
     durable: bool = True
     """False is faster on slow disks and may lose the last writes when the machine crashes."""

@@ -36,8 +36,6 @@ from capelin.embedded.folders import cache_folder
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A program that can be run."""
-
     component: str
     version: str | None
     """Its version; None if it comes from a folder and was not asked, or cannot print it."""

@@ -64,16 +64,13 @@ class Settings(Model):
 
     @property
     def target(self) -> Target:
-        """Where the API server is."""
         return "process" if self.existing is None else "existing"
 
     @property
     def server_version(self) -> str:
-        """The version of the API server."""
         return self.kubernetes_version if self.existing is None else self.existing.version
 
     def ports_of(self, label: str) -> list[int]:
-        """The ports of one component."""
         return [port for name, port in self.ports.items() if name.startswith(f"{label}/")]
 
 
@@ -85,7 +82,6 @@ class Environment:
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
         return self.folder.name
 
     @property
@@ -95,17 +91,14 @@ class Environment:
 
     @property
     def status_file(self) -> Path:
-        """What its supervisor last said."""
         return self.folder / "status.json"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.folder / "kubeconfig"
 
     @property
     def context(self) -> str:
-        """The name of the context in its kubeconfig."""
         return f"capelin-{self.name}"
 
     @property

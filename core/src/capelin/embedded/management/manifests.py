@@ -316,7 +316,6 @@ async def _served(client: Client, group_version: str) -> set[str]:
 
 
 def is_definition(manifest: Unstructured) -> bool:
-    """Whether it is a CustomResourceDefinition."""
     return manifest["kind"] == "CustomResourceDefinition"
 
 

@@ -144,22 +144,18 @@ class ComponentProcess:
 
     @property
     def folder(self) -> Path:
-        """Its credentials."""
         return self.environment.credentials / self.component.label
 
     @property
     def address(self) -> str:
-        """Where it listens, so that the API server reaches it."""
         return self.foundation.address
 
     @property
     def account(self) -> Account:
-        """Who it is to the API server."""
         launch = self.component.launch
         return Account(launch.namespace, launch.service_account, self.foundation.server)
 
     def manifests(self, which: Sequence[Unstructured]) -> list[Unstructured]:
-        """Manifests of it as the API server of this environment takes them."""
         port = self.listening.ports.get("webhooks")
         ca = self.listening.ca.certificate_pem
         listener = None if port is None else WebhookEndpoint(self.address, port, ca)
@@ -184,7 +180,6 @@ class ComponentProcess:
         await ensure_token(self.folder, self.account, ask, datetime.now(UTC))
 
     def declared(self) -> ProcessSpec:
-        """Its process."""
         placement = Placement(
             address=self.address,
             ports=self.listening.ports,

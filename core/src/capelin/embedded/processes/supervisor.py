@@ -42,8 +42,6 @@ class SupervisorFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What a process is doing, for people."""
-
     phase: Phase
     pid: int | None
     reason: str

@@ -43,14 +43,12 @@ class Deadlines:
         return CallDeadline(self, receive, seconds, respond)
 
     def add(self, call: "CallDeadline") -> None:
-        """Check a call from now on."""
         self._calls.add(call)
         if not self._running:
             self._running = True
             asyncio.get_running_loop().call_later(_ROUND_SECONDS, self._check)
 
     def remove(self, call: "CallDeadline") -> None:
-        """Check it no more."""
         self._calls.discard(call)
 
     def _check(self) -> None:

@@ -84,7 +84,6 @@ class Metrics(Collector):
         yield from (requests, durations, deprecated)
 
     def page(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
