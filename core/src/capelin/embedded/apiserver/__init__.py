@@ -1,5 +1,6 @@
 """A real Kubernetes API server on this machine: etcd, kube-apiserver and a few controllers."""
 
+from capelin.embedded.apiserver.keys import KeyFiles
 from capelin.embedded.apiserver.server import (
     ETCD,
     KUBE_APISERVER,
@@ -13,5 +14,6 @@ __all__ = [
     "KUBE_APISERVER",
     "KUBE_CONTROLLER_MANAGER",
     "ApiServer",
+    "KeyFiles",
     "Settings",
 ]
