@@ -12,14 +12,7 @@ import aiohttp
 
 from capelin.backoff import exponential_delay
 from capelin.client.codecs import Codec, Listing
-from capelin.client.errors import (
-    ApiError,
-    ClientError,
-    Expired,
-    Unreachable,
-    Unreadable,
-    error_of,
-)
+from capelin.client.errors import ApiError, ClientError, Expired, Unreachable, Unreadable, error_of
 from capelin.client.transport import Request, Transport
 from capelin.client.unreadable import UnreadableObject
 from capelin.json_text import TooDeepError, members, metadata_of, read_json

@@ -23,13 +23,7 @@ from capelin.client import Config, Credentials, proxy_for
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import explained
 from capelin.controller.own_loop import in_own_loop
-from capelin.controller.reconciler import (
-    UNREADABLE,
-    For,
-    Subscription,
-    looks_inside,
-    selector,
-)
+from capelin.controller.reconciler import UNREADABLE, For, Subscription, looks_inside, selector
 from capelin.json_text import (
     MAX_LEVELS,
     TOO_DEEP,

@@ -5,14 +5,7 @@ topologies in `capelin.runtime.topology`. `capelin.runtime.server` serves an ext
 `capelin.runtime.client` calls one.
 """
 
-from capelin.runtime.catalog import (
-    AnyHook,
-    Catalog,
-    Hook,
-    HookId,
-    deprecation_notice,
-    load_catalog,
-)
+from capelin.runtime.catalog import AnyHook, Catalog, Hook, HookId, deprecation_notice, load_catalog
 from capelin.runtime.extension import Call, Extension, Handler, InvalidExtensionError
 from capelin.runtime.messages import (
     Message,
@@ -25,12 +18,7 @@ from capelin.runtime.messages import (
 )
 from capelin.runtime.openapi import openapi_document
 from capelin.runtime.results import Failure, HandlerResult, proceed, retry_after
-from capelin.runtime.versions import (
-    CatalogError,
-    Deprecation,
-    Version,
-    end_of_support,
-)
+from capelin.runtime.versions import CatalogError, Deprecation, Version, end_of_support
 
 __all__ = [
     "AnyHook",

@@ -10,20 +10,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
-from capelin.api import (
-    BaseObject,
-    ObjectMeta,
-    OwnerReference,
-    Resource,
-    capi,
-)
-from capelin.client import (
-    Client,
-    Config,
-    Request,
-    Server,
-    User,
-)
+from capelin.api import BaseObject, ObjectMeta, OwnerReference, Resource, capi
+from capelin.client import Client, Config, Request, Server, User
 from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.testing.fake_server import FakeServer
 

@@ -8,14 +8,7 @@ from pathlib import Path
 
 from capelin.embedded.components import apiserver_dns_names
 from capelin.embedded.processes import private_folder, write_private
-from capelin.pki import (
-    KeyPair,
-    Leaf,
-    Usage,
-    new_ca,
-    new_service_account_keys,
-    read_ca,
-)
+from capelin.pki import KeyPair, Leaf, Usage, new_ca, new_service_account_keys, read_ca
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,7 @@ from capelin.embedded.binaries.catalog import ComponentVersion, Platform
 from capelin.embedded.binaries.download import UnreachableError, Web, open_web
 from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
 from capelin.embedded.binaries.images import GoneError, Reference
-from capelin.embedded.binaries.progress import (
-    Progress,
-    ProgressEvent,
-    estimate_seconds_left,
-)
+from capelin.embedded.binaries.progress import Progress, ProgressEvent, estimate_seconds_left
 
 FOLDER = "folder"
 FOLDERS_VARIABLE = "CAPELIN_BINARIES"

@@ -13,15 +13,8 @@ from pydantic import Field, ValidationError
 from capelin.api import Model
 from capelin.embedded.file_locks import open_lock, take_lock
 from capelin.embedded.folders import state_folder
-from capelin.embedded.processes import (
-    private_folder,
-    write_private,
-)
-from capelin.errors import (
-    BusyError,
-    InvalidInputError,
-    UserError,
-)
+from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import BusyError, InvalidInputError, UserError
 
 DEFAULT_NAME: Final = "default"
 

@@ -11,16 +11,8 @@ from pydantic import ValidationError
 
 from capelin.api import Model, Time
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.processes import (
-    CAUSE_UNKNOWN,
-    Phase,
-    Process,
-    ProcessState,
-    write_private,
-)
-from capelin.errors import (
-    NotReadyError,
-)
+from capelin.embedded.processes import CAUSE_UNKNOWN, Phase, Process, ProcessState, write_private
+from capelin.errors import NotReadyError
 
 SUPERVISOR: Final = "supervisor"
 """The name of the supervisor's own process."""
