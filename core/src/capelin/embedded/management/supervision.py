@@ -126,48 +126,33 @@ async def management_server(
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """Ports and CA of a manager's serving certificate."""
-
-    ports: Mapping[Purpose, int]
-    ca: KeyPair
-
-
-@dataclass(frozen=True, slots=True)
 class ComponentProcess:
     """A component in its place in the environment."""
 
     component: Component
     foundation: ManagementServer
     environment: Environment
-    listening: Serving
+    ports: Mapping[Purpose, int]
+    ca: KeyPair
+    """Of its serving certificate."""
 
     @property
     def folder(self) -> Path:
         return self.environment.credentials / self.component.label
 
-    @property
-    def address(self) -> str:
-        return self.foundation.address
-
-    @property
-    def account(self) -> Account:
-        launch = self.component.launch
-        return Account(launch.namespace, launch.service_account, self.foundation.server)
-
     def manifests(self, which: Sequence[Unstructured]) -> list[Unstructured]:
-        port = self.listening.ports.get("webhooks")
-        ca = self.listening.ca.certificate_pem
-        listener = None if port is None else WebhookEndpoint(self.address, port, ca)
+        port = self.ports.get("webhooks")
+        address, ca = self.foundation.address, self.ca.certificate_pem
+        listener = None if port is None else WebhookEndpoint(address, port, ca)
         return localize(which, provider=self.component.label, listener=listener)
 
     def ensure_certificate(self) -> None:
         """See to it that it can prove for long enough that it is the one to call."""
         ensure_certificate(
             self.folder,
-            self.listening.ca,
+            self.ca,
             common_name=self.component.label,
-            address=self.address,
+            address=self.foundation.address,
             now=datetime.now(UTC),
         )
 
@@ -177,17 +162,19 @@ class ComponentProcess:
         async def ask(namespace: str, name: str, validity: timedelta) -> Token:
             return await client.create_token(name, namespace, seconds=int(validity.total_seconds()))
 
-        await ensure_token(self.folder, self.account, ask, datetime.now(UTC))
+        launch = self.component.launch
+        account = Account(launch.namespace, launch.service_account, self.foundation.server)
+        await ensure_token(self.folder, account, ask, datetime.now(UTC))
 
     def declared(self) -> ProcessSpec:
         placement = Placement(
-            address=self.address,
-            ports=self.listening.ports,
+            address=self.foundation.address,
+            ports=self.ports,
             folder=self.folder,
             workloads=self.environment.workloads,
             authority=self.environment.authority,
         )
-        health = f"http://{self.address}:{self.listening.ports['health']}/readyz"
+        health = f"http://{placement.address}:{placement.ports['health']}/readyz"
         return ProcessSpec(
             name=self.component.label,
             command=component_command(self.component, placement),
@@ -280,7 +267,7 @@ async def _managers(
     environment.write_settings(settings.model_copy(update={"ports": ports}))
     ca = ensure_ca(environment.credentials, datetime.now(UTC))
     managers = [
-        ComponentProcess(component, base, environment, Serving(ports_of(component, ports), ca))
+        ComponentProcess(component, base, environment, ports_of(component, ports), ca)
         for component in components
     ]
     for manager in managers:
