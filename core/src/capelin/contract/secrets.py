@@ -1,8 +1,7 @@
 """The secrets of a Cluster: their names, their shape, and whose they are.
 
-What a provider makes has the
-control plane as its controller. What a user brought has not: it is read, and never changed or
-removed.
+What a provider makes has the control plane as its controller. What a user brought has not: it is
+read, and never changed or removed.
 """
 
 from collections.abc import Iterable
