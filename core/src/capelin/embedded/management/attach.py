@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -18,7 +17,15 @@ from aiohttp import web
 
 from capelin.api import Unstructured
 from capelin.api.core import CustomResourceDefinition, Namespace
-from capelin.client import ApiError, Client, ClientError, ClientOptions, Config, ConfigError
+from capelin.client import (
+    ApiError,
+    Client,
+    ClientError,
+    ClientOptions,
+    Config,
+    ConfigError,
+    load_certificate,
+)
 from capelin.embedded.addresses import free_port, own_addresses, source_towards
 from capelin.embedded.management.components import ALL_ADDRESSES, Component
 from capelin.embedded.management.environment import Environment, ExistingServer
@@ -146,11 +153,7 @@ def _proof(ca: KeyPair, addresses: Sequence[str]) -> ssl.SSLContext:
         now=datetime.now(UTC),
     )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    # Python reads certificates from files only. This folder is for our eyes, and gone in a moment.
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "pair.pem"
-        file.write_bytes(pair.certificate_pem + pair.private_key_pem)
-        context.load_cert_chain(file)
+    load_certificate(context, pair.certificate_pem, pair.private_key_pem)
     return context
 
 
