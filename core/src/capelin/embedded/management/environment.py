@@ -153,63 +153,51 @@ class Environment:
 
     @contextmanager
     def locked(self, verb: str) -> Generator[None]:
-        """Hold the environment, so that nobody else starts or removes it meanwhile.
+        """Hold the environment, so that no other command starts or removes it meanwhile.
 
-        Where nothing comes of it, no folder is left.
+        The kernel drops the lock however the holder ends. Removes a folder that remained empty.
 
         Raises:
-            BusyError: at once, if somebody else does so already.
+            BusyError: at once, if another command holds it.
         """
-        private_folder(self.folder)
-        with hold_lock(self.folder / _LOCK, verb) as holder:
-            if holder is not None:
-                raise BusyError(
-                    f"Environment {self.name} is being changed by another command.",
-                    reason=f"capelin {holder} is at work on it.",
-                    hint="Wait until it is done, or watch it with "
-                    f"capelin status -e {self.name} --watch.",
-                )
-            try:
-                yield
-            finally:
-                self._forget_if_nothing_came_of_it()
+        lock = self.folder / _LOCK
+        descriptor = _open_locked(lock)
+        if descriptor is None:
+            raise BusyError(
+                f"Environment {self.name} is being changed by another command.",
+                reason=f"capelin {_verb_in(lock)} is at work on it.",
+                hint="Wait until it is done, or watch it with "
+                f"capelin status -e {self.name} --watch.",
+            )
+        try:
+            os.truncate(descriptor, 0)
+            os.write(descriptor, verb.encode())
+            yield
+        finally:
+            self._remove_if_empty()
+            os.close(descriptor)
 
-    def _forget_if_nothing_came_of_it(self) -> None:
+    def _remove_if_empty(self) -> None:
         if [entry.name for entry in self.folder.glob("*")] == [_LOCK]:
             (self.folder / _LOCK).unlink()
-            # Somebody else may hold a lock of its own in it already.
+            # Another command may hold a lock of its own in it already.
             with suppress(OSError):
                 self.folder.rmdir()
 
 
-@contextmanager
-def hold_lock(path: Path, note: str) -> Generator[str | None]:
-    """Hold a lock file; yields nothing, or the note of the process that holds it already.
-
-    The kernel lets go of it however the holder ends.
-    """
-    descriptor = _open_locked(path)
-    if descriptor is None:
-        note_of_holder = ""
-        # It may be done by now, and have removed the folder.
-        with suppress(FileNotFoundError):
-            note_of_holder = path.read_text(encoding="utf-8").strip()
-        yield note_of_holder or "command"
-        return
-    try:
-        os.truncate(descriptor, 0)
-        os.write(descriptor, note.encode())
-        yield None
-    finally:
-        os.close(descriptor)
+def _verb_in(lock: Path) -> str:
+    # The command may be done by now, and have removed the folder.
+    with suppress(FileNotFoundError):
+        return lock.read_text(encoding="utf-8").strip() or "command"
+    return "command"
 
 
 def _open_locked(path: Path) -> int | None:
     while True:
+        private_folder(path.parent)
         try:
             descriptor = open_lock(path)
         except FileNotFoundError:
-            private_folder(path.parent)
             continue
         if not take_lock(descriptor):
             os.close(descriptor)
