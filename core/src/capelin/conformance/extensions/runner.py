@@ -162,7 +162,6 @@ class _Runner:
                     probes.append(await self._probe(handler, hook, request))
         concurrent = await asyncio.gather(*(self._discover() for _ in range(CONCURRENT)))
         observed = Observations(
-            host=self._endpoint.authority,
             discovery_hook=Discovery.id,
             discovery=exchanges,
             needs_content_type=needs_content_type,
