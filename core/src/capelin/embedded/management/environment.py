@@ -1,4 +1,4 @@
-"""An environment by name: its folder, what it was asked to be, and who may change it now."""
+"""An environment by name: its folder, its settings, and the lock for changing it."""
 
 import os
 import re
@@ -27,7 +27,7 @@ Target = Literal["process", "existing"]
 
 
 class ExistingServer(Model):
-    """An API server that somebody else runs, as it was found."""
+    """An existing API server that an environment uses."""
 
     cluster: str
     """The uid of its namespace kube-system, which no two clusters share."""
@@ -40,7 +40,7 @@ class ExistingServer(Model):
 
 
 class Settings(Model):
-    """What an environment was asked to be, and the ports that were chosen for it."""
+    """Settings of an environment, and the ports that were chosen for it."""
 
     kubernetes_version: str
     """Of the clusters that are made in it, and of the API server where that is our own."""
@@ -69,7 +69,7 @@ class Settings(Model):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where an environment keeps everything that is not a cached binary."""
+    """The files of an environment, except cached binaries."""
 
     folder: Path
 
@@ -79,7 +79,7 @@ class Environment:
 
     @property
     def settings_file(self) -> Path:
-        """What it was asked to be: with this and the data alone, everything can be started."""
+        """Its settings: everything can be started from them and the data."""
         return self.folder / "environment.json"
 
     @property
@@ -106,29 +106,29 @@ class Environment:
 
     @property
     def authority(self) -> Path:
-        """The certificate of the authority that vouches for them all."""
+        """The certificate of the CA that signed them all."""
         return self.credentials / "ca.crt"
 
     @property
     def processes(self) -> Path:
-        """What its supervisor looks after, and the logs of it."""
+        """Records and logs of its processes."""
         return self.folder / "processes"
 
     @property
     def workloads(self) -> Path:
-        """Where providers keep what they run on this machine, so that it ends with the rest."""
+        """State of the processes that providers run on this machine."""
         return self.folder / "workloads"
 
     @property
     def exists(self) -> bool:
-        """Whether it was ever started and not taken down since."""
+        """Whether it was started and not taken down since."""
         return self.settings_file.exists()
 
     def settings(self) -> Settings | None:
-        """What it was asked to be; nothing if it was never started.
+        """Its settings; None if it was never started.
 
         Raises:
-            UserError: if the file is there and makes no sense.
+            UserError: if the file cannot be read.
         """
         try:
             return Settings.read_json(self.settings_file.read_bytes())
@@ -143,11 +143,11 @@ class Environment:
             ) from error
 
     def write_settings(self, settings: Settings) -> None:
-        """Keep what it is asked to be, in one step."""
+        """Replace the settings atomically."""
         write_private(self.settings_file, settings.model_dump_json(indent=2).encode())
 
     def make_folders(self) -> None:
-        """Create what is missing, for the owner's eyes only."""
+        """Create missing folders, private to the owner."""
         for folder in (self.folder, self.credentials, self.supervisor, self.workloads):
             private_folder(folder)
 
@@ -226,7 +226,7 @@ def environment_named(name: str, environ: Mapping[str, str] | None = None) -> En
 
 
 def all_environments(environ: Mapping[str, str] | None = None) -> list[Environment]:
-    """Every environment that there is, by name."""
+    """All environments, by name."""
     folder = state_folder(environ)
     found = folder.iterdir() if folder.is_dir() else ()
     environments = (Environment(folder) for folder in sorted(found) if _NAME.fullmatch(folder.name))
@@ -234,7 +234,7 @@ def all_environments(environ: Mapping[str, str] | None = None) -> list[Environme
 
 
 def existing_server_of(environment: Environment) -> ExistingServer | None:
-    """The API server that an environment lives in, where it is not its own."""
+    """The existing API server that an environment uses, if it has none of its own."""
     try:
         settings = environment.settings()
     except UserError:
