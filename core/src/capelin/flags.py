@@ -90,7 +90,8 @@ def parse(
     Raises:
         OptionsError: one or more of them make no sense.
     """
-    fields = dataclasses.fields(cast("Any", options))
+    kind: Any = options
+    fields = dataclasses.fields(kind)
     flags = {field.name: cast("_Flag", field.metadata["flag"]) for field in fields}
     # `--namespace=` is how Cluster API's providers are told to watch every namespace.
     optional = {field.name for field in fields if field.default is None}
@@ -117,7 +118,7 @@ def parse(
             problems.append(f"{source}: {error}")
     if problems:
         raise OptionsError("\n".join(problems))
-    return options(**values)
+    return kind(**values)
 
 
 def report(program: str, error: OptionsError) -> None:
