@@ -11,7 +11,6 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import count
 from math import inf, isfinite
 from random import Random
@@ -55,16 +54,6 @@ class After:
 
 Result = Done | After
 """How a reconcile ends that did not fail. A failure is an exception."""
-
-
-def backoff_for(waited: timedelta, *, least: float = 1.0, most: float = 60.0) -> After:
-    """When to look again at something that tells nobody when it is ready.
-
-    A tenth of the time already waited: quick while the answer may come any moment, sparing when
-    it clearly takes longer. Take `waited` from a condition's transition time, so that it outlives
-    the process.
-    """
-    return After(min(max(waited.total_seconds() / 10, least), most))
 
 
 @dataclass(frozen=True, slots=True)
