@@ -1,14 +1,9 @@
 """Admission policies of an environment: it refuses Kubernetes versions that it cannot run."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from capelin.api import Unstructured, admission_policy
 from capelin.provider import Provider
-
-# The command and the reconciler check versions too: a policy that cannot be evaluated, as while
-# ClusterClasses are being read, must not stop everybody.
-_IGNORE: Final = {"failurePolicy": "Ignore"}
 
 
 def version_policies(
@@ -34,59 +29,45 @@ def version_policies(
     versions = ", ".join(f"'{version}'" for version in known)
     templates = ", ".join(f"'{kind}Template'" for kind in plurals)
     message = f" + ' is not a Kubernetes version that Capelin can get; known: {', '.join(known)}'"
-    # Each ClusterClass of the namespace is a parameter once.
-    parameters: Unstructured = {
-        "paramKind": {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "ClusterClass"}
-    }
-    references: Unstructured = {
-        "paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"},
-    }
     return [
-        *admission_policy(
+        *_policy(
             "capelin-control-plane-versions",
-            [_rule(sorted(groups), sorted(plurals.values()))],
-            [
-                _validation(
-                    "!has(object.spec.version) || (oldObject != null && "
-                    "has(oldObject.spec.version) && "
-                    "oldObject.spec.version == object.spec.version) || "
-                    f"object.spec.version in [{versions}] || "
-                    f"'v' + object.spec.version in [{versions}]",
-                    f"object.spec.version{message}",
-                )
-            ],
-            _IGNORE,
+            {"apiGroups": sorted(groups), "resources": sorted(plurals.values())},
+            "!has(object.spec.version) || (oldObject != null && has(oldObject.spec.version) && "
+            "oldObject.spec.version == object.spec.version) || "
+            f"object.spec.version in [{versions}] || 'v' + object.spec.version in [{versions}]",
+            f"object.spec.version{message}",
         ),
-        *admission_policy(
+        *_policy(
             "capelin-cluster-versions",
-            [_rule(["cluster.x-k8s.io"], ["clusters"])],
-            [
-                _validation(
-                    "!has(object.spec.topology) || "
-                    "object.spec.topology.classRef.name != params.metadata.name || "
-                    "(has(object.spec.topology.classRef.namespace) && "
-                    "object.spec.topology.classRef.namespace != object.metadata.namespace) || "
-                    f"!(params.spec.controlPlane.templateRef.kind in [{templates}]) || "
-                    "(oldObject != null && has(oldObject.spec.topology) && "
-                    "oldObject.spec.topology.version == object.spec.topology.version) || "
-                    f"object.spec.topology.version in [{versions}]",
-                    f"object.spec.topology.version{message}",
-                )
-            ],
-            {**_IGNORE, **parameters},
-            references,
+            {"apiGroups": ["cluster.x-k8s.io"], "resources": ["clusters"]},
+            # Each ClusterClass of the namespace is a parameter once: the others do not matter.
+            "!has(object.spec.topology) || "
+            "object.spec.topology.classRef.name != params.metadata.name || "
+            "(has(object.spec.topology.classRef.namespace) && "
+            "object.spec.topology.classRef.namespace != object.metadata.namespace) || "
+            f"!(params.spec.controlPlane.templateRef.kind in [{templates}]) || "
+            "(oldObject != null && has(oldObject.spec.topology) && "
+            "oldObject.spec.topology.version == object.spec.topology.version) || "
+            f"object.spec.topology.version in [{versions}]",
+            f"object.spec.topology.version{message}",
+            {"paramKind": {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "ClusterClass"}},
+            {"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}},
         ),
     ]
 
 
-def _rule(groups: list[str], resources: list[str]) -> Unstructured:
-    return {
-        "apiGroups": groups,
-        "apiVersions": ["*"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": resources,
-    }
-
-
-def _validation(expression: str, message: str) -> Unstructured:
-    return {"expression": expression, "messageExpression": message, "reason": "Invalid"}
+def _policy(  # noqa: PLR0917 - the parts of a policy, in their order
+    name: str,
+    resources: Unstructured,
+    expression: str,
+    message: str,
+    more: Unstructured | None = None,
+    binding: Unstructured | None = None,
+) -> list[Unstructured]:
+    rule = {"apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], **resources}
+    validation = {"expression": expression, "messageExpression": message, "reason": "Invalid"}
+    # The command and the reconciler check versions too: a policy that cannot be evaluated, as while
+    # ClusterClasses are being read, must not stop everybody.
+    spec = {"failurePolicy": "Ignore", **(more or {})}
+    return admission_policy(name, [rule], [validation], spec, binding)
