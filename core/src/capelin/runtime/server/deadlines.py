@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Self
 
 from capelin.runtime.server.body import ClientGoneError, Receive
@@ -101,12 +100,7 @@ class CallDeadline:
         self._deadlines.add(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._deadlines.remove(self)
         if self._listener is not None:
             self._listener.cancel()
