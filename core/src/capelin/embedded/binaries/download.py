@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from capelin.client import describe_connection_error, proxy_for
+from capelin.client import proxy_for
 from capelin.embedded.binaries.errors import SourceFailedError
 
 PAUSES = (0.2, 1.0, 3.0)
@@ -51,8 +52,7 @@ class Web:
         except aiohttp.ClientHttpProxyError as error:
             raise UnreachableError(f"the proxy for {host} answers {error.status}") from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            reason = describe_connection_error(error)
-            raise UnreachableError(f"{host} does not answer ({reason})") from error
+            raise UnreachableError(f"{host} does not answer ({_why(error)})") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise InterruptedDownloadError(
                 f"{host} broke off in the middle of an answer"
@@ -129,3 +129,15 @@ def _verify(file: Path, digest: str, size: int) -> None:
     raise SourceFailedError(
         f"a download is damaged or forged: its SHA-256 is {actual}, and should be {digest}"
     )
+
+
+def _why(error: Exception) -> str:
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "its name cannot be resolved"
+        case aiohttp.ClientConnectorCertificateError():
+            return "its certificate is not trusted"
+        case aiohttp.ClientConnectorError():
+            return os.strerror(error.errno).lower() if error.errno else "no connection"
+        case _:
+            return f"no connection within {_CONNECT} s"
