@@ -12,7 +12,6 @@ SAFE_DUMPER: Final[type[yaml.SafeDumper]] = getattr(yaml, "CSafeDumper", yaml.Sa
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """Parse one document."""
     return yaml.load(text, Loader=_LOADER)  # noqa: S506 - both loaders are safe
 
 
@@ -22,7 +21,6 @@ def read_all_yaml(text: str | bytes) -> Iterator[Any]:
 
 
 def write_yaml(value: Any, *, sort_keys: bool = False) -> str:
-    """Write one document."""
     return yaml.dump(value, Dumper=SAFE_DUMPER, sort_keys=sort_keys, default_flow_style=False)
 
 

@@ -25,7 +25,6 @@ from capelin.api.fields import (
     DNSLabel,
     DNSSubdomain,
     Duration,
-    EmbeddedObject,
     Host,
     Int32,
     Int64,
@@ -98,7 +97,6 @@ class Everything(Model):
     limits: Annotated[dict[str, Quantity], atomic(), MinLen(1), MaxLen(2)] | None = None
     anything: AnyValue = None
     raw: AnyObject | None = None
-    resource_: EmbeddedObject | None = None
 
 
 class Observed(Model):

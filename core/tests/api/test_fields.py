@@ -8,7 +8,6 @@ from annotated_types import MaxLen
 from capelin.api import Model
 from capelin.api.fields import (
     DNSLabel,
-    EmbeddedObject,
     IntOrPercent,
     KubernetesVersion,
     Quantity,
@@ -44,7 +43,6 @@ def reads(kind: Any, value: object) -> bool:
         (IntOrPercent, [0, 3, "0%", "250%"], [-1, "3", "%", "-1%", "1.5%", "1000%"]),
         (Quantity, [0, "1", "1.5Gi", "500m", ".5", "1e3"], [-1, "-1", "1 Gi", "1GiB", "", "e3"]),
         (KubernetesVersion, ["v1.34.4", "1.34.4", "v1.34.0-rc.1+k3s1"], ["v1.34", "1", "v1.34.x"]),
-        (EmbeddedObject, [{"apiVersion": "v1", "kind": "Pod"}], [{}, {"kind": "Pod"}]),
     ],
 )
 def test_fields_take_what_they_should_and_nothing_else(

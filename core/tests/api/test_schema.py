@@ -14,7 +14,6 @@ from capelin.api.fields import (
     AnyObject,
     AnyValue,
     Duration,
-    EmbeddedObject,
     Int32,
     IntOrPercent,
     Quantity,
@@ -377,16 +376,6 @@ SAID: dict[str, tuple[Any, Unstructured]] = {
     "any object": (
         AnyObject,
         snapshot({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
-    ),
-    "resource": (
-        EmbeddedObject,
-        snapshot(
-            {
-                "type": "object",
-                "x-kubernetes-preserve-unknown-fields": True,
-                "x-kubernetes-embedded-resource": True,
-            }
-        ),
     ),
 }
 

@@ -8,14 +8,13 @@ import pytest
 from aiohttp import web
 from capelin.api.core import Node
 from capelin.client import (
-    Backoff,
-    CircuitBreaker,
     CircuitOpen,
     ClientOptions,
     NotFound,
     Unreachable,
     WorkloadClients,
 )
+from capelin.client.workload_clients import Circuit
 from capelin.testing.fake_client import FakeClient
 
 from tests.support.clock import MonotonicClock
@@ -24,23 +23,21 @@ from tests.support.web import api_server, kubeconfig_secret, not_found
 
 def test_pauses_grow_until_a_server_answers_again() -> None:
     clock = MonotonicClock()
-    breaker: CircuitBreaker[str] = CircuitBreaker(
-        Backoff(first_seconds=1, longest_seconds=4), clock
-    )
-    for seconds in (1, 2, 4, 4):
-        breaker.failed("s", "gone")
-        breaker.failed("s", "gone at the same time")
-        assert breaker.remaining("s") == pytest.approx(seconds)
+    circuit = Circuit(clock)
+    for seconds in (1, 2, 4, 8, 16, 30, 30):
+        circuit.failed(Unreachable("gone"))
+        circuit.failed(Unreachable("gone at the same time"))
+        assert circuit.remaining == pytest.approx(seconds)
         clock.advance(seconds - 0.1)
-        assert breaker.error("s") == "gone"
+        assert circuit.remaining
         clock.advance(0.1)
-        assert breaker.error("s") is None
-        assert breaker.remaining("s") == 0
-    breaker.succeeded("s")
-    breaker.failed("s", "again")
-    clock.advance(1)
-    assert breaker.error("s") is None
-    assert Backoff().seconds(10_000) == 60
+        assert circuit.remaining == pytest.approx(0)
+        assert str(circuit.last_error) == "gone"
+        clock.advance(0.001)
+    circuit.succeeded()
+    assert circuit.last_error is None
+    circuit.failed(Unreachable("again"))
+    assert circuit.remaining == pytest.approx(1)
 
 
 class Tenant:

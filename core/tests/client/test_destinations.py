@@ -188,11 +188,6 @@ async def test_the_connector_checks_after_names_are_resolved(
     assert server.connections == 0
 
 
-async def test_hosts_are_checked_by_all_their_addresses(internal: str) -> None:
-    assert not await NONE.resolved(internal)
-    assert await NONE.resolved("10.0.0.1")
-
-
 def test_a_kubeconfig_for_other_programs_has_no_query() -> None:
     with pytest.raises(ConfigError, match="is not the address of an API server"):
         safe_kubeconfig(kubeconfig("https://10.0.0.1:6443?a=b"))

@@ -57,7 +57,6 @@ def evidence(hook: AnyHook, first: Any, again: Any) -> Observations:
         handler, hook, request, reaction(first), reaction(again), {"malformed": reaction(again)}
     )
     return Observations(
-        host="it",
         discovery_hook=Discovery.id,
         discovery=[reaction(first), reaction(again)],
         needs_content_type=False,

@@ -147,9 +147,3 @@ def test_an_empty_value_is_nothing() -> None:
     secret = brought("value")
     secret.data["value"] = b""
     assert secret_problem(secret, "kubeconfig", cluster="demo") is not None
-
-
-def test_a_ca_whose_key_is_elsewhere_lacks_nothing() -> None:
-    secret = brought("tls.crt")
-    assert secret_problem(secret, "ca", cluster="demo", key_elsewhere=True) is None
-    assert secret_problem(brought(), "ca", cluster="demo", key_elsewhere=True) is not None

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from capelin.controller import Address, Options, OptionsError, flag
-from capelin.controller.options import parse, seconds, whole_number
+from capelin.flags import parse, seconds, whole_number
 
 
 def options(*arguments: str, **environ: str) -> Options:

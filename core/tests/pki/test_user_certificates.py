@@ -12,7 +12,6 @@ from capelin.pki import (
     new_ca,
     new_service_account_keys,
     read_ca,
-    read_ca_certificate,
     read_service_account_keys,
 )
 from cryptography import x509
@@ -107,7 +106,7 @@ def test_a_ca_without_key_usage_may_sign() -> None:
 
 def test_a_ca_is_good_from_its_first_second_to_its_last() -> None:
     for now in (NOW - timedelta(minutes=5), NOW + 10 * DAY - timedelta(seconds=1)):
-        assert read_ca_certificate(CA.certificate_pem, now) == CA.certificate_pem
+        assert read_ca(CA.certificate_pem, CA.private_key_pem, now) == CA
 
 
 def test_text_around_the_blocks_is_left_out() -> None:
@@ -231,15 +230,10 @@ CERTIFICATES = {
 @pytest.mark.parametrize("case", CERTIFICATES)
 def test_a_certificate_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
     pem, now, reason, words = CERTIFICATES[case]
-    readers: list[Callable[[], object]] = [
-        lambda: read_ca(pem, CA.private_key_pem, now),
-        lambda: read_ca_certificate(pem, now),
-    ]
-    for read in readers:
-        with pytest.raises(InvalidPemError) as refused:
-            read()
-        assert refused.value.reason == reason
-        assert words in str(refused.value)
+    with pytest.raises(InvalidPemError) as refused:
+        read_ca(pem, CA.private_key_pem, now)
+    assert refused.value.reason == reason
+    assert words in str(refused.value)
 
 
 KEYS = {
@@ -278,19 +272,12 @@ def test_a_key_that_cannot_work_is_refused_with_its_reason(case: str) -> None:
     assert words in str(refused.value)
 
 
-def test_a_ca_whose_key_is_elsewhere_is_read_without_it() -> None:
-    assert read_ca_certificate(b"a comment\n" + CA.certificate_pem, NOW) == CA.certificate_pem
-
-
 @given(st.binary(max_size=400), st.integers(0, 600))
 def test_no_bytes_bring_anything_but_the_ca_or_a_refusal(noise: bytes, at: int) -> None:
     for pem in (noise, CA.private_key_pem[:at] + noise + CA.private_key_pem[at:]):
         assert outcome(lambda pem=pem: read_ca(CA.certificate_pem, pem, NOW)) in (CA, "refused")
     for pem in (noise, CA.certificate_pem[:at] + noise + CA.certificate_pem[at:]):
-        assert outcome(lambda pem=pem: read_ca_certificate(pem, NOW)) in (
-            CA.certificate_pem,
-            "refused",
-        )
+        assert outcome(lambda pem=pem: read_ca(pem, CA.private_key_pem, NOW)) in (CA, "refused")
 
 
 def outcome(read: Callable[[], object]) -> object:

@@ -2,22 +2,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from capelin.runtime.server.cli import AnonymousClientsError, Options, host_of, options
-
-DEFAULTS = Options(
-    host="",
-    port=9443,
-    probes_port=9440,
-    cert_dir=Path("/home/me/.config/capelin/guard"),
-    client_ca=None,
-    drain_seconds=5,
-    log_level="info",
+from capelin.flags import OptionsError
+from capelin.runtime import Extension
+from capelin.runtime.server.cli import (
+    AnonymousClientsError,
+    Options,
+    cert_dir_of,
+    host_of,
+    options,
+    run,
 )
+
+DEFAULTS = Options()
 
 
 def test_the_default_folder_of_certificates_is_private() -> None:
-    assert options("guard", [], {"HOME": "/home/me"}) == DEFAULTS
-    folder = options("guard", [], {"XDG_CONFIG_HOME": "/config"}).cert_dir
+    assert options("guard", [], {}) == DEFAULTS
+    private = Path("/home/me/.config/capelin/guard")
+    assert cert_dir_of(DEFAULTS, "guard", {"HOME": "/home/me"}) == private
+    folder = cert_dir_of(DEFAULTS, "guard", {"XDG_CONFIG_HOME": "/config"})
     assert folder == Path("/config/capelin/guard")
 
 
@@ -65,26 +68,24 @@ def test_the_command_line_counts_more_than_the_environment() -> None:
         ("--drain-seconds=-1", "'-1' is not a number of seconds up to 3600"),
         ("--drain-seconds=nan", "'nan' is not a number of seconds up to 3600"),
         ("--drain-seconds=soon", "'soon' is not a number of seconds up to 3600"),
-        ("--log-level=loud", "'loud' is not debug, info, warning or error"),
+        ("--log-level=loud", '"loud" is none of debug, info, warning, error'),
         ("--colour=red", "unrecognized arguments: --colour=red"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
     flag: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        options("guard", [flag], {})
-    assert end.value.code == 2
+    try:
+        code: object = run(Extension("guard"), [flag])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
     assert problem in capsys.readouterr().err
 
 
-def test_the_environment_is_checked_like_the_command_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as end:
+def test_the_environment_is_checked_like_the_command_line() -> None:
+    with pytest.raises(OptionsError, match="CAPELIN_PORT: 'many' is not a number from 0 to 65535"):
         options("guard", [], {"CAPELIN_PORT": "many"})
-    assert end.value.code == 2
-    assert "'many' is not a number from 0 to 65535" in capsys.readouterr().err
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

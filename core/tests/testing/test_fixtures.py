@@ -22,8 +22,7 @@ from capelin.testing.waiting import until
 
 def ready(server: ApiServer) -> str:
     trust = ssl.create_default_context(cafile=server.keys.ca("ca"))
-    admin = server.keys.files("admin")
-    trust.load_cert_chain(str(admin.certificate), str(admin.key))
+    trust.load_cert_chain(*server.keys.files("admin"))
     connection = http.client.HTTPSConnection(
         server.listeners.address, server.listeners.port, context=trust, timeout=5
     )

@@ -3,6 +3,7 @@
 `capelin.api.core` and `capelin.api.capi` have the kinds of Kubernetes and of Cluster API.
 """
 
+from capelin.api.admission import admission_policy
 from capelin.api.crds import SchemaError, crd
 from capelin.api.docstrings import described_fields
 from capelin.api.fields import (
@@ -11,7 +12,6 @@ from capelin.api.fields import (
     DNSLabel,
     DNSSubdomain,
     Duration,
-    EmbeddedObject,
     Host,
     Int32,
     Int64,
@@ -63,7 +63,6 @@ __all__ = [
     "Definition",
     "DescribedModel",
     "Duration",
-    "EmbeddedObject",
     "Host",
     "Int32",
     "Int64",
@@ -90,6 +89,7 @@ __all__ = [
     "TemplateMetadata",
     "Time",
     "Unstructured",
+    "admission_policy",
     "amount",
     "atomic",
     "crd",

@@ -264,26 +264,10 @@ def atomic() -> Atomic:
 class FreeForm(Marker):
     """JSON that the API server stores without validation."""
 
-    embedded: bool = False
-
     def mark(self, schema: Schema) -> None:
         """Change the schema of the field."""
         schema.pop("additionalProperties", None)
         schema["x-kubernetes-preserve-unknown-fields"] = True
-        if self.embedded:
-            schema["x-kubernetes-embedded-resource"] = True
-
-
-_API_VERSION = re.compile(r"[^/]+(/[^/]+)?")
-_KIND = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?")
-
-
-def _whole_object(value: dict[str, Any]) -> dict[str, Any]:
-    for key, shape in (("apiVersion", _API_VERSION), ("kind", _KIND)):
-        text = value.get(key)
-        if not isinstance(text, str) or not shape.fullmatch(text):
-            raise ValueError(f"a Kubernetes object needs a valid {key}, not {text!r}")
-    return value
 
 
 AnyValue = Annotated[Any, FreeForm()]
@@ -291,33 +275,3 @@ AnyValue = Annotated[Any, FreeForm()]
 
 AnyObject = Annotated[dict[str, Any], FreeForm()]
 """Any JSON object, stored as it is."""
-
-EmbeddedObject = Annotated[dict[str, Any], AfterValidator(_whole_object), FreeForm(embedded=True)]
-"""A Kubernetes object of any kind inside another; the API server checks its metadata too."""
-
-__all__ = [
-    "AnyObject",
-    "AnyValue",
-    "Atomic",
-    "DNSLabel",
-    "DNSSubdomain",
-    "Duration",
-    "EmbeddedObject",
-    "FreeForm",
-    "Host",
-    "Int32",
-    "Int64",
-    "IntOrPercent",
-    "KubernetesVersion",
-    "LabelValue",
-    "ListKind",
-    "Port",
-    "Quantity",
-    "Replicas",
-    "amount",
-    "atomic",
-    "format_duration",
-    "map_list",
-    "parse_duration",
-    "set_list",
-]

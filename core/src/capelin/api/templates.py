@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from annotated_types import MaxLen
 
+from capelin.api.admission import admission_policy
 from capelin.api.fields import LabelValue
 from capelin.api.model import Model
 from capelin.api.objects import BaseObject, Unstructured
@@ -70,29 +71,10 @@ def immutable_templates(name: str, *kinds: type[Template[Any]]) -> list[Unstruct
         }
         for kind in kinds
     ]
-    group = "admissionregistration.k8s.io/v1"
-    return [
-        {
-            "apiVersion": group,
-            "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": name},
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": rules},
-                "validations": [
-                    {
-                        "expression": allowed,
-                        "message": "spec.template.spec cannot be changed, because nothing that"
-                        " was made from it would follow; make another template and refer to that",
-                        "reason": "Invalid",
-                    }
-                ],
-            },
-        },
-        {
-            "apiVersion": group,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
-        },
-    ]
+    validation = {
+        "expression": allowed,
+        "message": "spec.template.spec cannot be changed, because nothing that was made from it"
+        " would follow; make another template and refer to that",
+        "reason": "Invalid",
+    }
+    return admission_policy(name, rules, [validation])

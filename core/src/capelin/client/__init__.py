@@ -2,7 +2,6 @@
 
 from capelin.client.apply import needs_apply
 from capelin.client.auth import Credentials, load_certificate, tls_context
-from capelin.client.circuit_breaker import Backoff, CircuitBreaker, Clock
 from capelin.client.client import Client, Token
 from capelin.client.codecs import Kind, Listing, Selector, path_of
 from capelin.client.config import Config, new_kubeconfig, safe_kubeconfig
@@ -41,14 +40,11 @@ __all__ = [
     "AddressRefusedError",
     "AlreadyExists",
     "ApiError",
-    "Backoff",
     "BadRequest",
-    "CircuitBreaker",
     "CircuitOpen",
     "Client",
     "ClientError",
     "ClientOptions",
-    "Clock",
     "Config",
     "ConfigError",
     "Conflict",

@@ -220,7 +220,6 @@ def path_of(
 
 
 def selection(labels: Selector | None, fields: Selector | None) -> dict[str, str]:
-    """The query parameters for a label and a field selector."""
     selectors = {"labelSelector": labels, "fieldSelector": fields}
     return {
         parameter: selector

@@ -1,6 +1,5 @@
 """Addresses that tenants may have a manager connect to."""
 
-import asyncio
 import errno
 import ipaddress
 import os
@@ -87,14 +86,6 @@ class Destinations:
             return self.allows(host.strip("[]"))
         except ValueError:
             return True
-
-    async def resolved(self, host: str) -> bool:
-        """Whether all addresses of a host may be connected to; so if it has none now."""
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, None)
-        except OSError:
-            return True
-        return all(self.allows(str(info[4][0])) for info in found)
 
 
 def open_socket(info: tuple[Any, ...]) -> socket.socket:

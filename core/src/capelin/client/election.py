@@ -59,7 +59,6 @@ class Observed:
 
 
 def observed(before: Observed | None, lease: Lease, now: float) -> Observed:
-    """What is known after the lease was read."""
     same = before is not None and before.spec == lease.spec
     since = before.since if before is not None and same else now
     return Observed(lease.spec, lease.metadata.resource_version, since)
@@ -131,7 +130,6 @@ class LeaderElection:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process leads now."""
         return self._leading
 
     @property

@@ -26,7 +26,6 @@ class Credential:
     expires: datetime | None
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether they have expired at that time."""
         return self.expires is not None and now >= self.expires
 
 

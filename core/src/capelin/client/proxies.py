@@ -4,13 +4,15 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from capelin.hosts import is_loopback
+
 
 def proxy_for(address: str, environ: Mapping[str, str]) -> str | None:
     """The proxy for `address` from `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, as in Go."""
     parts = urlsplit(address)
     proxy = _variable(environ, f"{parts.scheme}_proxy")
     host = parts.hostname or ""
-    if not proxy or _is_local(host):
+    if not proxy or is_loopback(host):
         return None
     exceptions = [entry.strip().lower() for entry in _variable(environ, "no_proxy").split(",")]
     if any(_matches(exception, host, parts.port) for exception in exceptions if exception):
@@ -20,11 +22,6 @@ def proxy_for(address: str, environ: Mapping[str, str]) -> str | None:
 
 def _variable(environ: Mapping[str, str], name: str) -> str:
     return environ.get(name.upper()) or environ.get(name) or ""
-
-
-def _is_local(host: str) -> bool:
-    address = _ip_address(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def _matches(exception: str, host: str, port: int | None) -> bool:

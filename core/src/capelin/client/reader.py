@@ -1,7 +1,6 @@
 """The reading half of a client: requests, discovery, objects, lists and watches."""
 
 from collections.abc import AsyncGenerator, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import quote
 
@@ -68,16 +67,10 @@ class Reader:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. Running watches end."""
         await self._transport.close()
 
     # Discovery and raw requests

@@ -144,11 +144,9 @@ class Transport:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
         return self._closed
 
     async def close(self) -> None:
-        """Close all connections. Running watches end."""
         self._closed = True
         # Closing a connection on this side does not wake those who wait for its next bytes.
         for response in self._responses:
@@ -367,7 +365,6 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes | None:
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for people."""
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 

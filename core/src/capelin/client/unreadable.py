@@ -64,7 +64,6 @@ class UnreadableLog:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def report(self, unreadable: UnreadableObject) -> None:
-        """Log the object, if it was not logged yet."""
         if unreadable.uid in self._known:
             self._known.move_to_end(unreadable.uid)
             return

@@ -12,14 +12,7 @@ import aiohttp
 
 from capelin.backoff import exponential_delay
 from capelin.client.codecs import Codec, Listing
-from capelin.client.errors import (
-    ApiError,
-    ClientError,
-    Expired,
-    Unreachable,
-    Unreadable,
-    error_of,
-)
+from capelin.client.errors import ApiError, ClientError, Expired, Unreachable, Unreadable, error_of
 from capelin.client.transport import Request, Transport
 from capelin.client.unreadable import UnreadableObject
 from capelin.json_text import TooDeepError, members, metadata_of, read_json
@@ -153,7 +146,6 @@ async def follow(
 
 
 def backoff(failures: int, jitter: float) -> float:
-    """Seconds until the next attempt after so many failures in a row."""
     return exponential_delay(failures, first=0.8, longest=30.0) * (0.5 + jitter / 2)
 
 

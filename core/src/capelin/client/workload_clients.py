@@ -11,7 +11,7 @@ from typing import Any, cast
 import aiohttp
 
 from capelin.api.core import Secret
-from capelin.client.circuit_breaker import Backoff, CircuitBreaker, Clock
+from capelin.backoff import exponential_delay
 from capelin.client.client import Client
 from capelin.client.config import Config
 from capelin.client.destinations import Destinations
@@ -23,15 +23,47 @@ log = logging.getLogger(__name__)
 WORKLOAD_OPTIONS = ClientOptions(timeout=5.0, connect_timeout=5.0)
 """Short timeouts: a workload cluster that does not answer holds up a worker that others need."""
 
-_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
+Clock = Callable[[], float]
+
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 30.0
 _SLOW = 0.5
 """Part of the timeout after which an answer counts as slow."""
+
+
+@dataclass(slots=True)
+class Circuit:
+    """Pauses requests to a cluster that does not answer, and keeps its last error."""
+
+    clock: Clock
+    last_error: Unreachable | None = None
+    """Also after the pause: the error that the next request may show to be over."""
+    _failures: int = 0
+    _until: float = 0.0
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that are left of a pause."""
+        return 0.0 if self.last_error is None else max(0.0, self._until - self.clock())
+
+    def failed(self, error: Unreachable) -> None:
+        """Pause requests, twice as long each time. Those that failed at once count once."""
+        if self.remaining:
+            return
+        self.last_error = error
+        self._failures += 1
+        delay = exponential_delay(self._failures, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+        self._until = self.clock() + delay
+
+    def succeeded(self) -> None:
+        self.last_error, self._failures = None, 0
 
 
 @dataclass(slots=True)
 class _Entry:
     source: str
     """The uid of the Secret and a hash of its kubeconfig."""
+    circuit: Circuit
     client: Client = field(init=False)
     users: int = 0
     slow: bool = False
@@ -76,7 +108,6 @@ class WorkloadClients:
         self._limit = limit
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._retired: list[_Entry] = []
-        self._circuits: CircuitBreaker[Unreachable] = CircuitBreaker(_BACKOFF, clock)
         self._clock = clock
 
     @asynccontextmanager
@@ -101,12 +132,10 @@ class WorkloadClients:
                 await self.drop(cluster, namespace)
                 raise
         entry = self._entry_for(key, secret)
-        target = (*key, entry.source)
-        if (error := self._circuits.error(target)) is not None:
-            raise CircuitOpen(str(error), retry_seconds=self._circuits.remaining(target))
-        if (error := self._circuits.last_error(target)) is not None:
-            if entry.is_tried:
-                raise CircuitOpen(str(error), retry_seconds=_BACKOFF.first_seconds)
+        error, pause = entry.circuit.last_error, entry.circuit.remaining
+        if error is not None:
+            if pause or entry.is_tried:
+                raise CircuitOpen(str(error), retry_seconds=pause or _FIRST_PAUSE)
             # Each user would wait for a cluster that is still silent, and others need the workers.
             entry.is_tried = True
         entry.users += 1
@@ -143,7 +172,7 @@ class WorkloadClients:
         source = f"{secret.uid} {hashlib.sha256(content).hexdigest()}"
         entry = self._entries.get(key)
         if entry is None or entry.source != source:
-            entry = _Entry(source)
+            entry = _Entry(source, Circuit(self._clock))
             entry.client = self._connect(secret, content, entry.mark_slow)
             self._retire(key)
         # A dict keeps the order of insertion: the least recently used is the first.
@@ -155,16 +184,15 @@ class WorkloadClients:
 
     def _judge(self, key: tuple[str, str], entry: _Entry, error: Unreachable | None) -> None:
         """Open or close a cluster's circuit after a use of its client."""
-        target = (*key, entry.source)
+        circuit = entry.circuit
         if error is None and entry.slow:
             error = Unreachable("its API server takes too long to answer")
         entry.slow = False
         if error is None or self._entries.get(key) is not entry:
-            self._circuits.succeeded(target)
-        elif self._circuits.error(target) is None:
-            self._circuits.failed(target, error)
-            pause = self._circuits.remaining(target)
-            log.info("No requests to cluster %s/%s for %.0f s: %s", *key, pause, error)
+            circuit.succeeded()
+        elif not circuit.remaining:
+            circuit.failed(error)
+            log.info("No requests to cluster %s/%s for %.0f s: %s", *key, circuit.remaining, error)
 
     def _connect(self, secret: Secret, content: bytes, on_slow: Callable[[], None]) -> Client:
         """A client that reports answers that took long."""
@@ -195,7 +223,6 @@ class WorkloadClients:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._retired.append(entry)
-            self._circuits.succeeded((*key, entry.source))
 
     async def _close_unused(self) -> None:
         unused = [entry for entry in self._retired if entry.users == 0]

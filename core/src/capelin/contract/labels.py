@@ -10,33 +10,24 @@ from typing import Final, Literal
 
 from capelin.api import BaseObject
 
-# Groups
-
-
 # Labels
 
 CLUSTER_NAME_LABEL: Final = "cluster.x-k8s.io/cluster-name"
 """The Cluster that an object is part of. Core's caches do not see secrets without it."""
 CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
 """Marks a Machine of a control plane; its value is empty."""
-CONTROL_PLANE_NAME_LABEL: Final = "cluster.x-k8s.io/control-plane-name"
-"""The control plane that a Machine is part of."""
 POOL_NAME_LABEL: Final = "cluster.x-k8s.io/pool-name"
 """The MachinePool that a Machine, and the infrastructure's machine, are part of."""
 PROVIDER_LABEL: Final = "cluster.x-k8s.io/provider"
 """The provider that an installed object is part of."""
 WATCH_LABEL: Final = "cluster.x-k8s.io/watch-filter"
 """Which of several managers of one provider looks after an object."""
-INTERRUPTIBLE_LABEL: Final = "cluster.x-k8s.io/interruptible"
-"""Marks the Node of a machine that its infrastructure may take away."""
 AGGREGATE_TO_MANAGER_LABEL: Final = "cluster.x-k8s.io/aggregate-to-manager"
 """Marks a ClusterRole that core's manager is to have as well; its value is `true`."""
 CLUSTERCTL_LABEL: Final = "clusterctl.cluster.x-k8s.io"
 """Marks what clusterctl installed; of CRDs, those whose objects it moves and describes."""
 MOVE_LABEL: Final = "clusterctl.cluster.x-k8s.io/move"
 """Has clusterctl move an object that belongs to no Cluster."""
-MOVE_HIERARCHY_LABEL: Final = "clusterctl.cluster.x-k8s.io/move-hierarchy"
-"""Has clusterctl move such an object together with everything that it owns."""
 
 # Annotations
 
@@ -44,38 +35,12 @@ PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
 """Has controllers leave an object alone, whatever its value."""
 MANAGED_BY_ANNOTATION: Final = "cluster.x-k8s.io/managed-by"
 """Says that somebody else keeps an infrastructure cluster: providers leave it alone."""
-REPLICAS_MANAGED_BY_ANNOTATION: Final = "cluster.x-k8s.io/replicas-managed-by"
-"""Says that somebody else decides how many replicas a pool has, unless it is `false`."""
 DELETE_MACHINE_ANNOTATION: Final = "cluster.x-k8s.io/delete-machine"
 """Has a Machine go first when there are to be fewer."""
-AUTOSCALER_MIN_SIZE_ANNOTATION: Final = (
-    "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
-)
-"""The fewest replicas that the cluster autoscaler may ask for."""
-AUTOSCALER_MAX_SIZE_ANNOTATION: Final = (
-    "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
-)
-"""The most replicas that the cluster autoscaler may ask for."""
-TOPOLOGY_DRY_RUN_ANNOTATION: Final = "topology.cluster.x-k8s.io/dry-run"
-"""Marks the topology controller's dry runs: what is immutable may change in them."""
-BEFORE_UPGRADE_HOOK_PREFIX: Final = "before-upgrade.hook.cluster.cluster.x-k8s.io"
-"""Annotations under it hold up a Cluster's upgrade."""
-INJECT_CA_FROM_SECRET_ANNOTATION: Final = "runtime.cluster.x-k8s.io/inject-ca-from-secret"  # noqa: S105 - a name
-"""The secret whose `ca.crt` core puts into an ExtensionConfig."""
-PENDING_HOOKS_ANNOTATION: Final = "runtime.cluster.x-k8s.io/pending-hooks"
-"""Which hooks are still to be called."""
-OK_TO_DELETE_ANNOTATION: Final = "runtime.cluster.x-k8s.io/ok-to-delete"
-"""Says that `BeforeClusterDelete` no longer holds up a Cluster's removal."""
-UPDATE_IN_PROGRESS_ANNOTATION: Final = (
-    "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
-)
-"""Marks what is being updated in place."""
 BLOCK_MOVE_ANNOTATION: Final = "clusterctl.cluster.x-k8s.io/block-move"
 """Has `clusterctl move` wait before it makes anything on the other side."""
 DELETE_FOR_MOVE_ANNOTATION: Final = "clusterctl.cluster.x-k8s.io/delete-for-move"
 """Marks what is deleted because it was moved: nothing behind it may be removed."""
-SKIP_CRD_NAME_CHECK_ANNOTATION: Final = "clusterctl.cluster.x-k8s.io/skip-crd-name-preflight-check"
-"""Lets clusterctl install a CRD that core never looks for under another name."""
 
 # Annotations that core puts on Nodes
 
@@ -89,12 +54,6 @@ NODE_OWNER_KIND_ANNOTATION: Final = "cluster.x-k8s.io/owner-kind"
 """The kind of what controls that Machine, or of the MachinePool."""
 NODE_OWNER_NAME_ANNOTATION: Final = "cluster.x-k8s.io/owner-name"
 """The name of what controls that Machine, or of the MachinePool."""
-
-# Domains of labels and annotations that travel from a Machine to its Node
-
-
-# Finalizers
-
 
 # Secrets and Nodes
 

@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from capelin.api import BaseObject
-from capelin.contract.labels import (
-    DELETE_MACHINE_ANNOTATION,
-)
+from capelin.contract.labels import DELETE_MACHINE_ANNOTATION
 
 LONGEST_PROVIDER_ID = 512
 MOST_PROVIDER_IDS = 10000

@@ -20,9 +20,7 @@ class Finder(Protocol):
 
     async def find(
         self, kind: type[ObjectT], name: str, namespace: str | None = ...
-    ) -> ObjectT | None:
-        """The object, or nothing if there is none of that name."""
-        ...
+    ) -> ObjectT | None: ...
 
 
 def cluster_name_of(obj: BaseObject) -> str | None:
@@ -68,9 +66,7 @@ def named_by(reference: ContractReference | None, kind: type[BaseObject]) -> str
 class Discovery(Protocol):
     """Whoever can ask an API server what it serves, such as `capelin.client.Client`."""
 
-    async def request(self, method: str, path: str) -> Any:
-        """What the API server answers."""
-        ...
+    async def request(self, method: str, path: str) -> Any: ...
 
 
 async def served_resource(client: Discovery, group: str, kind: str) -> Resource | None:

@@ -1,8 +1,7 @@
 """The secrets of a Cluster: their names, their shape, and whose they are.
 
-What a provider makes has the
-control plane as its controller. What a user brought has not: it is read, and never changed or
-removed.
+What a provider makes has the control plane as its controller. What a user brought has not: it is
+read, and never changed or removed.
 """
 
 from collections.abc import Iterable
@@ -97,16 +96,13 @@ def service_account_secret(keys: ServiceAccountKeys, *, cluster: str, owner: Bas
     return _secret(cluster, "sa", data, owner)
 
 
-def secret_problem(
-    secret: Secret, purpose: SecretPurpose, *, cluster: str, key_elsewhere: bool = False
-) -> str | None:
+def secret_problem(secret: Secret, purpose: SecretPurpose, *, cluster: str) -> str | None:
     """What keeps a secret from being what a Cluster needs; nothing when its shape is right.
 
     Args:
         secret: The secret, which may be one that a user brought.
         purpose: What it is for.
         cluster: The Cluster's name.
-        key_elsewhere: Whether it may lack its private key.
     """
     if secret.metadata.labels.get(CLUSTER_NAME_LABEL) != cluster:
         return (
@@ -119,7 +115,7 @@ def secret_problem(
     elif purpose == "sa":
         needed = [PRIVATE_KEY_KEY]
     else:
-        needed = [CERTIFICATE_KEY] if key_elsewhere else [CERTIFICATE_KEY, PRIVATE_KEY_KEY]
+        needed = [CERTIFICATE_KEY, PRIVATE_KEY_KEY]
     missing = [key for key in needed if not secret.data.get(key)]
     if missing:
         return (

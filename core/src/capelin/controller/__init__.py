@@ -5,11 +5,12 @@ from capelin.controller.diagnostics import ListenError
 from capelin.controller.events import EventAggregator, EventRecord, Recorder
 from capelin.controller.logs import explained, redact
 from capelin.controller.manager import Manager, main
-from capelin.controller.options import Address, Options, OptionsError, flag, parse, seconds
+from capelin.controller.options import Address, Options
 from capelin.controller.permissions import diagnostics_rules, lease_rules, rbac
-from capelin.controller.queue import After, Done, ObjectKey, Result, backoff_for
+from capelin.controller.queue import After, Done, ObjectKey, Result
 from capelin.controller.reconciler import For, Owns, Permission, Reconciler, Watch, Watches
 from capelin.controller.watching import WatchLostError
+from capelin.flags import OptionsError, flag, parse, seconds
 
 __all__ = [
     "Address",
@@ -32,7 +33,6 @@ __all__ = [
     "Watch",
     "WatchLostError",
     "Watches",
-    "backoff_for",
     "diagnostics_rules",
     "explained",
     "flag",

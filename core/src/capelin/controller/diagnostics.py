@@ -104,13 +104,11 @@ class Metrics:
             self._results.labels(controller, result)
 
     def taken(self, controller: str, waited: float) -> None:
-        """Count a key that started to run."""
         self._waits.labels(controller, controller).observe(waited)
 
     def reconciled(
         self, controller: str, result: Literal["success", "requeue_after", "error"], took: float
     ) -> None:
-        """Count a reconcile that ended."""
         self._results.labels(controller, result).inc()
         if result == "error":
             self._errors.labels(controller).inc()
@@ -133,7 +131,6 @@ class Metrics:
         return trace
 
     def leads(self, name: str, *, leading: bool) -> None:
-        """Say whether this process holds the lease."""
         self._leading.labels(name).set(leading)
 
 

@@ -167,7 +167,6 @@ class Recorder:
         self._writing: asyncio.Task[None] | None = None
 
     def record(self, record: EventRecord) -> None:
-        """Tell of something, soon."""
         count = self._aggregator.count(record, asyncio.get_running_loop().time())
         if count is None:
             return
@@ -177,7 +176,6 @@ class Recorder:
             log.warning("Too many events wait to be written; one is lost: %s", record.reason)
 
     async def run(self) -> None:
-        """Write what is recorded, for ever."""
         while True:
             self._writing = asyncio.create_task(self._write(*await self._waiting.get()))
             # Given up on while it is on its way, it could arrive after what counts on it.

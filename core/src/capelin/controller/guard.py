@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 log = logging.getLogger(__name__)
@@ -57,12 +56,7 @@ class LoopGuard:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._timer.cancel()
         self._thread.join()

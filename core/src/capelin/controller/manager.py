@@ -31,11 +31,12 @@ from capelin.controller import Recorder, logs
 from capelin.controller.context import Context
 from capelin.controller.diagnostics import Check, ListenError, Metrics, Probes, ScrapeAuthorizer
 from capelin.controller.guard import LoopGuard
-from capelin.controller.options import Options, OptionsError, OptionsT, parse
+from capelin.controller.options import Options, OptionsT
 from capelin.controller.queue import Queue, Timing
 from capelin.controller.reconciler import For, Labels, Reconciler, Subscription, Watch
 from capelin.controller.runner import Runner
 from capelin.controller.watching import Watching, WatchLostError
+from capelin.flags import OptionsError, parse, report
 
 log = logging.getLogger(__name__)
 
@@ -367,7 +368,7 @@ def main(
         manager = Manager(name, build(chosen), chosen, config, ends_process=True)
         asyncio.run(serve(manager))
     except OptionsError as error:
-        sys.stderr.write("".join(f"{name}: {line}\n" for line in str(error).splitlines()))
+        report(name, error)
         return 2
     except (ClientError, ListenError, WatchLostError) as error:
         log.error("%s", error)  # noqa: TRY400 - it says all there is to know

@@ -11,7 +11,6 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import count
 from math import inf, isfinite
 from random import Random
@@ -57,16 +56,6 @@ Result = Done | After
 """How a reconcile ends that did not fail. A failure is an exception."""
 
 
-def backoff_for(waited: timedelta, *, least: float = 1.0, most: float = 60.0) -> After:
-    """When to look again at something that tells nobody when it is ready.
-
-    A tenth of the time already waited: quick while the answer may come any moment, sparing when
-    it clearly takes longer. Take `waited` from a condition's transition time, so that it outlives
-    the process.
-    """
-    return After(min(max(waited.total_seconds() / 10, least), most))
-
-
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The reconcile raised."""
@@ -89,8 +78,6 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The queue's delays, in seconds."""
-
     first_retry: float = 0.005
     longest_retry: float = 300.0
     resync: float = 36_000.0
@@ -255,17 +242,14 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        """How many keys are ready and wait for a worker."""
         return sum(len(group.ready) for group in self._ready.values())
 
     @property
     def keys(self) -> set[ObjectKey]:
-        """Every key that the queue knows."""
         ready = (key for group in self._ready.values() for key in group.ready)
         return {*ready, *self._running, *self._due}
 
     def running_for(self, now: float) -> list[float]:
-        """How long each running key has been running."""
         return [now - run.since for run in self._running.values()]
 
     def _is_full_of_slow(self, now: float) -> bool:

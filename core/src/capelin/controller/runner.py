@@ -65,16 +65,13 @@ class Runner(Generic[ObjectT]):
         metrics.watch_queue(reconciler.name, queue, concurrency, clock)
 
     def start(self) -> None:
-        """Take work from now on."""
         self._open = True
         self._pump()
 
     def add(self, key: ObjectKey) -> None:
-        """Something changed about this key."""
         self._add((key,))
 
     def changed(self, watch: Watch, body: Mapping[str, Any]) -> None:
-        """An object of one of the reconciler's watches changed."""
         kind = self.reconciler.main_watch.kind.resource
         try:
             keys = concerned(watch, kind, body, self._context)
@@ -110,12 +107,10 @@ class Runner(Generic[ObjectT]):
         self._pump()
 
     def add_all(self) -> None:
-        """Anything may have changed."""
         self.queue.add_all(self._clock())
         self._pump()
 
     def retry_soon(self) -> None:
-        """What made reconciles fail is over."""
         self.queue.retry_soon(self._clock(), within=2.0)
         self._pump()
 

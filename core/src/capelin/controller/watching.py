@@ -23,13 +23,7 @@ from capelin.client import Config, Credentials, proxy_for
 from capelin.controller.diagnostics import Metrics
 from capelin.controller.logs import explained
 from capelin.controller.own_loop import in_own_loop
-from capelin.controller.reconciler import (
-    UNREADABLE,
-    For,
-    Subscription,
-    looks_inside,
-    selector,
-)
+from capelin.controller.reconciler import UNREADABLE, For, Subscription, looks_inside, selector
 from capelin.json_text import (
     MAX_LEVELS,
     TOO_DEEP,
@@ -76,7 +70,6 @@ class _Lines:
         self._stream = stream
 
     async def iter_chunked(self, size: int) -> AsyncGenerator[bytes]:
-        """Complete lines, one at a time."""
         pending: list[bytes] = []
         async for chunk in self._stream.iter_chunked(size):
             first, *rest = chunk.split(b"\n")

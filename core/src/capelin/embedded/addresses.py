@@ -36,7 +36,6 @@ def free_address(identity: str, *, ports: Iterable[int] = (), taken: Iterable[st
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether a server could listen there now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers do, so that ports in TIME_WAIT count as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,7 +57,6 @@ def free_port(address: str, preferred: int = 0) -> int:
 
 
 async def is_listening(address: str, port: int) -> bool:
-    """Whether a server accepts connections there."""
     try:
         _, writer = await asyncio.open_connection(address, port)
     except OSError:
@@ -82,7 +80,6 @@ def source_towards(host: str, port: int) -> str | None:
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this machine's network interfaces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         addresses = (_interface_address(probe, name) for _, name in socket.if_nameindex())
         return sorted({address for address in addresses if address is not None})

@@ -67,11 +67,9 @@ class _Flow:
 
     @property
     def done(self) -> bool:
-        """Whether the source has ended and everything was sent."""
         return self.ended and not self.buffer
 
     def receive(self) -> None:
-        """Receive from the source, and send what the sink takes."""
         with contextlib.suppress(BlockingIOError):
             self.buffer = self.source.recv(_CHUNK)
             self.ended = not self.buffer
@@ -222,7 +220,6 @@ class Relay:
             self._selector.modify(sock, events, handler)
 
     def run(self) -> None:
-        """Relay until the process is stopped."""
         while True:
             self._resume()
             for key, events in self._selector.select(self._timeout()):
@@ -290,7 +287,6 @@ class Relay:
 
 
 def main() -> None:
-    """Run a relay until SIGTERM."""
     parser = argparse.ArgumentParser(description="One address in front of several servers.")
     parser.add_argument("--listen", type=parse_target, required=True)
     parser.add_argument("--targets", type=Path, required=True)

@@ -17,7 +17,6 @@ from capelin.pki.user_certificates import (
     InvalidPemError,
     PemProblem,
     read_ca,
-    read_ca_certificate,
     read_service_account_keys,
 )
 
@@ -37,7 +36,6 @@ __all__ = [
     "new_ca",
     "new_service_account_keys",
     "read_ca",
-    "read_ca_certificate",
     "read_service_account_keys",
     "reissue_reason",
     "validity_of",

@@ -157,7 +157,6 @@ def alternative_names(
 
 
 def extended_usages(usages: Collection[Usage]) -> x509.ExtendedKeyUsage:
-    """The extended key usages, server before client."""
     return x509.ExtendedKeyUsage([oid for usage, oid in _USAGES.items() if usage in usages])
 
 

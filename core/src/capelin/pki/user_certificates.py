@@ -62,15 +62,6 @@ def read_ca(certificate_pem: bytes | None, private_key_pem: bytes | None, now: d
     return KeyPair(_pem(certificate), private_pem(key))
 
 
-def read_ca_certificate(certificate_pem: bytes | None, now: datetime) -> bytes:
-    """The certificate of a CA whose key is kept elsewhere.
-
-    Raises:
-        InvalidPemError: it cannot be used.
-    """
-    return _pem(_certificate_authority(certificate_pem, now))
-
-
 def read_service_account_keys(
     public_key_pem: bytes | None, private_key_pem: bytes | None
 ) -> ServiceAccountKeys:

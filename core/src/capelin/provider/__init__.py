@@ -7,8 +7,9 @@ not need it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from capelin.api import admission_policy
 from capelin.provider.installation import ENTRY_POINTS, Provider
-from capelin.provider.topology import admission_policy, may_patch_status
+from capelin.provider.topology import may_patch_status
 
 if TYPE_CHECKING:
     from capelin.provider.blocked import Blocked, Reasons

@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from capelin.api import Condition
-from capelin.contract import (
-    DELETING,
-    REMEDIATING,
-    ROLLING_OUT,
-    SCALING_DOWN,
-    SCALING_UP,
-)
+from capelin.contract import DELETING, REMEDIATING, ROLLING_OUT, SCALING_DOWN, SCALING_UP
 
 _FINISHED: Final = {
     ROLLING_OUT: "RolledOut",

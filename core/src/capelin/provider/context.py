@@ -149,7 +149,6 @@ class ProviderContext(Context, Generic[OwnerT]):
         draft: StatusDraft,
         workloads: WorkloadClients,
     ) -> Self:
-        """The context of one reconcile of a provider's object."""
         return cls(
             **{field.name: getattr(ctx, field.name) for field in fields(Context)},
             cluster_or_none=cluster,

@@ -24,11 +24,7 @@ from capelin.provider.context import (
     InfraMachinePoolContext,
     ProviderContext,
 )
-from capelin.provider.fields import (
-    InfraClusterStatus,
-    InfraMachinePoolStatus,
-    InfraMachineStatus,
-)
+from capelin.provider.fields import InfraClusterStatus, InfraMachinePoolStatus, InfraMachineStatus
 from capelin.provider.reconciler import KindT, ProviderReconciler
 
 # No event of a Cluster leads to its machines: they look themselves.

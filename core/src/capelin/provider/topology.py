@@ -1,12 +1,11 @@
 """The admission policy for the objects that Cluster API's topology controller owns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final
 
-from capelin.api import BaseObject, Unstructured
+from capelin.api import BaseObject, Unstructured, admission_policy
 
 OWNED: Final = "topology.cluster.x-k8s.io/owned"
-_GROUP: Final = "admissionregistration.k8s.io/v1"
 
 
 def may_patch_status(group: str, resource: str) -> str:
@@ -66,40 +65,3 @@ def topology_owned(name: str, kinds: Iterable[type[BaseObject]]) -> list[Unstruc
         [{"expression": expression, "message": message, "reason": "Forbidden"}],
         {"matchConditions": [{"name": "owned-by-a-topology", "expression": condition}]},
     )
-
-
-def admission_policy(
-    name: str,
-    rules: Sequence[Unstructured],
-    validations: Sequence[Unstructured],
-    more: Mapping[str, object] | None = None,
-    binding: Mapping[str, object] | None = None,
-) -> list[Unstructured]:
-    """A ValidatingAdmissionPolicy that fails closed, and its binding.
-
-    Args:
-        name: The name of both.
-        rules: The requests that it is for, as resource rules.
-        validations: Its expressions, with messages.
-        more: Other fields of the policy's spec.
-        binding: Other fields of the binding's spec.
-    """
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": list(rules)},
-        "validations": list(validations),
-        **(more or {}),
-    }
-    bound = {"policyName": name, "validationActions": ["Deny"], **(binding or {})}
-    return [
-        {
-            "apiVersion": _GROUP,
-            "kind": kind,
-            "metadata": {"name": name},
-            "spec": content,
-        }
-        for kind, content in (
-            ("ValidatingAdmissionPolicy", spec),
-            ("ValidatingAdmissionPolicyBinding", bound),
-        )
-    ]

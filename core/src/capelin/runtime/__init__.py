@@ -5,16 +5,7 @@ topologies in `capelin.runtime.topology`. `capelin.runtime.server` serves an ext
 `capelin.runtime.client` calls one.
 """
 
-from capelin.runtime.catalog import (
-    AnyHook,
-    Catalog,
-    Conversion,
-    Hook,
-    HookId,
-    deprecation_notice,
-    load_catalog,
-    removal_problems,
-)
+from capelin.runtime.catalog import AnyHook, Catalog, Hook, HookId, deprecation_notice, load_catalog
 from capelin.runtime.extension import Call, Extension, Handler, InvalidExtensionError
 from capelin.runtime.messages import (
     Message,
@@ -27,23 +18,14 @@ from capelin.runtime.messages import (
 )
 from capelin.runtime.openapi import openapi_document
 from capelin.runtime.results import Failure, HandlerResult, proceed, retry_after
-from capelin.runtime.versions import (
-    CatalogError,
-    Deprecation,
-    EndOfSupport,
-    Release,
-    Version,
-    end_of_support,
-)
+from capelin.runtime.versions import CatalogError, Deprecation, Version, end_of_support
 
 __all__ = [
     "AnyHook",
     "Call",
     "Catalog",
     "CatalogError",
-    "Conversion",
     "Deprecation",
-    "EndOfSupport",
     "Extension",
     "Failure",
     "Handler",
@@ -54,7 +36,6 @@ __all__ = [
     "Message",
     "MessageError",
     "Part",
-    "Release",
     "Request",
     "Response",
     "RetryResponse",
@@ -65,6 +46,5 @@ __all__ = [
     "load_catalog",
     "openapi_document",
     "proceed",
-    "removal_problems",
     "retry_after",
 ]

@@ -12,7 +12,6 @@ from capelin.runtime.versions import CatalogError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     options = _parser().parse_args(arguments)
     document = openapi_document(options.catalog, title=options.title, version=options.release)
     print(json.dumps(document, indent=2))  # noqa: T201

@@ -1,12 +1,10 @@
-"""The hooks that are known, by group, version and name, and how their versions convert."""
+"""The hooks that are known, by group, version and name."""
 
 import importlib
 import inspect
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from capelin.runtime.messages import Message, Response, RetryResponse
@@ -20,8 +18,6 @@ from capelin.runtime.versions import (
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Response)
-OldRequestT = TypeVar("OldRequestT", bound=Message)
-OldResponseT = TypeVar("OldResponseT", bound=Response)
 HookT = TypeVar("HookT", bound="Hook[Any, Any]")
 
 _GROUP = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -84,24 +80,11 @@ class Hook(Generic[RequestT, ResponseT]):
 AnyHook = type[Hook[Any, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """How a newer version of a hook talks to a handler for an older one."""
-
-    newer: AnyHook
-    older: AnyHook
-    request: Callable[[Any], Any]
-    """Makes an older request from a newer one; may lose what the older cannot say."""
-    response: Callable[[Any], Any]
-    """Makes a newer response from an older one."""
-
-
 class Catalog:
     """A set of hooks, several versions of each side by side."""
 
     def __init__(self) -> None:
         self._hooks: dict[HookId, AnyHook] = {}
-        self._conversions: dict[tuple[HookId, HookId], Conversion] = {}
 
     def hook(
         self,
@@ -140,31 +123,8 @@ class Catalog:
 
         return register
 
-    def conversion(
-        self,
-        newer: type[Hook[RequestT, ResponseT]],
-        older: type[Hook[OldRequestT, OldResponseT]],
-        *,
-        request: Callable[[RequestT], OldRequestT],
-        response: Callable[[OldResponseT], ResponseT],
-    ) -> None:
-        """Register how a caller on the newer version talks to a handler for the older one.
-
-        Raises:
-            CatalogError: they are not two versions of one hook, in this order, in this catalog.
-        """
-        for hook in (newer, older):
-            self.find(hook.id.api_version, hook.id.name)
-        if (newer.id.group, newer.id.name) != (older.id.group, older.id.name):
-            raise CatalogError(f"{newer.id} and {older.id} are not versions of one hook")
-        if Version.parse(newer.id.version) <= Version.parse(older.id.version):
-            raise CatalogError(f"{newer.id} is not newer than {older.id}")
-        if (newer.id, older.id) in self._conversions:
-            raise CatalogError(f"{newer.id} has a conversion to {older.id} already")
-        self._conversions[newer.id, older.id] = Conversion(newer, older, request, response)
-
     def joined(self, *others: "Catalog") -> "Catalog":
-        """A catalog with the hooks and conversions of these as well.
+        """A catalog with the hooks of these as well.
 
         Raises:
             CatalogError: two of them mean different hooks by the same name.
@@ -174,7 +134,6 @@ class Catalog:
             for hook in catalog:
                 if made._hooks.setdefault(hook.id, hook) is not hook:
                     raise CatalogError(f"two catalogs have a hook {hook.id}, and not the same one")
-            made._conversions.update({(c.newer.id, c.older.id): c for c in catalog.conversions})
         return made
 
     def check(self) -> None:
@@ -196,10 +155,6 @@ class Catalog:
     def __iter__(self) -> Iterator[AnyHook]:
         return iter(self._hooks.values())
 
-    @property
-    def conversions(self) -> tuple[Conversion, ...]:
-        return tuple(self._conversions.values())
-
     def find(self, api_version: str, name: str) -> AnyHook:
         """The hook of this version and name.
 
@@ -215,79 +170,16 @@ class Catalog:
                 f"no hook {name} {api_version} in this catalog; known: {known}"
             ) from None
 
-    def versions(self, hook: AnyHook) -> list[AnyHook]:
-        """All versions of a hook, the newest first."""
-        same = (h for h in self if (h.id.group, h.id.name) == (hook.id.group, hook.id.name))
-        return sorted(same, key=lambda h: Version.parse(h.id.version), reverse=True)
-
-    def older_request(self, request: Message, newer: AnyHook, older: AnyHook) -> Message:
-        """The request as a handler for the older version of the hook understands it."""
-        converted = request
-        for step in self._way(newer, older):
-            converted = step.request(converted)
-        return converted
-
-    def newer_response(self, response: Response, older: AnyHook, newer: AnyHook) -> Response:
-        """The response of a handler for the older version as the newer version says it."""
-        converted = response
-        for step in reversed(self._way(newer, older)):
-            converted = step.response(converted)
-        return converted
-
-    def _way(self, newer: AnyHook, older: AnyHook) -> list[Conversion]:
-        """The fewest conversions that lead down from one version to another."""
-        ways: deque[tuple[HookId, list[Conversion]]] = deque([(newer.id, [])])
-        visited = {newer.id}
-        while ways:
-            version, way = ways.popleft()
-            if version == older.id:
-                return way
-            for (start, end), step in self._conversions.items():
-                if start == version and end not in visited:
-                    visited.add(end)
-                    ways.append((end, [*way, step]))
-        raise CatalogError(f"no conversion leads from {newer.id} to {older.id}")
-
-
-def removal_problems(
-    released: Catalog, present: Catalog, *, today: date, release: str
-) -> list[str]:
-    """Which hooks a catalog must still have, by the catalog of the previous release.
-
-    A stable or beta version may be removed when it was deprecated, and its support has ended.
-
-    Args:
-        released: The catalog of the previous release.
-        present: The catalog of the release that is being made.
-        today: The day of that release.
-        release: That release, as `1.16`.
-    """
-    kept = {hook.id for hook in present}
-    problems: list[str] = []
-    for hook in released:
-        if hook.id in kept:
-            continue
-        if hook.deprecated is None:
-            if Version.parse(hook.id.version).track != "alpha":
-                problems.append(f"{hook.id} was never deprecated and must stay")
-            continue
-        end = end_of_support(hook.id.version, hook.deprecated)
-        if not end.has_come(today, release):
-            problems.append(
-                f"{hook.id} is supported until release {end.release} and {end.on}, and must stay"
-            )
-    return problems
-
 
 def deprecation_notice(hook: AnyHook) -> str | None:
     """The warning for users of a deprecated hook, or None if the hook is not deprecated."""
     if hook.deprecated is None:
         return None
-    end = end_of_support(hook.id.version, hook.deprecated)
+    day, release = end_of_support(hook.id.version, hook.deprecated)
     return (
         f"{hook.id} is deprecated since release {hook.deprecated.release}: use"
-        f" {hook.deprecated.replaced_by}; it may be removed in release {end.release}, not before"
-        f" {end.on}"
+        f" {hook.deprecated.replaced_by}; it may be removed in release {release}, not before"
+        f" {day}"
     )
 
 

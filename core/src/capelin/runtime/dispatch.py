@@ -63,7 +63,6 @@ class HandlerRunner:
         self._threads = Threads(handler.name)
 
     async def respond(self, body: bytes) -> EncodedResponse:
-        """Run the handler for a request and return its response."""
         try:
             request = read_json(self._request, body)
             try:

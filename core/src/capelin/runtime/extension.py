@@ -113,7 +113,6 @@ class Extension:
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """The handlers, in the order of their registration."""
         return tuple(self._handlers)
 
     @overload

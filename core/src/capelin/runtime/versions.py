@@ -13,7 +13,7 @@ _SUPPORT = {"alpha": (0, 0), "beta": (6, 2), "stable": (12, 3)}
 
 
 class CatalogError(ValueError):
-    """A hook or conversion that cannot be: registered twice, malformed, or not known."""
+    """A hook that cannot be: registered twice, malformed, or not known."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,28 +42,6 @@ class Version:
         return _TRACKS[self.stability] or "stable"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Release:
-    """A release by its major and minor number."""
-
-    major: int
-    minor: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Release":
-        """Read a release such as `1.16` or `v1.16.2`.
-
-        Raises:
-            CatalogError: it is none.
-        """
-        if (found := _RELEASE.fullmatch(text)) is None:
-            raise CatalogError(f"{text!r} is not a release such as 1.16")
-        return cls(int(found["major"]), int(found["minor"]))
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
-
-
 @dataclass(frozen=True, slots=True)
 class Deprecation:
     """When a version of a hook was announced to go, and what to use instead."""
@@ -75,28 +53,15 @@ class Deprecation:
     """The version that stands in for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfSupport:
-    """When a deprecated version may be removed: from this day, and from this release."""
-
-    on: date
-    release: Release
-
-    def has_come(self, today: date, release: str) -> bool:
-        """Whether the version may be missing from a release that is made today."""
-        return today >= self.on and Release.parse(release) >= self.release
-
-
-def end_of_support(version: str, deprecation: Deprecation) -> EndOfSupport:
-    """When a deprecated version may be removed.
+def end_of_support(version: str, deprecation: Deprecation) -> tuple[date, str]:
+    """The day and the release from which a deprecated version may be removed.
 
     Stable versions are supported for 12 months or 3 releases, whichever is longer; beta versions
     for 6 months or 2 releases; alpha versions need no such period.
     """
     months, releases = _SUPPORT[Version.parse(version).track]
-    announced = Release.parse(deprecation.release)
-    release = Release(announced.major, announced.minor + releases)
-    return EndOfSupport(_months_later(deprecation.on, months), release)
+    major, minor = _release_numbers(deprecation.release)
+    return _months_later(deprecation.on, months), f"{major}.{minor + releases}"
 
 
 def check_replacement(version: str, deprecation: Deprecation) -> None:
@@ -105,13 +70,19 @@ def check_replacement(version: str, deprecation: Deprecation) -> None:
     Raises:
         CatalogError: it is not.
     """
-    Release.parse(deprecation.release)
+    _release_numbers(deprecation.release)
     # Versions are ordered by their stability first.
     if Version.parse(deprecation.replaced_by) <= Version.parse(version):
         raise CatalogError(
             f"{version} cannot be deprecated in favour of {deprecation.replaced_by}: the"
             f" replacement has to be newer and at least as stable"
         )
+
+
+def _release_numbers(text: str) -> tuple[int, int]:
+    if (found := _RELEASE.fullmatch(text)) is None:
+        raise CatalogError(f"{text!r} is not a release such as 1.16")
+    return int(found["major"]), int(found["minor"])
 
 
 def _months_later(day: date, months: int) -> date:

@@ -37,14 +37,12 @@ class Administrator:
         self._deletions: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Finish what is under way and end the thread."""
         self._run(self._finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def new_namespace(self) -> str:
-        """Create a namespace that nobody has used before."""
         name = f"test-{uuid4().hex[:12]}"
         self._run(self._client.create(Namespace.of(name)))
         return name
@@ -54,7 +52,6 @@ class Administrator:
         self._loop.call_soon_threadsafe(self._delete_namespace, name)
 
     def install(self, *what: Installable) -> None:
-        """Install CRDs and wait until their kinds are served."""
         self._run(self._install(what))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -10,20 +10,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
-from capelin.api import (
-    BaseObject,
-    ObjectMeta,
-    OwnerReference,
-    Resource,
-    capi,
-)
-from capelin.client import (
-    Client,
-    Config,
-    Request,
-    Server,
-    User,
-)
+from capelin.api import BaseObject, ObjectMeta, OwnerReference, Resource, capi
+from capelin.client import Client, Config, Request, Server, User
 from capelin.contract import CLUSTER_NAME_LABEL
 from capelin.testing.fake_server import FakeServer
 
@@ -86,7 +74,6 @@ class FakeClient(Client):
         return [f"{r.method} {r.path}" for r in self.requests if r.method != "GET"]
 
     def install(self, *kinds: type[BaseObject] | Resource) -> None:
-        """Serve more kinds."""
         for kind in kinds:
             self.server.install(kind)
 

@@ -10,22 +10,8 @@ from typing import Any, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
-from capelin.api import (
-    BaseObject,
-    Resource,
-    Unstructured,
-    capi,
-    core,
-)
-from capelin.client import (
-    AlreadyExists,
-    Conflict,
-    Invalid,
-    NotFound,
-    NotServed,
-    Request,
-    Response,
-)
+from capelin.api import BaseObject, Resource, Unstructured, capi, core
+from capelin.client import AlreadyExists, Conflict, Invalid, NotFound, NotServed, Request, Response
 from capelin.json_patches import PatchError, apply_json_patch, apply_merge_patch
 from capelin.testing.fake_kinds import (
     FakeKind,
@@ -36,16 +22,7 @@ from capelin.testing.fake_kinds import (
     validate,
     without_nulls,
 )
-from capelin.testing.patches import (
-    Owner,
-    Path,
-    Paths,
-    compare,
-    default,
-    merge,
-    paths_of,
-    prune,
-)
+from capelin.testing.patches import Owner, Path, Paths, compare, default, merge, paths_of, prune
 
 # The kinds of these groups have no metadata.generation, or only some of them have.
 _WITHOUT_GENERATION = {"", "coordination.k8s.io", "events.k8s.io", "rbac.authorization.k8s.io"}

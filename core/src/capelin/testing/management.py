@@ -89,10 +89,8 @@ def _another_run_has(providers: tuple[str, ...], environment: Environment) -> bo
 
 
 def is_one(folder: Path) -> bool:
-    """Whether a folder holds a management cluster."""
     return Environment(folder).exists
 
 
 async def removed(folder: Path) -> None:
-    """End a management cluster and remove its folder."""
     await remove_environment(Environment(folder))

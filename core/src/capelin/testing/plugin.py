@@ -87,7 +87,6 @@ def api_server(capelin_test_run: Path) -> "ApiServer":
 
 @pytest.fixture(scope="session")
 def kubeconfig(api_server: "ApiServer") -> Path:
-    """The administrator's kubeconfig of `api_server`."""
     return api_server.kubeconfig
 
 

@@ -28,7 +28,6 @@ def run_elsewhere(work: Coroutine[Any, Any, T]) -> T:
 
 
 def default_base() -> Path:
-    """The folder of this user's test runs."""
     return Path(tempfile.gettempdir()) / f"capelin-testing-{os.geteuid()}"
 
 

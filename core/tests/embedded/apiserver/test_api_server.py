@@ -215,9 +215,7 @@ def test_etcd_lets_nobody_in_without_a_certificate(api_server: ApiServer) -> Non
     trust = ssl.create_default_context(cafile=keys.ca("etcd-ca"))
     assert answer(place.address, place.etcd_port, trust) == b""
     # The API server's own clients are signed by another CA.
-    admin = keys.files("admin")
-    trust.load_cert_chain(str(admin.certificate), str(admin.key))
+    trust.load_cert_chain(*keys.files("admin"))
     assert answer(place.address, place.etcd_port, trust) == b""
-    known = keys.files("apiserver-etcd-client")
-    trust.load_cert_chain(str(known.certificate), str(known.key))
+    trust.load_cert_chain(*keys.files("apiserver-etcd-client"))
     assert b'"health":"true"' in answer(place.address, place.etcd_port, trust)

@@ -14,7 +14,6 @@ from capelin.embedded.management.environment import (
     Settings,
     all_environments,
     environment_named,
-    hold_lock,
 )
 from capelin.errors import BusyError, InvalidInputError, UserError
 
@@ -127,9 +126,9 @@ def test_an_environment_that_nothing_came_of_leaves_nothing(environment: Environ
 
 
 def test_a_lock_on_a_file_that_was_removed_meanwhile_is_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, lock = tmp_path / "lock", fcntl.flock
+    path, lock = environment.folder / "lock", fcntl.flock
     removals = [path]
 
     def removed_by_the_one_before(descriptor: int, operation: int) -> None:
@@ -139,6 +138,5 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_is_no_lock(
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", removed_by_the_one_before)
-    with hold_lock(path, "up") as holder:
-        assert holder is None
+    with environment.locked("up"):
         assert path.read_text() == "up"

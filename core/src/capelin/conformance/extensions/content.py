@@ -15,7 +15,6 @@ from capelin.versions import Version
 
 
 def bad_retries(observed: Observations) -> Iterator[str]:
-    """Invalid waits."""
     for probe in observed.probes:
         for exchange in (probe.first, probe.again):
             if not (probe.hook.blocks() and exchange.succeeded and exchange.document):
@@ -26,7 +25,6 @@ def bad_retries(observed: Observations) -> Iterator[str]:
 
 
 def bad_patches(observed: Observations) -> Iterator[str]:
-    """Patches without a template, or that do not apply."""
     for probe in _successes(observed, GeneratePatches):
         for item, _, problem in _patched(probe):
             if problem:
@@ -34,7 +32,6 @@ def bad_patches(observed: Observations) -> Iterator[str]:
 
 
 def out_of_scope(observed: Observations) -> Iterator[str]:
-    """Changes that Cluster API ignores."""
     for probe in _successes(observed, GeneratePatches):
         for item, after, problem in _patched(probe):
             if (
@@ -46,7 +43,6 @@ def out_of_scope(observed: Observations) -> Iterator[str]:
 
 
 def bad_variables(observed: Observations) -> Iterator[str]:
-    """Variables that a ClusterClass cannot define."""
     for probe in _successes(observed, DiscoverVariables):
         found = _list(probe, "variables")
         for name, count in Counter(str(variable.get("name")) for variable in found).items():
@@ -61,7 +57,6 @@ def bad_variables(observed: Observations) -> Iterator[str]:
 
 
 def bad_plans(observed: Observations) -> Iterator[str]:
-    """Upgrade plans that Cluster API refuses."""
     for probe in _successes(observed, GenerateUpgradePlan):
         start = str(probe.request["fromControlPlaneKubernetesVersion"])
         target = str(probe.request["toKubernetesVersion"])
@@ -96,7 +91,6 @@ def _effect_on(document: Any, patch: Unstructured) -> Any:
 
 
 def plan_problem(start: str, target: str, steps: list[str]) -> str | None:
-    """What is wrong with the upgrade plan of a control plane."""
     if not steps or steps[-1] != target:
         return f"the control plane's plan does not end with {target}"
     before = _version(start)

@@ -87,7 +87,6 @@ class Probe:
 class Observations:
     """Every exchange with an extension."""
 
-    host: str
     discovery_hook: HookId
     discovery: Sequence[Exchange]
     """Two, one after the other."""

@@ -28,12 +28,7 @@ from capelin.runtime.client import (
 )
 from capelin.runtime.fixtures import ClusterFixture, request_for, sample_cluster
 from capelin.runtime.messages import MessageError, read
-from capelin.runtime.v1alpha1 import (
-    CLUSTER_API,
-    Discovery,
-    DiscoveryResponse,
-    ExtensionHandler,
-)
+from capelin.runtime.v1alpha1 import CLUSTER_API, Discovery, DiscoveryResponse, ExtensionHandler
 from capelin.runtime.v1alpha1.discovery import (
     DEFAULT_TIMEOUT_SECONDS,
     HANDLER_NAME,
@@ -167,7 +162,6 @@ class _Runner:
                     probes.append(await self._probe(handler, hook, request))
         concurrent = await asyncio.gather(*(self._discover() for _ in range(CONCURRENT)))
         observed = Observations(
-            host=self._endpoint.authority,
             discovery_hook=Discovery.id,
             discovery=exchanges,
             needs_content_type=needs_content_type,

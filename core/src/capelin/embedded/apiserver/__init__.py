@@ -1,21 +1,19 @@
 """A real Kubernetes API server on this machine: etcd, kube-apiserver and a few controllers."""
 
+from capelin.embedded.apiserver.keys import KeyFiles
 from capelin.embedded.apiserver.server import (
-    CONTROLLERS,
     ETCD,
     KUBE_APISERVER,
     KUBE_CONTROLLER_MANAGER,
     ApiServer,
-    Listeners,
     Settings,
 )
 
 __all__ = [
-    "CONTROLLERS",
     "ETCD",
     "KUBE_APISERVER",
     "KUBE_CONTROLLER_MANAGER",
     "ApiServer",
-    "Listeners",
+    "KeyFiles",
     "Settings",
 ]

@@ -6,16 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from capelin.embedded.components import CertificateFiles, apiserver_dns_names
+from capelin.embedded.components import apiserver_dns_names
 from capelin.embedded.processes import private_folder, write_private
-from capelin.pki import (
-    KeyPair,
-    Leaf,
-    Usage,
-    new_ca,
-    new_service_account_keys,
-    read_ca,
-)
+from capelin.pki import KeyPair, Leaf, Usage, new_ca, new_service_account_keys, read_ca
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +25,6 @@ CAS = {"ca": "kubernetes-ca", "etcd-ca": "etcd-ca", "front-proxy-ca": "front-pro
 
 
 def certificates(address: str, service_cidr: str) -> tuple[Certificate, ...]:
-    """The certificates of etcd, the API server and their clients."""
     first_service = str(ipaddress.ip_network(service_cidr)[1])
     both: tuple[Usage, ...] = ("server", "client")
     server = Leaf(
@@ -58,15 +50,14 @@ def certificates(address: str, service_cidr: str) -> tuple[Certificate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """A folder of certificates and private keys."""
-
     folder: Path
 
     def ca(self, name: str) -> Path:
         return self.folder / f"{name}.crt"
 
-    def files(self, name: str) -> CertificateFiles:
-        return CertificateFiles(self.folder / f"{name}.crt", self.folder / f"{name}.key")
+    def files(self, name: str) -> tuple[Path, Path]:
+        """The certificate and its key."""
+        return self.folder / f"{name}.crt", self.folder / f"{name}.key"
 
     @property
     def service_account(self) -> Path:
@@ -79,37 +70,40 @@ class KeyFiles:
         return self.folder / "service-account.pub"
 
     def read(self, name: str) -> KeyPair:
-        return KeyPair(
-            (self.folder / f"{name}.crt").read_bytes(), (self.folder / f"{name}.key").read_bytes()
-        )
+        certificate, key = self.files(name)
+        return KeyPair(certificate.read_bytes(), key.read_bytes())
 
     def ensure(self, wanted: Iterable[Certificate], now: datetime) -> None:
         """Create missing certificates and renew those that are due. CAs are never renewed."""
         private_folder(self.folder)
-        cas = {name: self._ensure_ca(name, common_name, now) for name, common_name in CAS.items()}
+        cas = {name: self.ensure_ca(name, common_name, now) for name, common_name in CAS.items()}
         for certificate in wanted:
-            self._ensure_leaf(certificate, cas[certificate.ca], now)
+            self.ensure_leaf(certificate.file, certificate.leaf, cas[certificate.ca], now)
         # The private key is written last: if it exists, so does the public one.
         if not self.service_account.exists():
             keys = new_service_account_keys()
             write_private(self.service_account_public, keys.public_key_pem)
             write_private(self.service_account, keys.private_key_pem)
 
-    def _ensure_ca(self, name: str, common_name: str, now: datetime) -> KeyPair:
-        if (self.folder / f"{name}.key").exists():
-            pair = self.read(name)
-            return read_ca(pair.certificate_pem, pair.private_key_pem, now)
+    def ensure_ca(self, name: str, common_name: str, now: datetime) -> KeyPair:
+        """The CA of a name, created if it has no key yet."""
+        certificate, key = self.files(name)
+        if key.exists():
+            return read_ca(certificate.read_bytes(), key.read_bytes(), now)
         pair = new_ca(common_name, now=now)
-        self._write(name, pair)
+        # The key last: where it is, both are.
+        write_private(certificate, pair.certificate_pem)
+        write_private(key, pair.private_key_pem)
         return pair
 
-    def _ensure_leaf(self, wanted: Certificate, ca: KeyPair, now: datetime) -> None:
-        certificate = self.folder / f"{wanted.file}.crt"
-        key = self.folder / f"{wanted.file}.key"
+    def ensure_leaf(self, name: str, leaf: Leaf, ca: KeyPair, now: datetime) -> bool:
+        """Issue a certificate that is missing, due or different; returns whether it was."""
+        certificate, key = self.files(name)
         present = certificate.read_bytes() if certificate.exists() and key.exists() else None
-        if wanted.leaf.reissue_reason(present, ca.certificate_pem, now=now) is not None:
-            self._write(wanted.file, wanted.leaf.issue(ca, now=now))
-
-    def _write(self, name: str, pair: KeyPair) -> None:
-        write_private(self.folder / f"{name}.crt", pair.certificate_pem)
-        write_private(self.folder / f"{name}.key", pair.private_key_pem)
+        if leaf.reissue_reason(present, ca.certificate_pem, now=now) is None:
+            return False
+        pair = leaf.issue(ca, now=now)
+        # The key first: whoever notices the new certificate finds the key that belongs to it.
+        write_private(key, pair.private_key_pem)
+        write_private(certificate, pair.certificate_pem)
+        return True

@@ -15,6 +15,7 @@ from capelin.embedded.apiserver.keys import KeyFiles, certificates
 from capelin.embedded.binaries import TESTED_KUBERNETES, Binaries
 from capelin.embedded.components import (
     TIMER_SLACK,
+    CertificateFiles,
     ClientFiles,
     Etcd,
     KubeApiServer,
@@ -53,8 +54,6 @@ _MORE_MEMORY_LESS_TIME = {"GOGC": "200"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of an API server."""
-
     version: str = TESTED_KUBERNETES[-1]
     durable: bool = True
     """False is faster on slow disks and may lose the last writes when the machine crashes."""
@@ -204,12 +203,8 @@ def _declared(
 ) -> tuple[ProcessSpec, ...]:
     etcd = _etcd(folder, listeners, keys, durable=settings.durable)
     api_server = _api_server(listeners, keys, settings, etcd.client_url)
-    answers = partial(
-        readiness_probe,
-        ca=keys.ca("ca"),
-        certificate=keys.folder / "admin.crt",
-        key=keys.folder / "admin.key",
-    )
+    certificate, key = keys.files("admin")
+    answers = partial(readiness_probe, ca=keys.ca("ca"), certificate=certificate, key=key)
     declared = [
         # Accepting connections is enough: the API server waits for etcd, and its readiness includes
         # etcd's.
@@ -258,9 +253,9 @@ def _etcd(folder: Path, listeners: Listeners, keys: KeyFiles, *, durable: bool) 
         peer_port=listeners.etcd_peer_port,
         members={"etcd": peer_url},
         token=listeners.address,
-        serving=keys.files("etcd"),
+        serving=CertificateFiles(*keys.files("etcd")),
         client_ca=keys.ca("etcd-ca"),
-        peer=keys.files("etcd"),
+        peer=CertificateFiles(*keys.files("etcd")),
         peer_ca=keys.ca("etcd-ca"),
         durable=durable,
     )
@@ -274,18 +269,10 @@ def _api_server(
         advertise_address=listeners.address,
         port=listeners.port,
         etcd_urls=(etcd_url,),
-        etcd_client=ClientFiles(
-            keys.ca("etcd-ca"),
-            keys.folder / "apiserver-etcd-client.crt",
-            keys.folder / "apiserver-etcd-client.key",
-        ),
-        serving=keys.files("apiserver"),
+        etcd_client=ClientFiles(keys.ca("etcd-ca"), *keys.files("apiserver-etcd-client")),
+        serving=CertificateFiles(*keys.files("apiserver")),
         client_ca=keys.ca("ca"),
-        front_proxy=ClientFiles(
-            keys.ca("front-proxy-ca"),
-            keys.folder / "front-proxy-client.crt",
-            keys.folder / "front-proxy-client.key",
-        ),
+        front_proxy=ClientFiles(keys.ca("front-proxy-ca"), *keys.files("front-proxy-client")),
         service_account_public_keys=(keys.service_account_public,),
         service_account_key=keys.service_account,
         service_cidr=settings.service_cidr,
@@ -301,7 +288,7 @@ def _controller_manager(
         kubeconfig=folder / "controller-manager.kubeconfig",
         bind_address=listeners.address,
         port=listeners.controller_manager_port,
-        serving=keys.files("controller-manager"),
+        serving=CertificateFiles(*keys.files("controller-manager")),
         client_ca=keys.ca("ca"),
         root_ca=keys.ca("ca"),
         service_account_key=keys.service_account,

@@ -1,6 +1,6 @@
 """Getting the real Kubernetes programs: from a folder, the cache, an image, or `go build`."""
 
-from capelin.embedded.binaries.binaries import Binaries, Binary
+from capelin.embedded.binaries.binaries import Binaries
 from capelin.embedded.binaries.cache import Cache, Entry
 from capelin.embedded.binaries.catalog import (
     CLUSTER_API,
@@ -37,6 +37,7 @@ from capelin.embedded.binaries.progress import (
     ProgressEvent,
     default_progress,
 )
+from capelin.embedded.binaries.sources import Binary
 
 __all__ = [
     "CLUSTER_API",

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,25 +22,16 @@ from capelin.embedded.binaries.sources import (
     FOLDER,
     FOLDERS_VARIABLE,
     Attempts,
-    GoBuildSource,
+    Binary,
     ImageSource,
     Obtained,
     WrongVersionError,
+    build_with_go,
     find_local,
     local_folders,
     title,
 )
 from capelin.embedded.folders import cache_folder
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """A program that can be run."""
-
-    component: str
-    version: str | None
-    """Its version; None if it comes from a folder and was not asked, or cannot print it."""
-    path: Path
 
 
 class Binaries:
@@ -135,10 +125,11 @@ class Binaries:
             # The process that held the lock may have got it.
             found |= await self._in_cache(missing)
             attempts.add_failure("cache", f"{self.cache.root} does not hold it")
-            for source in (images, GoBuildSource(self._environment, self._platform)):
+            build = partial(build_with_go, environment=self._environment, platform=self._platform)
+            for obtain in (images.obtain, build):
                 missing = [request for request in group if request not in found]
                 if missing:
-                    obtained = await source.obtain(missing, build_dir, attempts)
+                    obtained = await obtain(missing, build_dir, attempts)
                     found |= {
                         request: await self._add(request, obtained[request]) for request in obtained
                     }
@@ -149,13 +140,12 @@ class Binaries:
 
     async def _in_folder(self, request: ComponentVersion, attempts: Attempts) -> Binary | None:
         try:
-            program = await find_local(self._folders, request, self._environment)
+            return await find_local(self._folders, request, self._environment)
         except SourceFailedError as error:
             attempts.add_failure(FOLDER, str(error))
             if isinstance(error, WrongVersionError):
                 self._progress(ProgressEvent("noted", str(request), FOLDER, str(error)))
             return None
-        return Binary(request.component.name, program.version, program.file)
 
     async def _in_cache(self, group: Sequence[ComponentVersion]) -> dict[ComponentVersion, Binary]:
         entries = {

@@ -69,13 +69,10 @@ class BuildDir:
 
 
 class Cache:
-    """The programs that were obtained before."""
-
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     def path(self, entry: Entry) -> Path:
-        """The program's file."""
         return self.root / "blobs" / entry.digest / entry.component
 
     def find(self, request: ComponentVersion, platform: Platform) -> Entry | None:
@@ -152,7 +149,6 @@ class Cache:
             raise SourceFailedError(f"{self.digest_file(image)} is damaged; remove it") from error
 
     def record_digest(self, image: str, digest: str) -> None:
-        """Record the digest of an image that has been pulled."""
         record = _RecordedDigest(image=image, digest=digest)
         self._replace(self.digest_file(image), record.model_dump_json(indent=2))
 

@@ -40,7 +40,6 @@ class Project:
 
     @property
     def default_version(self) -> str:
-        """The version that is meant where none is named."""
         return (self.tested or self.versions)[-1]
 
     def module_files(self, version: str) -> Path:
@@ -57,7 +56,6 @@ class Project:
         return " ".join(["-s", "-w", *stamps])
 
     def image_digests(self, version: str) -> dict[str, str]:
-        """The pinned digests, by image."""
         file = self.module_files(version) / "images.json"
         return json.loads(file.read_text()) if file.exists() else {}
 
@@ -86,7 +84,6 @@ class Component:
     """The arguments that make it print its version; None if it cannot."""
 
     def __str__(self) -> str:
-        """Its name."""
         return self.name
 
 
@@ -116,7 +113,6 @@ class Platform:
 
     @classmethod
     def current(cls) -> "Platform":
-        """The platform that this process runs on."""
         name = machine.machine().lower()
         return cls(sys.platform, _ARCHITECTURES.get(name, name))
 

@@ -16,8 +16,6 @@ class SourceFailedError(BinariesError):
 
 
 class NotObtainableError(BinariesError):
-    """No source provided the program."""
-
     def __init__(self, what: str, attempts: Sequence[tuple[str, str]], advice: str) -> None:
         tried = "".join(f"\n  {source}: {reason}" for source, reason in attempts)
         super().__init__(f"{what} could not be had. What was tried:{tried}\n{advice}")

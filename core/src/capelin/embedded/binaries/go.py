@@ -47,8 +47,6 @@ _TO_COMPILE = (
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """How far a build has come."""
-
     done: int
     total: int | None
     """The number of packages to compile; None if it is not known."""
@@ -269,7 +267,6 @@ def split_batches(group: Sequence[ComponentVersion]) -> list[list[ComponentVersi
 def build_arguments(
     project: Project, version: str, components: Sequence[Component], out: Path
 ) -> list[str]:
-    """The command line of one `go build`."""
     return [
         "build",
         "-v",

@@ -56,7 +56,6 @@ class Descriptor(Model):
 
     @property
     def sha256(self) -> str:
-        """The digest's hexadecimal part."""
         return self.digest.removeprefix("sha256:")
 
 

@@ -15,11 +15,7 @@ from capelin.embedded.binaries.catalog import ComponentVersion, Platform
 from capelin.embedded.binaries.download import UnreachableError, Web, open_web
 from capelin.embedded.binaries.errors import BinariesError, SourceFailedError
 from capelin.embedded.binaries.images import GoneError, Reference
-from capelin.embedded.binaries.progress import (
-    Progress,
-    ProgressEvent,
-    estimate_seconds_left,
-)
+from capelin.embedded.binaries.progress import Progress, ProgressEvent, estimate_seconds_left
 
 FOLDER = "folder"
 FOLDERS_VARIABLE = "CAPELIN_BINARIES"
@@ -38,11 +34,13 @@ class Obtained:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalProgram:
-    """A program in a local folder; its version is None where it was not asked or not printed."""
+class Binary:
+    """A program that can be run."""
 
-    file: Path
+    component: str
     version: str | None
+    """Its version; None if it comes from a folder and was not asked, or cannot print it."""
+    path: Path
 
 
 class WrongVersionError(SourceFailedError):
@@ -101,7 +99,7 @@ def local_folders(folders: Sequence[Path], environment: Mapping[str, str]) -> li
 
 async def find_local(
     folders: Sequence[Path], request: ComponentVersion, environment: Mapping[str, str]
-) -> LocalProgram:
+) -> Binary:
     """The first program of that name whose version is the requested one.
 
     Raises:
@@ -127,7 +125,7 @@ async def find_local(
             reasons.append(str(error))
             continue
         if version is None or version == request.version:
-            return LocalProgram(file, version)
+            return Binary(request.component.name, version, file)
         reasons.append(f"{file} is {version}")
         failure = WrongVersionError
     raise failure("; ".join(reasons))
@@ -236,56 +234,56 @@ class ImageSource:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class GoBuildSource:
-    """`go build` with the module files that are pinned in this package."""
+async def build_with_go(
+    group: Sequence[ComponentVersion],
+    build_dir: BuildDir,
+    attempts: Attempts,
+    *,
+    environment: Mapping[str, str],
+    platform: Platform,
+) -> dict[ComponentVersion, Obtained]:
+    """Build all programs of a group, which are of one project and version, or none.
 
-    environment: Mapping[str, str]
-    platform: Platform
+    The module files are pinned in this package.
+    """
+    what = title(group)
+    project, version = group[0].component.project, group[0].version
+    began: float | None = None
 
-    async def obtain(
-        self, group: Sequence[ComponentVersion], build_dir: BuildDir, attempts: Attempts
-    ) -> dict[ComponentVersion, Obtained]:
-        """Build all programs of a group, which are of one project and version, or none."""
-        obtained: dict[ComponentVersion, Obtained] = {}
-        what = title(group)
-        project, version = group[0].component.project, group[0].version
+    def note(message: str) -> None:
+        attempts.progress(ProgressEvent("noted", what, go.BUILD, message))
 
-        def note(message: str) -> None:
-            attempts.progress(ProgressEvent("noted", what, go.BUILD, message))
-
-        began: float | None = None
-
-        def report(progress: go.BuildProgress) -> None:
-            nonlocal began
-            if progress.unit == "packages" and began is None:
-                began = time.monotonic()
-            elapsed = 0.0 if began is None else time.monotonic() - began
-            attempts.progress(
-                ProgressEvent(
-                    "advanced",
-                    what,
-                    go.BUILD,
-                    done=progress.done,
-                    total=progress.total,
-                    unit=progress.unit,
-                    seconds_left=estimate_seconds_left(progress.share, elapsed),
-                )
+    def report(progress: go.BuildProgress) -> None:
+        nonlocal began
+        if progress.unit == "packages" and began is None:
+            began = time.monotonic()
+        elapsed = 0.0 if began is None else time.monotonic() - began
+        attempts.progress(
+            ProgressEvent(
+                "advanced",
+                what,
+                go.BUILD,
+                done=progress.done,
+                total=progress.total,
+                unit=progress.unit,
+                seconds_left=estimate_seconds_left(progress.share, elapsed),
             )
+        )
 
-        with attempts.attempt(what, go.BUILD):
-            toolchain = await go.find_go(
-                project.module_files(version),
-                what=f"{project.title} {version}",
-                environment=self.environment,
-                platform=self.platform,
-                note=note,
-            )
-            built = await go.build(toolchain, group, build_dir, report)
-            for request, file in built.items():
-                source = f"{request.component.package}, Go {toolchain.version}"
-                obtained[request] = Obtained(file, source)
-        return obtained
+    with attempts.attempt(what, go.BUILD):
+        toolchain = await go.find_go(
+            project.module_files(version),
+            what=f"{project.title} {version}",
+            environment=environment,
+            platform=platform,
+            note=note,
+        )
+        built = await go.build(toolchain, group, build_dir, report)
+        return {
+            request: Obtained(file, f"{request.component.package}, Go {toolchain.version}")
+            for request, file in built.items()
+        }
+    return {}
 
 
 def _by_image(

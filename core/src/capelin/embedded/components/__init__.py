@@ -5,7 +5,6 @@ from typing import Final
 from capelin.embedded.components.arguments import (
     CertificateFiles,
     ClientFiles,
-    ExtraArguments,
     OwnedFlagError,
     check_extra,
     parse_feature_gates,
@@ -41,7 +40,6 @@ __all__ = [
     "CertificateFiles",
     "ClientFiles",
     "Etcd",
-    "ExtraArguments",
     "KubeApiServer",
     "KubeControllerManager",
     "KubeScheduler",

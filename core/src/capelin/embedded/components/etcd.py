@@ -4,11 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from capelin.embedded.components.arguments import (
-    CertificateFiles,
-    ExtraArguments,
-    command_line,
-)
+from capelin.embedded.components.arguments import CertificateFiles, ExtraArguments, command_line
 
 ETCD_FLAGS = frozenset(
     {

@@ -178,7 +178,6 @@ class KubeControllerManager:
     cluster_name: str = "kubernetes"
     controllers: tuple[str, ...] = ("*", "bootstrap-signer-controller", "token-cleaner-controller")
     elects_leader: bool = True
-    features: Mapping[str, bool] = field(default_factory=dict[str, bool])
     extra: ExtraArguments = field(default_factory=dict[str, str])
 
     @property
@@ -209,7 +208,6 @@ class KubeControllerManager:
             },
             extra=self.extra,
             owned=CONTROLLER_MANAGER_FLAGS,
-            features=self.features,
         )
 
 
@@ -221,7 +219,6 @@ class KubeScheduler:
     serving: CertificateFiles
     client_ca: PurePath
     elects_leader: bool = True
-    features: Mapping[str, bool] = field(default_factory=dict[str, bool])
     extra: ExtraArguments = field(default_factory=dict[str, str])
 
     @property
@@ -241,5 +238,4 @@ class KubeScheduler:
             },
             extra=self.extra,
             owned=SCHEDULER_FLAGS,
-            features=self.features,
         )

@@ -1,14 +1,9 @@
 """Admission policies of an environment: it refuses Kubernetes versions that it cannot run."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
-from capelin.api import Unstructured
+from capelin.api import Unstructured, admission_policy
 from capelin.provider import Provider
-
-_GROUP: Final = "admissionregistration.k8s.io"
-_CONTROL_PLANES: Final = "capelin-control-plane-versions"
-_CLUSTERS: Final = "capelin-cluster-versions"
 
 
 def version_policies(
@@ -34,65 +29,45 @@ def version_policies(
     versions = ", ".join(f"'{version}'" for version in known)
     templates = ", ".join(f"'{kind}Template'" for kind in plurals)
     message = f" + ' is not a Kubernetes version that Capelin can get; known: {', '.join(known)}'"
-    control_planes = _policy(
-        _CONTROL_PLANES,
-        {"apiGroups": sorted(groups), "resources": sorted(plurals.values())},
-        "!has(object.spec.version) || (oldObject != null && has(oldObject.spec.version) && "
-        "oldObject.spec.version == object.spec.version) || "
-        f"object.spec.version in [{versions}] || 'v' + object.spec.version in [{versions}]",
-        f"object.spec.version{message}",
-    )
-    clusters = _policy(
-        _CLUSTERS,
-        {"apiGroups": ["cluster.x-k8s.io"], "resources": ["clusters"]},
-        # Each ClusterClass of the namespace is a parameter once: the others do not matter.
-        "!has(object.spec.topology) || "
-        "object.spec.topology.classRef.name != params.metadata.name || "
-        "(has(object.spec.topology.classRef.namespace) && "
-        "object.spec.topology.classRef.namespace != object.metadata.namespace) || "
-        f"!(params.spec.controlPlane.templateRef.kind in [{templates}]) || "
-        "(oldObject != null && has(oldObject.spec.topology) && "
-        "oldObject.spec.topology.version == object.spec.topology.version) || "
-        f"object.spec.topology.version in [{versions}]",
-        f"object.spec.topology.version{message}",
-    )
-    clusters["spec"]["paramKind"] = {
-        "apiVersion": "cluster.x-k8s.io/v1beta2",
-        "kind": "ClusterClass",
-    }
-    parameters: Unstructured = {"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}}
     return [
-        control_planes,
-        clusters,
-        _binding(_CONTROL_PLANES, {}),
-        _binding(_CLUSTERS, parameters),
+        *_policy(
+            "capelin-control-plane-versions",
+            {"apiGroups": sorted(groups), "resources": sorted(plurals.values())},
+            "!has(object.spec.version) || (oldObject != null && has(oldObject.spec.version) && "
+            "oldObject.spec.version == object.spec.version) || "
+            f"object.spec.version in [{versions}] || 'v' + object.spec.version in [{versions}]",
+            f"object.spec.version{message}",
+        ),
+        *_policy(
+            "capelin-cluster-versions",
+            {"apiGroups": ["cluster.x-k8s.io"], "resources": ["clusters"]},
+            # Each ClusterClass of the namespace is a parameter once: the others do not matter.
+            "!has(object.spec.topology) || "
+            "object.spec.topology.classRef.name != params.metadata.name || "
+            "(has(object.spec.topology.classRef.namespace) && "
+            "object.spec.topology.classRef.namespace != object.metadata.namespace) || "
+            f"!(params.spec.controlPlane.templateRef.kind in [{templates}]) || "
+            "(oldObject != null && has(oldObject.spec.topology) && "
+            "oldObject.spec.topology.version == object.spec.topology.version) || "
+            f"object.spec.topology.version in [{versions}]",
+            f"object.spec.topology.version{message}",
+            {"paramKind": {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "ClusterClass"}},
+            {"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}},
+        ),
     ]
 
 
-def _policy(
-    name: str, resources: Mapping[str, Sequence[str]], expression: str, message: str
-) -> Unstructured:
+def _policy(  # noqa: PLR0917 - the parts of a policy, in their order
+    name: str,
+    resources: Unstructured,
+    expression: str,
+    message: str,
+    more: Unstructured | None = None,
+    binding: Unstructured | None = None,
+) -> list[Unstructured]:
     rule = {"apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], **resources}
-    return {
-        "apiVersion": f"{_GROUP}/v1",
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": name},
-        "spec": {
-            # The command and the reconciler check it too: a policy that cannot be evaluated, as
-            # while ClusterClasses are being read, must not stop everybody.
-            "failurePolicy": "Ignore",
-            "matchConstraints": {"resourceRules": [rule]},
-            "validations": [
-                {"expression": expression, "messageExpression": message, "reason": "Invalid"}
-            ],
-        },
-    }
-
-
-def _binding(name: str, more: Unstructured) -> Unstructured:
-    return {
-        "apiVersion": f"{_GROUP}/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": name},
-        "spec": {"policyName": name, "validationActions": ["Deny"], **more},
-    }
+    validation = {"expression": expression, "messageExpression": message, "reason": "Invalid"}
+    # The command and the reconciler check versions too: a policy that cannot be evaluated, as while
+    # ClusterClasses are being read, must not stop everybody.
+    spec = {"failurePolicy": "Ignore", **(more or {})}
+    return admission_policy(name, [rule], [validation], spec, binding)

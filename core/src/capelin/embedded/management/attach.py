@@ -1,4 +1,4 @@
-"""Whether an API server can call this machine, found out by having it call."""
+"""Checks that an existing API server can host an environment and reach its webhooks."""
 
 import asyncio
 import base64
@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -18,7 +17,15 @@ from aiohttp import web
 
 from capelin.api import Unstructured
 from capelin.api.core import CustomResourceDefinition, Namespace
-from capelin.client import ApiError, Client, ClientError, ClientOptions, Config, ConfigError
+from capelin.client import (
+    ApiError,
+    Client,
+    ClientError,
+    ClientOptions,
+    Config,
+    ConfigError,
+    load_certificate,
+)
 from capelin.embedded.addresses import free_port, own_addresses, source_towards
 from capelin.embedded.management.components import ALL_ADDRESSES, Component
 from capelin.embedded.management.environment import Environment, ExistingServer
@@ -43,19 +50,18 @@ _POLL_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """What came of asking an API server to call several addresses."""
+    """Result of the reachability check."""
 
     addresses: frozenset[str]
-    """Where calls arrived."""
+    """Addresses at which calls arrived."""
     complaint: str = ""
-    """What the API server said where none did."""
+    """The API server's error if no call arrived."""
 
 
 async def find_reachable(client: Client, addresses: Sequence[str], mark: str) -> Reachability:
-    """Have the API server call all of these addresses of this machine, and see which calls come.
+    """Have the API server call these addresses of this machine, and note which calls arrive.
 
-    It is asked to accept an object that it then does not keep, and a webhook for that object alone
-    is put into it meanwhile.
+    A webhook for one object is installed while that object is created as a dry run.
     """
     # Always the same for an environment: what an `up` that was killed left is replaced, and goes.
     name = f"capelin-callback-{mark.partition('.')[0]}"
@@ -78,7 +84,7 @@ async def find_reachable(client: Client, addresses: Sequence[str], mark: str) ->
 
 
 class _Listener:
-    """Takes the calls, and knows through which address each one came."""
+    """Accepts the calls and notes the address of each."""
 
     def __init__(self, addresses: Sequence[str], port: int, ca: KeyPair) -> None:
         self._addresses = addresses
@@ -87,7 +93,7 @@ class _Listener:
         self.called: set[int] = set()
 
     def webhook(self, number: int, name: str) -> Unstructured:
-        """What calls one of the addresses when an object of that name is created."""
+        """A webhook that calls one address when an object of that name is created."""
         return {
             "name": f"callback-{number}.capelin.cluster.x-k8s.io",
             "clientConfig": {
@@ -110,7 +116,7 @@ class _Listener:
         }
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Note the call, and have nothing against the object."""
+        """Record the call and admit the object."""
         self.called.add(int(request.match_info["number"]))
         review: dict[str, Any] = await request.json()
         response = {"uid": review["request"]["uid"], "allowed": True}
@@ -146,16 +152,12 @@ def _proof(ca: KeyPair, addresses: Sequence[str]) -> ssl.SSLContext:
         now=datetime.now(UTC),
     )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    # Python reads certificates from files only. This folder is for our eyes, and gone in a moment.
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "pair.pem"
-        file.write_bytes(pair.certificate_pem + pair.private_key_pem)
-        context.load_cert_chain(file)
+    load_certificate(context, pair.certificate_pem, pair.private_key_pem)
     return context
 
 
 async def _ask(client: Client, name: str, listener: _Listener) -> str:
-    """Ask until calls came or failed; what the API server says if they failed."""
+    """Create the object until calls arrive or fail; returns the error if they fail."""
     probe = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -192,7 +194,7 @@ class Attachment:
 
 
 def find_config(environment: Environment, kubeconfig: Path | None, context: str | None) -> Config:
-    """Which API server is meant: the one that is named, the one it had, or kubectl's.
+    """The API server to use: the named one, the environment's own, or kubectl's.
 
     Raises:
         InvalidInputError: if nothing leads to an API server.
@@ -248,7 +250,7 @@ async def examine_server(
 
 
 async def check_vacant(found: Attachment, components: Iterable[Component]) -> None:
-    """Refuse an API server in which anything of an installation is somebody else's.
+    """Refuse an API server in which another installation owns one of our objects.
 
     Raises:
         InvalidInputError: with what it is, and whose.
@@ -288,7 +290,7 @@ def check_server_version(version: str, url: str) -> str:
 
 
 def check_ownership(objects: Iterable[Unstructured], mark: str, url: str) -> None:
-    """Refuse an API server in which somebody else put what an environment would put there.
+    """Refuse an API server that has objects of another installation.
 
     Raises:
         InvalidInputError: with whose it is.
@@ -348,7 +350,7 @@ async def _check_rights(client: Client, url: str) -> None:
 
 
 async def _cluster_api(client: Client) -> list[Unstructured]:
-    """What is there of any Cluster API: the kinds, and who is asked about them."""
+    """The CRDs and webhooks of any Cluster API that is installed."""
     listings = [await client.list(resource) for resource in (DEFINITIONS, *WEBHOOKS)]
     kinds = [DEFINITIONS.kind, *(resource.kind for resource in WEBHOOKS)]
     # Items of a list do not say what they are.
@@ -361,7 +363,7 @@ async def _cluster_api(client: Client) -> list[Unstructured]:
 
 
 async def _address(client: Client, url: str, mark: str, before: ExistingServer | None) -> str:
-    """Where the API server reaches this machine: where it did, else as directly as possible."""
+    """The address at which the API server reaches this machine; the previous one if it works."""
     parts = urlsplit(url)
     towards = source_towards(parts.hostname or "", parts.port or 443)
     known = [before.address] if before else []

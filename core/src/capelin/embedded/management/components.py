@@ -78,7 +78,6 @@ class Component:
 
     @property
     def inventory(self) -> Unstructured:
-        """What clusterctl is to know of it."""
         return inventory_entry(
             name=self.name,
             kind=self.type,
@@ -103,7 +102,6 @@ class Placement:
 
     @property
     def kubeconfig(self) -> Path:
-        """Who it is to the API server."""
         return self.folder / "kubeconfig"
 
 
@@ -158,7 +156,6 @@ def choose_ports(
 
 
 def ports_of(component: Component, ports: Mapping[str, int]) -> dict[Purpose, int]:
-    """Which of the chosen ports are a component's."""
     return {purpose: ports[f"{component.label}/{purpose}"] for purpose in component.listens_for}
 
 

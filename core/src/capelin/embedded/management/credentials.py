@@ -12,8 +12,9 @@ from typing import Final
 
 from capelin.api import Model, Time
 from capelin.client import Config, Server, Token, User
+from capelin.embedded.apiserver import KeyFiles
 from capelin.embedded.processes import private_folder, write_private
-from capelin.pki import KeyPair, Leaf, new_ca, read_ca
+from capelin.pki import KeyPair, Leaf
 
 TOKEN_VALIDITY: Final = timedelta(hours=24)
 
@@ -47,14 +48,7 @@ def ensure_ca(folder: Path, now: datetime) -> KeyPair:
 
     It is not the API server's: no certificate of a webhook is anybody's way into that.
     """
-    certificate, key = folder / "ca.crt", folder / "ca.key"
-    if certificate.exists():
-        return read_ca(certificate.read_bytes(), key.read_bytes(), now)
-    ca = new_ca("capelin-webhooks", now=now)
-    # The certificate last: where it is, both are.
-    write_private(key, ca.private_key_pem)
-    write_private(certificate, ca.certificate_pem)
-    return ca
+    return KeyFiles(folder).ensure_ca("ca", "capelin-webhooks", now)
 
 
 def token_due(issued: TokenRecord | None, now: datetime) -> bool:
@@ -86,16 +80,8 @@ def ensure_certificate(
     Returns whether a new one was written. Managers read a replaced one by themselves.
     """
     private_folder(folder)
-    certificate, key = folder / "tls.crt", folder / "tls.key"
     leaf = Leaf(common_name=common_name, usages=("server", "client"), addresses=(address,))
-    present = certificate.read_bytes() if certificate.exists() and key.exists() else None
-    if leaf.reissue_reason(present, ca.certificate_pem, now=now) is None:
-        return False
-    pair = leaf.issue(ca, now=now)
-    # The key first: whoever notices the new certificate finds the key that belongs to it.
-    write_private(key, pair.private_key_pem)
-    write_private(certificate, pair.certificate_pem)
-    return True
+    return KeyFiles(folder).ensure_leaf("tls", leaf, ca, now)
 
 
 def _issued(note: Path) -> TokenRecord | None:

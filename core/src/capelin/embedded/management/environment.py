@@ -1,4 +1,4 @@
-"""An environment by name: its folder, what it was asked to be, and who may change it now."""
+"""An environment by name: its folder, its settings, and the lock for changing it."""
 
 import os
 import re
@@ -13,15 +13,8 @@ from pydantic import Field, ValidationError
 from capelin.api import Model
 from capelin.embedded.file_locks import open_lock, take_lock
 from capelin.embedded.folders import state_folder
-from capelin.embedded.processes import (
-    private_folder,
-    write_private,
-)
-from capelin.errors import (
-    BusyError,
-    InvalidInputError,
-    UserError,
-)
+from capelin.embedded.processes import private_folder, write_private
+from capelin.errors import BusyError, InvalidInputError, UserError
 
 DEFAULT_NAME: Final = "default"
 
@@ -34,7 +27,7 @@ Target = Literal["process", "existing"]
 
 
 class ExistingServer(Model):
-    """An API server that somebody else runs, as it was found."""
+    """An existing API server that an environment uses."""
 
     cluster: str
     """The uid of its namespace kube-system, which no two clusters share."""
@@ -47,7 +40,7 @@ class ExistingServer(Model):
 
 
 class Settings(Model):
-    """What an environment was asked to be, and the ports that were chosen for it."""
+    """Settings of an environment, and the ports that were chosen for it."""
 
     kubernetes_version: str
     """Of the clusters that are made in it, and of the API server where that is our own."""
@@ -64,48 +57,41 @@ class Settings(Model):
 
     @property
     def target(self) -> Target:
-        """Where the API server is."""
         return "process" if self.existing is None else "existing"
 
     @property
     def server_version(self) -> str:
-        """The version of the API server."""
         return self.kubernetes_version if self.existing is None else self.existing.version
 
     def ports_of(self, label: str) -> list[int]:
-        """The ports of one component."""
         return [port for name, port in self.ports.items() if name.startswith(f"{label}/")]
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where an environment keeps everything that is not a cached binary."""
+    """The files of an environment, except cached binaries."""
 
     folder: Path
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
         return self.folder.name
 
     @property
     def settings_file(self) -> Path:
-        """What it was asked to be: with this and the data alone, everything can be started."""
+        """Its settings: everything can be started from them and the data."""
         return self.folder / "environment.json"
 
     @property
     def status_file(self) -> Path:
-        """What its supervisor last said."""
         return self.folder / "status.json"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self.folder / "kubeconfig"
 
     @property
     def context(self) -> str:
-        """The name of the context in its kubeconfig."""
         return f"capelin-{self.name}"
 
     @property
@@ -120,29 +106,29 @@ class Environment:
 
     @property
     def authority(self) -> Path:
-        """The certificate of the authority that vouches for them all."""
+        """The certificate of the CA that signed them all."""
         return self.credentials / "ca.crt"
 
     @property
     def processes(self) -> Path:
-        """What its supervisor looks after, and the logs of it."""
+        """Records and logs of its processes."""
         return self.folder / "processes"
 
     @property
     def workloads(self) -> Path:
-        """Where providers keep what they run on this machine, so that it ends with the rest."""
+        """State of the processes that providers run on this machine."""
         return self.folder / "workloads"
 
     @property
     def exists(self) -> bool:
-        """Whether it was ever started and not taken down since."""
+        """Whether it was started and not taken down since."""
         return self.settings_file.exists()
 
     def settings(self) -> Settings | None:
-        """What it was asked to be; nothing if it was never started.
+        """Its settings; None if it was never started.
 
         Raises:
-            UserError: if the file is there and makes no sense.
+            UserError: if the file cannot be read.
         """
         try:
             return Settings.read_json(self.settings_file.read_bytes())
@@ -157,73 +143,61 @@ class Environment:
             ) from error
 
     def write_settings(self, settings: Settings) -> None:
-        """Keep what it is asked to be, in one step."""
+        """Replace the settings atomically."""
         write_private(self.settings_file, settings.model_dump_json(indent=2).encode())
 
     def make_folders(self) -> None:
-        """Create what is missing, for the owner's eyes only."""
+        """Create missing folders, private to the owner."""
         for folder in (self.folder, self.credentials, self.supervisor, self.workloads):
             private_folder(folder)
 
     @contextmanager
     def locked(self, verb: str) -> Generator[None]:
-        """Hold the environment, so that nobody else starts or removes it meanwhile.
+        """Hold the environment, so that no other command starts or removes it meanwhile.
 
-        Where nothing comes of it, no folder is left.
+        The kernel drops the lock however the holder ends. Removes a folder that remained empty.
 
         Raises:
-            BusyError: at once, if somebody else does so already.
+            BusyError: at once, if another command holds it.
         """
-        private_folder(self.folder)
-        with hold_lock(self.folder / _LOCK, verb) as holder:
-            if holder is not None:
-                raise BusyError(
-                    f"Environment {self.name} is being changed by another command.",
-                    reason=f"capelin {holder} is at work on it.",
-                    hint="Wait until it is done, or watch it with "
-                    f"capelin status -e {self.name} --watch.",
-                )
-            try:
-                yield
-            finally:
-                self._forget_if_nothing_came_of_it()
+        lock = self.folder / _LOCK
+        descriptor = _open_locked(lock)
+        if descriptor is None:
+            raise BusyError(
+                f"Environment {self.name} is being changed by another command.",
+                reason=f"capelin {_verb_in(lock)} is at work on it.",
+                hint="Wait until it is done, or watch it with "
+                f"capelin status -e {self.name} --watch.",
+            )
+        try:
+            os.truncate(descriptor, 0)
+            os.write(descriptor, verb.encode())
+            yield
+        finally:
+            self._remove_if_empty()
+            os.close(descriptor)
 
-    def _forget_if_nothing_came_of_it(self) -> None:
+    def _remove_if_empty(self) -> None:
         if [entry.name for entry in self.folder.glob("*")] == [_LOCK]:
             (self.folder / _LOCK).unlink()
-            # Somebody else may hold a lock of its own in it already.
+            # Another command may hold a lock of its own in it already.
             with suppress(OSError):
                 self.folder.rmdir()
 
 
-@contextmanager
-def hold_lock(path: Path, note: str) -> Generator[str | None]:
-    """Hold a lock file; yields nothing, or the note of the process that holds it already.
-
-    The kernel lets go of it however the holder ends.
-    """
-    descriptor = _open_locked(path)
-    if descriptor is None:
-        note_of_holder = ""
-        # It may be done by now, and have removed the folder.
-        with suppress(FileNotFoundError):
-            note_of_holder = path.read_text(encoding="utf-8").strip()
-        yield note_of_holder or "command"
-        return
-    try:
-        os.truncate(descriptor, 0)
-        os.write(descriptor, note.encode())
-        yield None
-    finally:
-        os.close(descriptor)
+def _verb_in(lock: Path) -> str:
+    # The command may be done by now, and have removed the folder.
+    with suppress(FileNotFoundError):
+        return lock.read_text(encoding="utf-8").strip() or "command"
+    return "command"
 
 
 def _open_locked(path: Path) -> int | None:
     while True:
+        private_folder(path.parent)
         try:
             descriptor = open_lock(path)
         except FileNotFoundError:
-            private_folder(path.parent)
             continue
         if not take_lock(descriptor):
             os.close(descriptor)
@@ -252,7 +226,7 @@ def environment_named(name: str, environ: Mapping[str, str] | None = None) -> En
 
 
 def all_environments(environ: Mapping[str, str] | None = None) -> list[Environment]:
-    """Every environment that there is, by name."""
+    """All environments, by name."""
     folder = state_folder(environ)
     found = folder.iterdir() if folder.is_dir() else ()
     environments = (Environment(folder) for folder in sorted(found) if _NAME.fullmatch(folder.name))
@@ -260,7 +234,7 @@ def all_environments(environ: Mapping[str, str] | None = None) -> list[Environme
 
 
 def existing_server_of(environment: Environment) -> ExistingServer | None:
-    """The API server that an environment lives in, where it is not its own."""
+    """The existing API server that an environment uses, if it has none of its own."""
     try:
         settings = environment.settings()
     except UserError:

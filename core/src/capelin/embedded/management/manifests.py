@@ -9,17 +9,13 @@ from typing import Any, Final
 
 from capelin.api import Resource, Unstructured
 from capelin.client import ApiError, Client, NotServed
-
-CLUSTERCTL_LABEL: Final = "clusterctl.cluster.x-k8s.io"
-"""Without it on a CRD, clusterctl neither describes nor moves objects of the kind."""
-
-PROVIDER_LABEL: Final = "cluster.x-k8s.io/provider"
+from capelin.contract import CLUSTERCTL_LABEL, PROVIDER_LABEL
 
 ENVIRONMENT_LABEL: Final = "capelin.cluster.x-k8s.io/environment"
-"""The label on what an environment put into an API server that is not its own."""
+"""Label of everything that an environment installs into a shared API server."""
 
 FIELD_MANAGER: Final = "capelin"
-"""Who an environment is to an API server as the owner of what it put there."""
+"""Field manager of an environment."""
 
 WEBHOOKS: Final = tuple(
     Resource("admissionregistration.k8s.io", "v1", kind, f"{kind.lower()}s", namespaced=False)
@@ -33,14 +29,14 @@ _CERTIFICATE_INJECTION: Final = "cert-manager.io/inject-ca-from"
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpoint:
-    """Where the API server reaches a local process, and the CA that vouches for it."""
+    """Where the API server reaches a local process, and the CA of its certificate."""
 
     address: str
     port: int
     ca_pem: bytes
 
     def client_config(self, service: Mapping[str, Any]) -> Unstructured:
-        """What stands in a webhook's `clientConfig` instead of a service."""
+        """A webhook's `clientConfig` with a URL instead of a service."""
         return {
             "url": f"https://{self.address}:{self.port}{service.get('path', '')}",
             "caBundle": base64.b64encode(self.ca_pem).decode(),
@@ -55,13 +51,13 @@ class LaunchSpec:
     service_account: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    """Constant variables alone: those that speak of a pod are the plan's business."""
+    """Constant variables only, without those from the downward API."""
 
 
 def localize(
     components: Iterable[Unstructured], *, provider: str, listener: WebhookEndpoint | None
 ) -> list[Unstructured]:
-    """What of a provider's components goes to the API server, in the order to send it.
+    """The components of a provider that the API server gets, in the order to send them.
 
     Pods, services and cert-manager's objects are left out: a process, an address and our own
     certificates stand for them. Webhooks and conversions are pointed at the listener.
@@ -86,7 +82,7 @@ def with_environment_label(manifest: Unstructured, mark: str) -> Unstructured:
 
 
 def environment_label_of(obj: Unstructured) -> str | None:
-    """Which environment put an object there, if one did."""
+    """The environment that installed an object, if one did."""
     return obj["metadata"].get("labels", {}).get(ENVIRONMENT_LABEL)
 
 
@@ -255,7 +251,7 @@ async def apply_manifests(client: Client, manifests: Iterable[Unstructured]) -> 
 
 
 async def find_live(client: Client, manifests: Iterable[Unstructured]) -> list[Unstructured]:
-    """Those of the objects that are there already, as they are."""
+    """The objects that exist, as they are now."""
     slots = asyncio.Semaphore(_AT_A_TIME)
     found = await asyncio.gather(*(_live(client, manifest, slots) for manifest in manifests))
     return [obj for obj in found if obj is not None]
@@ -274,7 +270,7 @@ async def _live(
 
 
 async def do_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once; the first thing that goes wrong is raised, and the rest not done."""
+    """Run all coroutines at once; raise the first error and cancel the others."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for coroutine in work:
@@ -316,10 +312,9 @@ async def _served(client: Client, group_version: str) -> set[str]:
 
 
 def is_definition(manifest: Unstructured) -> bool:
-    """Whether it is a CustomResourceDefinition."""
     return manifest["kind"] == "CustomResourceDefinition"
 
 
 def is_webhook(manifest: Unstructured) -> bool:
-    """Whether it has the API server call somebody about what others write."""
+    """Whether it makes the API server call a webhook on requests of others."""
     return manifest["kind"] in _WEBHOOK_KINDS

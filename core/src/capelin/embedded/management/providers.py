@@ -227,7 +227,6 @@ def provider_programs(kubernetes_version: str, requested: Iterable[str]) -> list
 def required_programs(
     kubernetes_version: str, requested: Iterable[str], *, target: Target = "process"
 ) -> list[str]:
-    """All the programs that an environment needs, for `Binaries`."""
     requested = [*requested]
     own = own_programs(kubernetes_version, requested, target=target)
     return [*dict.fromkeys([*own, *provider_programs(kubernetes_version, requested)])]

@@ -11,16 +11,8 @@ from pydantic import ValidationError
 
 from capelin.api import Model, Time
 from capelin.embedded.management.environment import Environment
-from capelin.embedded.processes import (
-    CAUSE_UNKNOWN,
-    Phase,
-    Process,
-    ProcessState,
-    write_private,
-)
-from capelin.errors import (
-    NotReadyError,
-)
+from capelin.embedded.processes import CAUSE_UNKNOWN, Phase, Process, ProcessState, write_private
+from capelin.errors import NotReadyError
 
 SUPERVISOR: Final = "supervisor"
 """The name of the supervisor's own process."""
@@ -39,8 +31,6 @@ StageState = Literal["Waiting", "Running", "Done", "Failing"]
 
 
 class Stage(Model):
-    """One stage of the way up."""
-
     name: StageName
     state: StageState = "Waiting"
     seconds: float | None = None
@@ -50,8 +40,6 @@ class Stage(Model):
 
 
 class ProcessStatus(Model):
-    """One process of the environment."""
-
     name: str
     phase: Phase
     pid: int | None = None
@@ -123,7 +111,6 @@ class StatusFile:
         self._written = b""
 
     def stage_running(self, name: StageName, now: datetime) -> None:
-        """A stage begins, or goes on."""
         self._began.setdefault(name, now)
         self._stage(name).state = "Running"
         self.write()
@@ -136,20 +123,17 @@ class StatusFile:
             self.write()
 
     def stage_failing(self, name: StageName, message: str) -> None:
-        """A stage failed; it is tried again."""
         stage = self._stage(name)
         stage.state, stage.message = "Failing", message
         self.write()
 
     def stage_done(self, name: StageName, now: datetime) -> None:
-        """A stage is over."""
         stage = self._stage(name)
         stage.state, stage.message = "Done", ""
         stage.seconds = round((now - self._began[name]).total_seconds(), 2)
         self.write()
 
     def processes_changed(self, states: Mapping[str, ProcessState]) -> None:
-        """The processes as they are now."""
         self._status.processes = process_statuses(states, self._path.parent.name)
         self.write()
 

@@ -74,23 +74,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ManagementServer:
-    """The API server of an environment, whoever runs it."""
+    """The API server of an environment: its own or an existing one."""
 
     server: Server
-    """Where it answers, and how to know it."""
+    """Its URL and CA."""
     address: str
-    """Where it reaches what runs on this machine."""
+    """The address at which it reaches this machine."""
     processes: tuple[ProcessSpec, ...] = ()
-    """Those that it consists of, where it is our own."""
+    """Its processes, if it is our own."""
     mark: str | None = None
     """Label for everything that we install into a shared API server."""
 
     async def to_install(
         self, client: Client, manifests: Iterable[Unstructured]
     ) -> list[Unstructured]:
-        """What of an installation's manifests to send, so that all of ours is found again.
+        """The manifests to send, with our label if the API server is shared.
 
-        A namespace that was there before is used as it is, and stays when we go.
+        A namespace that existed before is used as it is, and remains after an uninstallation.
         """
         if self.mark is None:
             return list(manifests)
@@ -111,7 +111,7 @@ class ManagementServer:
 async def management_server(
     environment: Environment, settings: Settings, binaries: Binaries
 ) -> ManagementServer:
-    """What an environment with these settings stands on; nothing is started yet."""
+    """The API server for these settings; nothing is started yet."""
     if settings.existing is not None:
         server = Config.from_kubeconfig(environment.kubeconfig).server
         return ManagementServer(server, settings.existing.address, mark=settings.existing.mark)
@@ -126,73 +126,55 @@ async def management_server(
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """Ports and CA of a manager's serving certificate."""
-
-    ports: Mapping[Purpose, int]
-    ca: KeyPair
-
-
-@dataclass(frozen=True, slots=True)
 class ComponentProcess:
-    """A component in its place in the environment."""
+    """A component as a process of the environment."""
 
     component: Component
     foundation: ManagementServer
     environment: Environment
-    listening: Serving
+    ports: Mapping[Purpose, int]
+    ca: KeyPair
+    """Of its serving certificate."""
 
     @property
     def folder(self) -> Path:
-        """Its credentials."""
         return self.environment.credentials / self.component.label
 
-    @property
-    def address(self) -> str:
-        """Where it listens, so that the API server reaches it."""
-        return self.foundation.address
-
-    @property
-    def account(self) -> Account:
-        """Who it is to the API server."""
-        launch = self.component.launch
-        return Account(launch.namespace, launch.service_account, self.foundation.server)
-
     def manifests(self, which: Sequence[Unstructured]) -> list[Unstructured]:
-        """Manifests of it as the API server of this environment takes them."""
-        port = self.listening.ports.get("webhooks")
-        ca = self.listening.ca.certificate_pem
-        listener = None if port is None else WebhookEndpoint(self.address, port, ca)
+        port = self.ports.get("webhooks")
+        address, ca = self.foundation.address, self.ca.certificate_pem
+        listener = None if port is None else WebhookEndpoint(address, port, ca)
         return localize(which, provider=self.component.label, listener=listener)
 
     def ensure_certificate(self) -> None:
-        """See to it that it can prove for long enough that it is the one to call."""
+        """Issue its serving certificate, or renew it in time."""
         ensure_certificate(
             self.folder,
-            self.listening.ca,
+            self.ca,
             common_name=self.component.label,
-            address=self.address,
+            address=self.foundation.address,
             now=datetime.now(UTC),
         )
 
     async def ensure_token(self, client: Client) -> None:
-        """See to it that its token is good for long enough."""
+        """Request its token, or renew it in time."""
 
         async def ask(namespace: str, name: str, validity: timedelta) -> Token:
             return await client.create_token(name, namespace, seconds=int(validity.total_seconds()))
 
-        await ensure_token(self.folder, self.account, ask, datetime.now(UTC))
+        launch = self.component.launch
+        account = Account(launch.namespace, launch.service_account, self.foundation.server)
+        await ensure_token(self.folder, account, ask, datetime.now(UTC))
 
     def declared(self) -> ProcessSpec:
-        """Its process."""
         placement = Placement(
-            address=self.address,
-            ports=self.listening.ports,
+            address=self.foundation.address,
+            ports=self.ports,
             folder=self.folder,
             workloads=self.environment.workloads,
             authority=self.environment.authority,
         )
-        health = f"http://{self.address}:{self.listening.ports['health']}/readyz"
+        health = f"http://{placement.address}:{placement.ports['health']}/readyz"
         return ProcessSpec(
             name=self.component.label,
             command=component_command(self.component, placement),
@@ -203,7 +185,7 @@ class ComponentProcess:
 
 
 async def supervise(environment: Environment) -> None:
-    """Bring an environment up and keep it running, until cancelled; what runs then runs on.
+    """Bring an environment up and keep it running until cancelled; its processes continue.
 
     Raises:
         UserError: if it cannot begin.
@@ -225,9 +207,9 @@ async def restart_on_failure(
     has_begun: Callable[[], bool] = lambda: True,
     pause: float = _RESTART_SECONDS,
 ) -> None:
-    """Run again whatever ends with an error after it had begun.
+    """Run again after an error, unless it occurred before the work had begun.
 
-    A disk that was full for a moment must not leave an environment with nobody to restart it.
+    A full disk must not end the supervision of an environment for good.
     """
     while True:
         try:
@@ -245,7 +227,7 @@ async def restart_on_failure(
 
 @asynccontextmanager
 async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
-    """Look at the environment's folder and at what still runs; start the API server meanwhile."""
+    """Read the environment's folder and adopt its processes; start the API server meanwhile."""
     settings = environment.settings()
     if settings is None:
         raise MissingError(
@@ -277,7 +259,7 @@ async def _prepared(environment: Environment) -> AsyncGenerator["Supervision"]:
 async def _managers(
     environment: Environment, settings: Settings, base: ManagementServer
 ) -> list[ComponentProcess]:
-    """What is to run beside the API server, each with its ports and its certificate."""
+    """The managers to run with the API server, each with its ports and its certificate."""
     components = await resolve_components(
         settings.providers, settings.kubernetes_version, Binaries()
     )
@@ -285,7 +267,7 @@ async def _managers(
     environment.write_settings(settings.model_copy(update={"ports": ports}))
     ca = ensure_ca(environment.credentials, datetime.now(UTC))
     managers = [
-        ComponentProcess(component, base, environment, Serving(ports_of(component, ports), ca))
+        ComponentProcess(component, base, environment, ports_of(component, ports), ca)
         for component in components
     ]
     for manager in managers:
@@ -314,7 +296,7 @@ class Supervision:
         self._running = asyncio.Event()
 
     async def run(self) -> None:
-        """Bring everything up and keep it so."""
+        """Bring everything up and keep it running."""
         config = Config.from_kubeconfig(self._environment.kubeconfig)
         # Managers are started when they find in the API server what they need. Those that an
         # earlier supervisor left run on meanwhile.

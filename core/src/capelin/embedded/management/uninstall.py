@@ -9,14 +9,9 @@ from capelin.api import Resource, Unstructured
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import ApiError, Client, Config, NotFound, NotServed, Unavailable
 from capelin.embedded.management.attach import DEFINITIONS
-from capelin.embedded.management.environment import (
-    Environment,
-    existing_server_of,
-)
+from capelin.embedded.management.environment import Environment, existing_server_of
 from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, FIELD_MANAGER, WEBHOOKS
-from capelin.embedded.processes import (
-    kill_all,
-)
+from capelin.embedded.processes import kill_all
 
 _POLL_SECONDS: Final = 0.2
 # A ClusterResourceSet makes itself the owner of what people wrote for it to send to clusters.

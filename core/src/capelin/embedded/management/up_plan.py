@@ -6,11 +6,7 @@ from pathlib import Path
 
 from capelin.client import Config
 from capelin.contract import upgrade_problem
-from capelin.embedded.binaries import (
-    DEFAULT_KUBERNETES,
-    KNOWN_KUBERNETES,
-    check_kubernetes_version,
-)
+from capelin.embedded.binaries import DEFAULT_KUBERNETES, KNOWN_KUBERNETES, check_kubernetes_version
 from capelin.embedded.management.attach import SUPPORTED_SERVERS, Attachment
 from capelin.embedded.management.environment import Settings, Target
 from capelin.errors import BusyError, InvalidInputError

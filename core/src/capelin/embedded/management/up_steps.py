@@ -96,7 +96,6 @@ def busy_ports(environment: Environment, providers: Iterable[str]) -> dict[str, 
 async def carry_out(
     environment: Environment, steps: Iterable[Step], view: UpView | None = None
 ) -> None:
-    """Do the steps of a plan in their order."""
     view = view or UpView()
     for step in steps:
         match step:

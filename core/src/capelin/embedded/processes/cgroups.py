@@ -23,7 +23,6 @@ class Group:
 
     @property
     def limits_cpus(self) -> bool:
-        """Whether it limits the CPU time of its processes."""
         return any(file.startswith("cpu.") for file in self.settings)
 
 
@@ -40,7 +39,6 @@ def groups(limits: Limits, name: str, own: Mapping[str, str], root: Path = ROOT)
 
 
 def own_groups() -> dict[str, str]:
-    """The cgroups of this process, by controller."""
     own: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -80,7 +78,6 @@ def ran_out_of_memory(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Remove the cgroup of a process that is gone."""
     with suppress(OSError):
         folder.rmdir()
 

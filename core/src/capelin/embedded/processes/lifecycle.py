@@ -47,7 +47,6 @@ class Lifecycle:
     """Why the supervisor killed the process, if it did."""
 
     def observed(self) -> Observed:
-        """The facts that decisions need."""
         process = self.process
         return Observed(
             alive=process is not None,
@@ -86,17 +85,14 @@ class Lifecycle:
             self.watch(tasks)
 
     def watch(self, tasks: asyncio.TaskGroup) -> None:
-        """Notice its end."""
         if self.process is not None:
             tasks.create_task(self._wait_for_end(self.process))
 
     def probe(self, tasks: asyncio.TaskGroup, spec: ProcessSpec) -> None:
-        """Begin to run its probes, if they do not run yet."""
         if self.process is not None and self._probing is None and not self.stopping:
             self._probing = tasks.create_task(self._run_probes(self.process, spec))
 
     def stop(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin to stop it."""
         self.stopping, self._kill_reason = True, ""
         if self._probing is not None:
             # A process that shuts down may stop answering; it must not be killed for that.

@@ -101,7 +101,6 @@ class Handle:
                 os.kill(self.identity.pid, number)
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
         if self._pidfd is None:
             fields = _stat(self.identity.pid)
             same = fields is not None and int(fields[19]) == self.identity.start_time

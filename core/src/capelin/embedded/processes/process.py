@@ -31,7 +31,6 @@ class Exit:
 
     @property
     def reason(self) -> str:
-        """One sentence for people."""
         if self.status is None:
             ended = "ended" if self.message else f"ended, {CAUSE_UNKNOWN}"
         elif self.status < 0:
@@ -158,7 +157,6 @@ class Process:
 
     @property
     def last_end(self) -> str:
-        """How the one before it ended."""
         return self._record.last_end
 
     def update_record(self, spec: ProcessSpec) -> None:
@@ -170,12 +168,10 @@ class Process:
 
     @property
     def log(self) -> Path:
-        """The file with its output."""
         return log_path(self._folder, self.name)
 
     @property
     def is_running(self) -> bool:
-        """Whether it still runs."""
         return self._handle.is_alive()
 
     def signal(self, number: signal.Signals) -> None:
@@ -220,7 +216,6 @@ class Process:
         await asyncio.gather(*map(proc.kill, session))
 
     def remove_record(self) -> None:
-        """Remove its record and its cgroups, now that it is gone."""
         state_dir.remove_record(self._folder, self.name)
 
 

@@ -18,8 +18,6 @@ _STALLED_CHECKS = 2
 
 
 class Phase(StrEnum):
-    """What a process is doing."""
-
     WAITING = "Waiting"
     STARTING = "Starting"
     RUNNING = "Running"
@@ -56,8 +54,6 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A process as the supervisor observes it now."""
-
     alive: bool
     hash: str = ""
     after: tuple[str, ...] = ()
@@ -83,7 +79,6 @@ class Steps:
 def next_steps(
     specs: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], now: float
 ) -> Steps:
-    """Which processes to start and stop now."""
     alive = {name: process for name, process in observed.items() if process.alive}
     outdated = {name for name in alive if _is_outdated(name, specs, observed)}
     stop = (_surplus(alive, specs) | outdated) - {name for name in alive if alive[name].stopping}

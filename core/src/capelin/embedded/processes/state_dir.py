@@ -74,7 +74,6 @@ def write_record(folder: Path, record: Record) -> None:
 
 
 def remove_record(folder: Path, name: str) -> None:
-    """Remove the record and the cgroups of a process that is gone."""
     record = read_record(folder, name)
     for group in () if record is None else record.groups:
         cgroups.remove(Path(group))
@@ -111,7 +110,6 @@ def recorded_names(folder: Path) -> Iterator[str]:
 
 
 def log_path(folder: Path, name: str) -> Path:
-    """The log of a process."""
     return folder / f"{name}.log"
 
 

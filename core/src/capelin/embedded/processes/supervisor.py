@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from capelin.embedded.file_locks import open_lock, take_lock
@@ -42,8 +41,6 @@ class SupervisorFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What a process is doing, for people."""
-
     phase: Phase
     pid: int | None
     reason: str
@@ -94,12 +91,7 @@ class Supervisor:
         self._running = asyncio.create_task(self._run(), name=f"supervisor of {self._folder.name}")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             if self._running is not None:
                 self._running.cancel()

@@ -31,7 +31,6 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """Host and port of the URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 

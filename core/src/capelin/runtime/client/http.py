@@ -9,7 +9,6 @@ from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -97,12 +96,7 @@ class Connections:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

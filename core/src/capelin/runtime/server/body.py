@@ -60,11 +60,9 @@ class BodyBudget:
         self._incomplete[reader] = None
 
     def complete(self, reader: Reader) -> None:
-        """Keep the memory until it is released."""
         self._incomplete.pop(reader, None)
 
     def release(self, reader: Reader) -> None:
-        """Give the memory back."""
         self._used -= self._held.pop(reader, 0)
         self._incomplete.pop(reader, None)
 

@@ -1,33 +1,73 @@
 """The command line of an extension."""
 
-import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from capelin.flags import OptionsError, flag, one_of, parse, report, truth
+from capelin.hosts import is_loopback
 from capelin.runtime.extension import Extension, InvalidExtensionError
-from capelin.runtime.server.metrics import is_loopback
 from capelin.runtime.server.process import PortTakenError, Process, listen
 from capelin.runtime.server.tls import CertificateError, Certificates
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= 65535):
+        raise ValueError(f"{text!r} is not a number from 0 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= 3600:
+        raise ValueError(f"{text!r} is not a number of seconds up to 3600")
+    return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    host: str
-    port: int
-    probes_port: int
-    cert_dir: Path
-    client_ca: Path | None
-    drain_seconds: float
-    log_level: str
-    metrics_token_file: Path | None = None
-    allow_any_client: bool = False
+    host: str = flag(
+        "", str, "Address to listen on, empty for all; loopback without --client-ca.", shown="all"
+    )
+    port: int = flag(9443, _port, "Port for Cluster API, in HTTPS.")
+    probes_port: int = flag(9440, _port, "Port for /healthz, /readyz and /metrics, in HTTP.")
+    cert_dir: Path | None = flag(
+        None, Path, "Folder of tls.crt and tls.key.", shown="~/.config/capelin/NAME"
+    )
+    client_ca: Path | None = flag(
+        None,
+        Path,
+        "File with the CA of the clients, which then must show certificates.",
+        shown="none",
+    )
+    metrics_token_file: Path | None = flag(
+        None,
+        Path,
+        "File with the token for /metrics; without it only this machine gets them.",
+        shown="none",
+    )
+    drain_seconds: float = flag(
+        5.0, _seconds, "How long to go on after SIGTERM, until callers go elsewhere.", shown="5"
+    )
+    log_level: str = flag(
+        "info", one_of("debug", "info", "warning", "error"), "The least severe lines to log."
+    )
+    allow_any_client: bool = flag(
+        False,  # noqa: FBT003 - the flag's default
+        truth,
+        "Listen on other than loopback addresses without --client-ca; anybody who reaches them can "
+        "then call the hooks.",
+        shown="false",
+    )
 
 
 class AnonymousClientsError(Exception):
@@ -35,49 +75,22 @@ class AnonymousClientsError(Exception):
 
 
 def options(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """Read the command line, over the environment, over the defaults."""
-    parser = argparse.ArgumentParser(
-        prog=name,
-        description=f"Serve the Runtime Extension {name} to Cluster API.",
-        epilog="The environment has the same options: CAPELIN_CERT_DIR is --cert-dir.",
-    )
+    """Read the command line, over the environment, over the defaults.
 
-    def option(flag: str, default: object, text: str, kind: Callable[[str], object]) -> None:
-        variable = f"CAPELIN_{flag.upper().replace('-', '_')}"
-        default = environment.get(variable, default)
-        parser.add_argument(f"--{flag}", default=default, type=kind, help=f"{text} (%(default)s)")
+    Raises:
+        OptionsError: one or more of them make no sense.
+    """
+    description = f"Serve the Runtime Extension {name} to Cluster API."
+    return parse(Options, name, description, arguments, environment)
 
-    option("host", "", "address to listen on, empty for all; loopback without --client-ca", str)
-    option("port", 9443, "port for Cluster API, in HTTPS", _port)
-    option("probes-port", 9440, "port for /healthz, /readyz and /metrics, in HTTP", _port)
-    # Not in /tmp as Cluster API's own, where anybody on the machine can put a certificate.
+
+def cert_dir_of(chosen: Options, name: str, environment: Mapping[str, str]) -> Path:
+    """The folder of the certificate; by default a private one.
+
+    Not in /tmp as Cluster API's own, where anybody on the machine can put a certificate.
+    """
     config = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/"), ".config")
-    cert_dir = Path(config, "capelin", name)
-    option("cert-dir", cert_dir, "folder of tls.crt and tls.key", Path)
-    option(
-        "client-ca",
-        None,
-        "file with the CA of the clients, which then must show certificates",
-        Path,
-    )
-    option(
-        "metrics-token-file",
-        None,
-        "file with the token for /metrics; without it only this machine gets them",
-        Path,
-    )
-    option(
-        "drain-seconds", 5, "how long to go on after SIGTERM, until callers go elsewhere", _seconds
-    )
-    option("log-level", "info", "debug, info, warning or error", _level)
-    parser.add_argument(
-        "--allow-any-client",
-        action="store_true",
-        default=environment.get("CAPELIN_ALLOW_ANY_CLIENT") == "true",
-        help="listen on other than loopback addresses without --client-ca; anybody who reaches them"
-        " can then call the hooks",
-    )
-    return Options(**vars(parser.parse_args(arguments)))
+    return chosen.cert_dir or Path(config, "capelin", name)
 
 
 def host_of(chosen: Options) -> str:
@@ -106,7 +119,12 @@ def serve(extension: Extension, arguments: Sequence[str] | None = None) -> NoRet
 
 def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
     """Serve an extension and return the exit code."""
-    chosen = options(extension.name, sys.argv[1:] if arguments is None else arguments, os.environ)
+    name, environment = extension.name, os.environ
+    try:
+        chosen = options(name, sys.argv[1:] if arguments is None else arguments, environment)
+    except OptionsError as error:
+        report(name, error)
+        return 2
     logging.basicConfig(
         format="%(asctime)s %(levelname)-7s %(message)s",
         level=chosen.log_level.upper(),
@@ -115,7 +133,7 @@ def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         extension.check()
-        certificates = Certificates(chosen.cert_dir, chosen.client_ca)
+        certificates = Certificates(cert_dir_of(chosen, name, environment), chosen.client_ca)
         hooks = listen(host_of(chosen), chosen.port)
         probes = listen(chosen.host, chosen.probes_port)
     except (
@@ -137,29 +155,3 @@ def run(extension: Extension, arguments: Sequence[str] | None = None) -> int:
         extension, hooks, probes, certificates, chosen.drain_seconds, chosen.metrics_token_file
     ).run()
     return 0
-
-
-def _port(text: str) -> int:
-    return _whole(text, 0, 65535)
-
-
-def _whole(text: str, low: int, high: int) -> int:
-    if not (text.isdecimal() and low <= int(text) <= high):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to 3600")
-    return seconds
-
-
-def _level(text: str) -> str:
-    if text not in {"debug", "info", "warning", "error"}:
-        raise argparse.ArgumentTypeError(f"{text!r} is not debug, info, warning or error")
-    return text

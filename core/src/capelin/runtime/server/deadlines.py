@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Self
 
 from capelin.runtime.server.body import ClientGoneError, Receive
@@ -43,14 +42,12 @@ class Deadlines:
         return CallDeadline(self, receive, seconds, respond)
 
     def add(self, call: "CallDeadline") -> None:
-        """Check a call from now on."""
         self._calls.add(call)
         if not self._running:
             self._running = True
             asyncio.get_running_loop().call_later(_ROUND_SECONDS, self._check)
 
     def remove(self, call: "CallDeadline") -> None:
-        """Check it no more."""
         self._calls.discard(call)
 
     def _check(self) -> None:
@@ -103,12 +100,7 @@ class CallDeadline:
         self._deadlines.add(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._deadlines.remove(self)
         if self._listener is not None:
             self._listener.cancel()

@@ -127,28 +127,23 @@ class BufferedTransport(asyncio.Transport):
         self._pieces.append(data)
 
     def close(self) -> None:
-        """Write what is left, and close."""
         self._flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
         self._pieces.clear()
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
         return self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Read no more for a while."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the connection."""
         return self._transport.get_extra_info(name, default)
 
     def _flush(self) -> None:

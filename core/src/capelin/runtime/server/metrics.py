@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from hmac import compare_digest
-from ipaddress import IPv6Address, ip_address
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from capelin.hosts import is_loopback
 from capelin.runtime.extension import Handler
 
 OUTCOMES = ("success", "retry", "failure", "timeout", "abandoned")
@@ -84,7 +84,6 @@ class Metrics(Collector):
         yield from (requests, durations, deprecated)
 
     def page(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
@@ -133,17 +132,3 @@ class Probes:
             return False
         shown = dict(scope["headers"]).get(b"authorization", b"")
         return bool(token) and compare_digest(shown, b"Bearer " + token)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is a loopback address, also as an IPv6 address that only maps an IPv4 one.
-
-    The kernel treats both forms alike, so this accepts no other machine. 6to4 and NAT64 addresses
-    are routed, and are not loopback addresses.
-    """
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback

@@ -6,13 +6,7 @@ from typing import Any
 from pydantic_core import SchemaSerializer, core_schema
 
 from capelin.api import Unstructured
-from capelin.runtime.topology.patches import (
-    Operation,
-    is_list,
-    is_object,
-    json_patch,
-    pointer,
-)
+from capelin.runtime.topology.patches import Operation, is_list, is_object, json_patch, pointer
 
 _copy: Callable[[Any], Any] = SchemaSerializer(core_schema.any_schema()).to_python
 """Copies objects and lists, and shares texts and numbers: what stays the same is the very same."""

@@ -25,12 +25,10 @@ class UnreadablePatchError(PatchError):
 
 
 def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether a JSON value is an object."""
     return isinstance(value, dict)
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:
-    """Whether a JSON value is a list."""
     return isinstance(value, list)
 
 

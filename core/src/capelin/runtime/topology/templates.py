@@ -27,8 +27,6 @@ class Metadata(Part):
 
 
 class Reference(Part):
-    """The name of another object."""
-
     name: str = ""
 
 
@@ -48,8 +46,6 @@ class Topology(Part):
 
 
 class Network(Part):
-    """The addresses in the cluster."""
-
     service_domain: str | None = None
     services: list[str] = []
     pods: list[str] = []
@@ -82,8 +78,6 @@ class ControlPlaneBuiltins(Part):
 
 
 class Bootstrap(Part):
-    """How the machines are bootstrapped."""
-
     config_ref: Reference = Field(default_factory=Reference)
 
 

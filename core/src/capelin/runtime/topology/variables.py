@@ -9,14 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
-from capelin.api import (
-    BareType,
-    Rule,
-    Schema,
-    SchemaWalker,
-    Unstructured,
-    described_fields,
-)
+from capelin.api import BareType, Rule, Schema, SchemaWalker, Unstructured, described_fields
 from capelin.runtime.messages import explain
 from capelin.runtime.results import Failure
 from capelin.runtime.topology.patches import is_object

@@ -1,12 +1,6 @@
 """Cluster API's hooks in `hooks.runtime.cluster.x-k8s.io/v1alpha1`."""
 
-from capelin.runtime.v1alpha1.common import (
-    API_VERSION,
-    CLUSTER_API,
-    Patch,
-    PatchType,
-    Variable,
-)
+from capelin.runtime.v1alpha1.common import API_VERSION, CLUSTER_API, Patch, PatchType, Variable
 from capelin.runtime.v1alpha1.discovery import (
     Discovery,
     DiscoveryRequest,
