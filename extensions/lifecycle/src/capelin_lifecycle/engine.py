@@ -51,14 +51,11 @@ _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
 
 
 def utc_now() -> datetime:
-    """The time."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How the engine runs."""
-
     leader_elect: bool = False
     extension_config: str = "lifecycle"
     """Name of the ExtensionConfig of the extension."""
@@ -104,7 +101,6 @@ class Engine:
         return not self.store.knows_policies and self._remembered is None
 
     def now(self) -> datetime:
-        """The time."""
         return self._clock()
 
     def recall(self, text: str) -> None:
@@ -142,7 +138,6 @@ class Engine:
         return KnownCluster.of(found.dump())
 
     def is_discovered(self, handler: Handler) -> bool:
-        """Whether discovery reports a handler now."""
         needed = EVERY_GATE if self.is_blind else needed_handlers(self.policies)
         return handler.name in needed
 

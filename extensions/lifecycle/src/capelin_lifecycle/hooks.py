@@ -104,7 +104,6 @@ class TopologyHandlers:
         self._engine = engine
 
     async def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
-        """Patch templates."""
         await self._check_namespace(call.settings.policy, call.request)
         policy = self._policy("GeneratePatches", call.settings.policy)
         return await generated_patches(policy, self._version(call.settings), call.request)
@@ -125,7 +124,6 @@ class TopologyHandlers:
             ) from None
 
     async def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
-        """Check a topology."""
         await self._check_namespace(call.settings.policy, call.request)
         policy = self._policy("ValidateTopology", call.settings.policy)
         if not policy.spec.suspend:

@@ -123,7 +123,6 @@ def _audit(desired: ControlPlane, files: ComponentFiles) -> Mapping[str, str]:
 def controller_manager_arguments(
     desired: ControlPlane, files: ComponentFiles, *, address: str, port: int, elects_leader: bool
 ) -> tuple[str, ...]:
-    """The arguments of a controller manager."""
     return KubeControllerManager(
         kubeconfig=files.kubeconfig("controller-manager"),
         bind_address=address,
@@ -144,7 +143,6 @@ def controller_manager_arguments(
 def scheduler_arguments(
     desired: ControlPlane, files: ComponentFiles, *, address: str, port: int, elects_leader: bool
 ) -> tuple[str, ...]:
-    """The arguments of a scheduler."""
     return KubeScheduler(
         kubeconfig=files.kubeconfig("scheduler"),
         bind_address=address,

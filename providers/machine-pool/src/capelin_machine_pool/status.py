@@ -29,7 +29,6 @@ NODE_RUNNING = "NodeRunning"
 
 
 def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
-    """The conditions of a machine."""
     if observed.running and not observed.lost:
         return [
             ConditionSpec(READY, "True", READY),
@@ -72,7 +71,6 @@ def pool_status(pool: CapelinMachinePool, machines: Sequence[CapelinMachine]) ->
 def pool_conditions(
     desired: DesiredPool, machines: Sequence[CapelinMachine]
 ) -> list[ConditionSpec]:
-    """The conditions of a pool."""
     replicas = desired.limits.replicas
     ready = sum(is_ready(machine) for machine in machines)
     if ready >= replicas:
@@ -104,7 +102,6 @@ def is_provisioned(obj: CapelinCluster | CapelinMachine) -> bool:
 
 
 def is_ready(machine: CapelinMachine) -> bool:
-    """Whether a machine runs."""
     return machine.status is not None and is_condition_true(machine.status.conditions, READY)
 
 

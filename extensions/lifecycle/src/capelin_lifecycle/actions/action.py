@@ -85,5 +85,4 @@ class Lasting:
     cleans_up = False
 
     async def cleanup(self, run: Cleanup) -> None:
-        """Delete nothing."""
         del run

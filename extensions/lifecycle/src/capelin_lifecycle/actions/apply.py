@@ -20,8 +20,6 @@ _POLL_SECONDS: Final = 5
 
 
 class ApplyRunner:
-    """The action `apply`."""
-
     keeps_up = True
     cleans_up = True
 
@@ -36,7 +34,6 @@ class ApplyRunner:
             return await _apply(run, client, manifests)
 
     async def cleanup(self, run: Cleanup) -> None:
-        """Delete all that was applied."""
         if run.result.created:
             async with workload_client(run) as client:
                 await delete_all(client, run.result.created)
@@ -81,7 +78,6 @@ async def _created_before(run: Run) -> list[CreatedObject]:
 
 
 def with_labels(manifest: Unstructured, labels: Mapping[str, str]) -> Unstructured:
-    """The manifest with further labels."""
     metadata = cast("dict[str, Any]", manifest["metadata"])
     merged = {**cast("dict[str, str]", metadata.get("labels") or {}), **labels}
     return {**manifest, "metadata": {**metadata, "labels": merged}}

@@ -112,12 +112,10 @@ class Opening:
     end: datetime
 
     def is_open(self, now: datetime) -> bool:
-        """Whether it has started and not ended."""
         return self.start <= now < self.end
 
 
 def window_problems(window: Window) -> list[str]:
-    """What is wrong with a window."""
     try:
         zone = ZoneInfo(window.time_zone)
     except (ZoneInfoNotFoundError, ValueError):

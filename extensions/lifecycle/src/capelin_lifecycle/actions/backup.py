@@ -31,7 +31,6 @@ class BackupRunner(Lasting):
     """The action `backup`. What it created is what it is for, and stays."""
 
     async def reconcile(self, run: Run) -> Verdict:
-        """Create the backup, or see how it is."""
         backup = run.policy.spec.action.backup
         if backup is None:
             return done()
@@ -108,7 +107,6 @@ def _phase(obj: Unstructured) -> str:
 
 
 def snapshot_manifest(run: Run, wanted: VolumeSnapshots, claim: Unstructured) -> Unstructured:
-    """The snapshot of a claim's volume for a result."""
     metadata = claim["metadata"]
     spec: Unstructured = {"source": {"persistentVolumeClaimName": metadata["name"]}}
     if wanted.class_name is not None:

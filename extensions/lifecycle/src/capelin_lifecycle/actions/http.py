@@ -54,10 +54,7 @@ def http_problems(policy: KnownPolicy) -> list[str]:
 
 
 class HttpRunner(Lasting):
-    """The action `http`."""
-
     async def reconcile(self, run: Run) -> Verdict:
-        """Ask the service."""
         http = run.policy.spec.action.http
         if http is None:
             return done()
@@ -80,7 +77,6 @@ class HttpRunner(Lasting):
 
 
 def request_of(run: Run) -> dict[str, Any]:
-    """What the service is asked."""
     spec = run.result.spec
     return {
         "id": "-".join(run.result.attempt_id),

@@ -38,13 +38,10 @@ def job_problems(policy: KnownPolicy) -> list[str]:
 
 
 class JobRunner:
-    """The action `job`."""
-
     keeps_up = False
     cleans_up = True
 
     async def reconcile(self, run: Run) -> Verdict:
-        """Create the Job, or see how it is."""
         job = run.policy.spec.action.job or Job(template={})
         async with _target(run, job.target) as client:
             manifest = job_manifest(run, job)
@@ -76,7 +73,6 @@ class JobRunner:
                     return Verdict("Failed", f"{name} failed: {reason}{log}", created=created)
 
     async def cleanup(self, run: Cleanup) -> None:
-        """Delete the Job with its pods."""
         created = run.result.created
         for target in ("Workload", "Management"):
             entries = [entry for entry in created if entry.target == target]

@@ -66,7 +66,6 @@ def broken_rules(validate: Validate, values: Sequence[Any]) -> list[str]:
 
 
 def rules_verdict(validate: Validate, values: Sequence[Any]) -> Verdict:
-    """Whether the rules hold."""
     broken = broken_rules(validate, values)
     if not broken:
         return done()

@@ -48,7 +48,6 @@ class ClusterFacts:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> "ClusterFacts":
-        """The facts about a Cluster."""
         topology: Mapping[str, Any] = spec.get("topology") or {}
         class_ref: Mapping[str, Any] = topology.get("classRef") or {}
         annotations: Mapping[str, str] = metadata.get("annotations") or {}
@@ -72,7 +71,6 @@ class KnownCluster:
 
     @classmethod
     def of(cls, manifest: Unstructured) -> "KnownCluster":
-        """A Cluster as it was read."""
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _CHANGING}
         kept = {**manifest, "metadata": metadata, "spec": manifest.get("spec") or {}}
         facts = ClusterFacts.of(metadata, kept["spec"])
@@ -80,12 +78,10 @@ class KnownCluster:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Its annotations."""
         return self.manifest["metadata"].get("annotations") or {}
 
     @property
     def manifest(self) -> Unstructured:
-        """The Cluster."""
         return orjson.loads(self.document)
 
 

@@ -57,5 +57,4 @@ def from_text(text: str) -> list[KnownPolicy] | None:
 
 
 def stored_text(config_map: ConfigMap | None) -> str:
-    """What a ConfigMap has stored."""
     return config_map.data.get(KEY, "") if config_map is not None else ""

@@ -51,7 +51,6 @@ class KnownPolicy:
 
     @classmethod
     def of(cls, policy: Policy, problem: str | None = None) -> "KnownPolicy":
-        """A policy as it was read."""
         kind: Any = policy.resource.kind
         return cls(
             kind,
@@ -73,12 +72,10 @@ class KnownPolicy:
 
     @property
     def version(self) -> tuple[str, int, bool]:
-        """What changes when the policy has to be read again."""
         return self.uid, self.generation, self.is_paused
 
     @property
     def key(self) -> PolicyKey:
-        """What identifies it by name."""
         return PolicyKey(self.kind, self.namespace, self.name)
 
     @property
@@ -97,7 +94,6 @@ class KnownPolicy:
 
 
 def digest_of(spec: PolicySpec) -> str:
-    """Hash of a policy's spec."""
     text = json.dumps(spec.dump(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -115,7 +111,6 @@ def selected(
 def matches(
     policy: KnownPolicy, occurrence: Occurrence, namespace_labels: Mapping[str, str] | None
 ) -> bool:
-    """Whether a policy is for an occurrence."""
     spec = policy.spec
     return (
         spec.hook == occurrence.hook
@@ -132,7 +127,6 @@ def matches(
 
 
 def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether a selector selects an object with these labels."""
     if any(labels.get(key) != value for key, value in selector.match_labels.items()):
         return False
     for requirement in selector.match_expressions:

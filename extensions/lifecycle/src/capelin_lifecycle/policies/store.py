@@ -70,7 +70,6 @@ class KnownResult:
 
     @property
     def cluster_key(self) -> ObjectKey:
-        """Namespace and name of the Cluster."""
         return ObjectKey(self.key.namespace, self.cluster)
 
     @property
@@ -129,7 +128,6 @@ class Store:
         return self._clusters if "Cluster" in self.synced else None
 
     def cluster(self, key: ObjectKey) -> KnownCluster | None:
-        """A Cluster by name."""
         uid = self._uids.get(key)
         return None if uid is None else self._clusters.get(uid)
 
@@ -149,7 +147,6 @@ class Store:
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Have it called no more."""
         self._listeners.remove(listener)
 
     def policies(self, hook: str | None = None) -> Sequence[KnownPolicy]:
@@ -159,7 +156,6 @@ class Store:
         return self._by_hook.get(hook, ())
 
     def policy(self, kind: PolicyKind, namespace: str | None, name: str) -> KnownPolicy | None:
-        """A policy by name."""
         return self._policies.get(PolicyKey(kind, namespace, name))
 
     def may_concern(self, hook: str, namespace: str) -> bool:
@@ -167,11 +163,9 @@ class Store:
         return any(policy.namespace in (None, namespace) for policy in self.policies(hook))
 
     def result(self, key: ObjectKey) -> KnownResult | None:
-        """A result by name."""
         return self._results.get(key)
 
     def results_of_policy(self, policy: PolicyKey) -> list[KnownResult]:
-        """The results of a policy."""
         return [self._results[key] for key in self._of_policy.get(policy, ())]
 
     def results_of_cluster(self, cluster: ObjectKey) -> list[KnownResult]:

@@ -14,8 +14,6 @@ SLOW_SECONDS: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far a policy is."""
-
     phase: Phase
     message: str = ""
     retry_seconds: int = SLOW_SECONDS
@@ -35,10 +33,8 @@ def waiting(
 
 
 def done(message: str = "") -> Verdict:
-    """The action has succeeded."""
     return Verdict("Done", message)
 
 
 def failed(message: str) -> Verdict:
-    """The action has failed."""
     return Verdict("Failed", message)

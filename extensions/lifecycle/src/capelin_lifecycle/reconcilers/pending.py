@@ -34,7 +34,6 @@ class PendingResult:
 
     @property
     def key(self) -> ObjectKey:
-        """The namespace and name of the result."""
         return ObjectKey(self.occurrence.namespace, self.name)
 
 

@@ -197,7 +197,6 @@ class _Waking(Reconciler[PolicyT]):
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
-        """Listen to the store."""
         del ctx
         self._store.subscribe(self._changed)
         try:
@@ -248,16 +247,12 @@ class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):
                 await asyncio.gather(*work, return_exceptions=True)
 
     async def reconcile(self, ctx: Context, policy: LifecyclePolicy, /) -> Result:
-        """Reconcile one policy."""
         return await _reconcile(self._store, ctx, policy, self._namespace)
 
 
 class ClusterLifecyclePolicyReconciler(_Waking[ClusterLifecyclePolicy]):
-    """Reconciles cluster-wide policies."""
-
     watches = (For(ClusterLifecyclePolicy),)
     permissions = _PERMISSIONS
 
     async def reconcile(self, ctx: Context, policy: ClusterLifecyclePolicy, /) -> Result:
-        """Reconcile one policy."""
         return await _reconcile(self._store, ctx, policy, self._namespace)

@@ -78,8 +78,6 @@ _WORKLOAD = ClientOptions(timeout=10.0, connect_timeout=5.0)
 
 
 class ResultReconciler(Reconciler[LifecycleResult]):
-    """Reconciles results."""
-
     watches = (For(LifecycleResult),)
     permissions = (
         Permission(GROUP, ("lifecycleresults",), ("create", "delete", "patch")),
@@ -114,7 +112,6 @@ class ResultReconciler(Reconciler[LifecycleResult]):
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
-        """Clients of workload clusters, and the store's changes."""
         self._workloads = WorkloadClients(ctx.client, manager=MANAGER, options=_WORKLOAD)
         self._store.subscribe(self._changed)
         try:
@@ -163,7 +160,6 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         return obj.namespace
 
     async def reconcile(self, ctx: Context, result: LifecycleResult, /) -> Result:
-        """Reconcile one result."""
         await self._priority.turn()
         if result.spec.action in RUNNERS:
             return await self._reconcile(ctx, result)

@@ -76,7 +76,6 @@ class Backend(Protocol):
         ...
 
     def client_config(self, endpoint: Endpoint) -> Config:
-        """The provider's own access to the API of a control plane."""
         ...
 
 

@@ -46,7 +46,6 @@ class Backend(Protocol):
         ...
 
     async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
-        """Read the state of an instance."""
         ...
 
     async def apply(

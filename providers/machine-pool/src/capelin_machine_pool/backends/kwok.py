@@ -90,7 +90,6 @@ class _Supervised:
 
     @property
     def works(self) -> bool:
-        """Whether the process is still supervised."""
         return self.supervisor.failure is None
 
 

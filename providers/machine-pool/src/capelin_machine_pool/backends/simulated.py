@@ -56,11 +56,9 @@ class SimulatedBackend:
         self._kubelet = kubelet
 
     async def allocate(self, instance: Instance) -> str:
-        """The provider ID, which is made from the machine's name."""
         return instance.provider_id
 
     async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
-        """Read the machine's Node."""
         return observed_status(instance, await workload.client.find(Node, instance.key.name))
 
     async def apply(

@@ -100,8 +100,6 @@ async def pools_of_machine(ctx: Context, machine: CapelinMachine) -> list[Object
 
 
 class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
-    """Reconciles CapelinMachinePools."""
-
     finalizer = FINALIZER
     watches = (
         Owns(CapelinMachine, deletes=True),

@@ -46,7 +46,6 @@ class Names:
 
     @classmethod
     def of(cls, key: ObjectKey) -> "Names":
-        """The names of a control plane's objects."""
         return cls(key.namespace, key.name)
 
     @property
@@ -107,12 +106,10 @@ class Names:
         return labels | ({COMPONENT_LABEL: component} if component else {})
 
     def all_labels(self, cluster: str, component: Component | None = None) -> dict[str, str]:
-        """The labels of an object."""
         return {**self.labels(component), CLUSTER_NAME_LABEL: cluster}
 
 
 def owner_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
-    """The control plane that an object belongs to."""
     if labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
         return None
     return annotations.get(OWNER_ANNOTATION)

@@ -82,7 +82,6 @@ def termination_seconds(arguments: Sequence[str]) -> int:
 
 
 def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
-    """The StatefulSet of etcd's members."""
     member = EtcdMember(
         name="$(POD_NAME)",
         data=_DATA / "data",
@@ -367,7 +366,6 @@ def _template(
 
 
 def _image_of(component: Component, desired: ControlPlane) -> str:
-    """The image of a component."""
     images = desired.pods.images
     if component == "etcd":
         return images.etcd or f"{images.repository}/etcd:{ETCD_TAG}"

@@ -98,7 +98,6 @@ class _Supervised:
 
     @property
     def ready(self) -> set[str]:
-        """The names of the processes that are ready."""
         return self._names(Phase.RUNNING)
 
     @property
@@ -231,7 +230,6 @@ class ProcessesBackend:
                         await self._declare_once(await self._supervise(key, state_dir))
 
     async def release(self, key: ObjectKey) -> None:
-        """Stop supervising a control plane. It keeps running."""
         self._throttle.forget(key)
         supervised = self._supervised.pop(key, None)
         if supervised is not None:
@@ -275,7 +273,6 @@ class ProcessesBackend:
         """Nothing to do: supervisors and locks end with the provider."""
 
     def client_config(self, endpoint: Endpoint) -> Config:
-        """The provider's own access to the API of a control plane."""
         state_dir = StateDir(self._state / endpoint.address, endpoint.address)
         admin = read_key_pair(state_dir.certificate("admin"))
         if admin is None:

@@ -64,8 +64,6 @@ _GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program of a component."""
-
     version: str
     path: Path
 
@@ -134,7 +132,6 @@ def desired_components(
 
 
 def command_of(instance: Instance) -> Command:
-    """The command of an instance."""
     environment = dict(instance.environment)
     if instance.planned_at is not None:
         environment[PLANNED_AT] = instance.planned_at.isoformat()
@@ -178,7 +175,6 @@ def etcd_metrics_port(index: int) -> int:
 
 
 def etcd_peer_url(state_dir: StateDir, index: int) -> str:
-    """The peer URL of an etcd member."""
     return f"https://{state_dir.address}:{etcd_port(index) + 1}"
 
 
@@ -212,7 +208,6 @@ def listen_host(state_dir: StateDir, host: str, policy: Policy) -> str:
 
 
 def relay_target(instance: Instance) -> relay.Target:
-    """Where a relay listens."""
     arguments = instance.arguments
     return relay.parse_target(arguments[arguments.index("--listen") + 1])
 

@@ -79,7 +79,6 @@ async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
 
 
 def connect(state_dir: StateDir, through: int) -> AbstractAsyncContextManager[EtcdApi]:
-    """The API of a member."""
     return etcd_api.connect(*_url_and_trust(state_dir, through))
 
 

@@ -23,8 +23,6 @@ class MemberReplacement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to change now so that the API never stops answering."""
-
     plan: Plan
     """The instances that should run from now on."""
     serving: tuple[Instance, ...]

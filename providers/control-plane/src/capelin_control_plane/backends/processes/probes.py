@@ -45,7 +45,6 @@ def reachability(state_dir: StateDir, instance: Instance) -> Probe | None:
 
 
 def readiness(state_dir: StateDir, instance: Instance) -> Probe:
-    """Whether an instance is ready."""
     match instance.component:
         case "etcd":
             # A member is healthy if it knows the leader of a quorum. One that reached its space
