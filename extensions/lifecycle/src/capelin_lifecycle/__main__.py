@@ -13,7 +13,7 @@ from capelin.runtime.server import serve
 from capelin.yaml import read_all_yaml
 
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
-from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.engine import Engine, EngineOptions
 from capelin_lifecycle.hooks import NAME, build
 from capelin_lifecycle.sandbox.pool import MIB, SANDBOX, Budget

@@ -17,13 +17,12 @@ from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Co
 from capelin.controller import Manager, Options, Reconciler
 from capelin.runtime import Handler
 
-from capelin_lifecycle.actions import MANAGER
+from capelin_lifecycle.actions.action import MANAGER
 from capelin_lifecycle.actions.reservations import Reservations
-from capelin_lifecycle.api import LifecycleResult
+from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, WholeCluster
 from capelin_lifecycle.policies.memory import CONFIG_MAP, from_text, stored_text
-from capelin_lifecycle.policies.occurrence import Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.reconcilers.pending import PendingResults

@@ -12,8 +12,7 @@ from capelin_lifecycle.actions.quota import Census, all_clusters, counted_copies
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.actions.validate import rule_values
 from capelin_lifecycle.decision import Facts, decide
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.policies.verdict import Verdict

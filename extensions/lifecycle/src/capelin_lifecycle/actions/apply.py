@@ -11,7 +11,8 @@ from capelin.controller import redact
 from capelin_lifecycle.actions.action import POLICY_LABEL, Cleanup, Run
 from capelin_lifecycle.actions.sources import SourceError, read_source
 from capelin_lifecycle.actions.workload import created_object, delete_all, workload_client
-from capelin_lifecycle.api import CreatedObject, LifecycleResult, Source
+from capelin_lifecycle.api.actions import Source
+from capelin_lifecycle.api.results import CreatedObject, LifecycleResult
 from capelin_lifecycle.policies.selection import in_range
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
 

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from capelin_lifecycle.api import Approval, Window
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.api.actions import Approval, Window
+from capelin_lifecycle.policies.clusters import Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict, done, failed, waiting
 

@@ -9,7 +9,7 @@ from capelin.controller import redact
 
 from capelin_lifecycle.actions.action import Lasting, Run
 from capelin_lifecycle.actions.workload import created_object, unique_name, workload_client
-from capelin_lifecycle.api import Velero, VolumeSnapshots
+from capelin_lifecycle.api.actions import Velero, VolumeSnapshots
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, done, failed
 
 BACKUPS: Final = Resource("velero.io", "v1", "Backup", "backups")

@@ -23,7 +23,8 @@ from capelin.controller import redact
 from pydantic import ValidationError
 
 from capelin_lifecycle.actions.action import Lasting, Run
-from capelin_lifecycle.api import Http, Phase
+from capelin_lifecycle.api.actions import Http
+from capelin_lifecycle.api.names import Phase
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import QUICK_SECONDS, SLOW_SECONDS, Verdict, done, waiting
 

@@ -15,7 +15,7 @@ from capelin_lifecycle.actions.workload import (
     unique_name,
     workload_client,
 )
-from capelin_lifecycle.api import Job
+from capelin_lifecycle.api.actions import Job
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, failed
 

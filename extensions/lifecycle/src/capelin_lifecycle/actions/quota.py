@@ -16,9 +16,9 @@ from capelin.api import Unstructured, amount
 from capelin.api.capi import Cluster
 from capelin.client import Client
 
-from capelin_lifecycle.api import MOST_RESERVATIONS, Quota
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.api.actions import Quota
+from capelin_lifecycle.api.results import MOST_RESERVATIONS
+from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy, matches
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
 from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount, expression_problems

@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 from capelin.api import ObjectMeta, OwnerReference
 from capelin.client import AlreadyExists, Client, Conflict, NotFound, path_of
 
-from capelin_lifecycle.api import GROUP, VERSION, LifecycleReservation
+from capelin_lifecycle.api.names import GROUP, VERSION
+from capelin_lifecycle.api.results import LifecycleReservation
 from capelin_lifecycle.policies.selection import KnownPolicy
 
 _RESOURCE: Final = LifecycleReservation.resource

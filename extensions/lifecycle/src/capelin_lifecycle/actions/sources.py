@@ -7,7 +7,7 @@ from capelin.api import Unstructured
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
 
-from capelin_lifecycle.api import Source
+from capelin_lifecycle.api.actions import Source
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.sandbox.pool import SANDBOX, ManifestError, Owner
 

@@ -35,12 +35,7 @@ from capelin.runtime.v1alpha1 import (
 from capelin.versions import Version
 
 from capelin_lifecycle.actions.validate import TOPOLOGY_VARIABLES, broken_rules, evaluated
-from capelin_lifecycle.api import (
-    PatchOperation,
-    PatchVersion,
-    TemplatePatch,
-    UpgradePlan,
-)
+from capelin_lifecycle.api.actions import PatchOperation, PatchVersion, TemplatePatch, UpgradePlan
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
 from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question

@@ -9,7 +9,7 @@ from capelin.api import Unstructured
 from capelin.client import Client, NotServed, WorkloadClients
 
 from capelin_lifecycle.actions.action import Cleanup, Run
-from capelin_lifecycle.api import CreatedObject
+from capelin_lifecycle.api.results import CreatedObject
 
 _LONGEST = 52
 

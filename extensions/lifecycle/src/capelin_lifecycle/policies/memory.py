@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from capelin.api.core import ConfigMap
 from pydantic import ValidationError
 
-from capelin_lifecycle.api import ClusterPolicySpec, PolicySpec
+from capelin_lifecycle.api.policies import ClusterPolicySpec, PolicySpec
 from capelin_lifecycle.policies.selection import KnownPolicy
 
 CONFIG_MAP: Final = "lifecycle-policies"

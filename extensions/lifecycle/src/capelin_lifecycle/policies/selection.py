@@ -10,15 +10,9 @@ from typing import Any
 
 from capelin.contract import PAUSED_ANNOTATION
 
-from capelin_lifecycle.api import (
-    ClusterPolicySpec,
-    Policy,
-    PolicyKind,
-    PolicySpec,
-    Selector,
-    Versions,
-)
-from capelin_lifecycle.policies.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.api.names import PolicyKind
+from capelin_lifecycle.api.policies import ClusterPolicySpec, Policy, PolicySpec, Selector, Versions
+from capelin_lifecycle.policies.clusters import Occurrence, PolicyKey
 from capelin_lifecycle.sandbox.pool import Owner
 
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?v?(\d+)\.(\d+)(?:\.(\d+))?")

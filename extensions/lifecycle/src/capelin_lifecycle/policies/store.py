@@ -16,15 +16,10 @@ from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, Event, Expired, UnreadableObject
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.api import (
-    ClusterLifecyclePolicy,
-    HookName,
-    LifecyclePolicy,
-    LifecycleResult,
-    PolicyKind,
-)
-from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
-from capelin_lifecycle.policies.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.api.names import HookName, PolicyKind
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_lifecycle.api.results import LifecycleResult
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, PolicyKey, WholeCluster
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from capelin_lifecycle.api import CreatedObject, Phase
+from capelin_lifecycle.api.names import Phase
+from capelin_lifecycle.api.results import CreatedObject
 
 QUICK_SECONDS: Final = 5
 """When to ask again about what a person or another Cluster may change any moment."""

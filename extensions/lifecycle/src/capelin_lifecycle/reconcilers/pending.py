@@ -13,7 +13,7 @@ from typing import Final
 from capelin.client import AlreadyExists, Client, ClientError, Unavailable, Unreachable
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.reconcilers.records import new_result
 

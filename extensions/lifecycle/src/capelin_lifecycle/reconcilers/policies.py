@@ -24,19 +24,20 @@ from capelin.controller import (
     Result,
 )
 
-from capelin_lifecycle.actions import CHECKS, POLICY_LABEL
+from capelin_lifecycle.actions import CHECKS
+from capelin_lifecycle.actions.action import POLICY_LABEL
 from capelin_lifecycle.actions.sources import source_problems
-from capelin_lifecycle.api import (
-    GROUP,
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import (
     ClusterLifecyclePolicy,
     LifecyclePolicy,
-    LifecycleResult,
     Policy,
     PolicyStatus,
     ResultCounts,
     ResultSummary,
 )
-from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.api.results import LifecycleResult
+from capelin_lifecycle.policies.clusters import PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import KnownResult, Store, Subject
 from capelin_lifecycle.reconcilers import registration

@@ -10,9 +10,9 @@ from capelin.api.core import ConfigMap
 from capelin.client import ClientError
 from capelin.controller import Context, ObjectKey, Permission
 
-from capelin_lifecycle.api import LIFECYCLE_HOOKS
+from capelin_lifecycle.api.names import LIFECYCLE_HOOKS
+from capelin_lifecycle.policies.clusters import PolicyKey
 from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY, stored_text, to_text
-from capelin_lifecycle.policies.occurrence import PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store, Subject
 

@@ -25,11 +25,11 @@ from capelin.controller import (
     redact,
 )
 
-from capelin_lifecycle.actions import MANAGER, RUNNERS, Cleanup, Run
-from capelin_lifecycle.api import (
-    GROUP,
-    ClusterLifecyclePolicy,
-    LifecyclePolicy,
+from capelin_lifecycle.actions import RUNNERS
+from capelin_lifecycle.actions.action import MANAGER, Cleanup, Run
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_lifecycle.api.results import (
     LifecycleResult,
     PolicyReference,
     ResultRecord,
@@ -37,8 +37,7 @@ from capelin_lifecycle.api import (
 )
 from capelin_lifecycle.decision import Facts, lets_pass
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.clusters import KnownCluster, PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import KnownResult, Store, Subject
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting

@@ -7,8 +7,8 @@ from capelin.api import Unstructured
 from capelin.client import ClientError, UnreadableObject
 from capelin.controller import Context, ObjectKey
 
-from capelin_lifecycle.api import GROUP
-from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.policies.clusters import PolicyKey
 from capelin_lifecycle.policies.store import Store, Subject
 
 _RETRY_SECONDS: Final = 30.0
