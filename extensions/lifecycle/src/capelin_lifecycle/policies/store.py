@@ -6,7 +6,8 @@ It is a copy of what the API server has, a moment late. Only what hooks need is 
 import asyncio
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal, TypeVar
@@ -17,7 +18,12 @@ from capelin.client import Client, ClientError, Event, Expired, UnreadableObject
 from capelin.controller import ObjectKey
 
 from capelin_lifecycle.api.names import HookName, PolicyKind
-from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_lifecycle.api.policies import (
+    POLICY_TYPES,
+    ClusterLifecyclePolicy,
+    LifecyclePolicy,
+    Policy,
+)
 from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, PolicyKey, WholeCluster
 from capelin_lifecycle.policies.selection import KnownPolicy
@@ -31,13 +37,9 @@ Subject = Literal["policy", "result", "cluster"]
 Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
 """Called with what changed, its name, and the policy that it is or that it is of."""
 
-_POLICIES: Final[dict[Resource, PolicyKind]] = {
-    LifecyclePolicy.resource: "LifecyclePolicy",
-    ClusterLifecyclePolicy.resource: "ClusterLifecyclePolicy",
-}
+_POLICIES: Final = {policy.resource: kind for kind, policy in POLICY_TYPES.items()}
 _FOLLOWED: Final[tuple[type[BaseObject], ...]] = (
-    LifecyclePolicy,
-    ClusterLifecyclePolicy,
+    *POLICY_TYPES.values(),
     LifecycleResult,
     Namespace,
     WholeCluster,
@@ -81,7 +83,7 @@ class KnownResult:
 class Store:
     """The copies, and who wants to know of changes."""
 
-    check: Callable[[LifecyclePolicy | ClusterLifecyclePolicy], str | None]
+    check: Callable[[Policy], str | None]
     """Why a policy cannot be used."""
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     _policies: dict[PolicyKey, KnownPolicy] = field(default_factory=dict[PolicyKey, KnownPolicy])
@@ -115,7 +117,7 @@ class Store:
     @property
     def knows_policies(self) -> bool:
         """Whether the policies were read, and are followed."""
-        return {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"} <= self.synced
+        return {*POLICY_TYPES, "Namespace"} <= self.synced
 
     @property
     def clusters(self) -> Mapping[str, KnownCluster] | None:
@@ -137,12 +139,30 @@ class Store:
         """Whether a Cluster was there, and is no more. One that nobody remembers may still come."""
         return uid in self._gone
 
-    def subscribe(self, listener: Listener) -> None:
-        """Have a function called on every change."""
+    @contextmanager
+    def listening(self, listener: Listener) -> Generator[None]:
+        """Have a function called on every change, for as long as the block lasts."""
         self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
-        self._listeners.remove(listener)
+    async def repeat(self, step: Callable[[], Awaitable[float | None]]) -> None:
+        """Take a step now, when policies change, and after the seconds that the last one named."""
+        changed = asyncio.Event()
+
+        def listen(subject: Subject, *_: object) -> None:
+            if subject == "policy":
+                changed.set()
+
+        with self.listening(listen):
+            while True:
+                changed.clear()
+                seconds = await step()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await changed.wait()
 
     def policies(self, hook: str | None = None) -> Sequence[KnownPolicy]:
         """All policies, or those of a hook."""
@@ -275,13 +295,8 @@ class Store:
             by_hook[known.spec.hook].append(known)
         self._by_hook = {hook: tuple(known) for hook, known in by_hook.items()}
 
-    def _policy_changed(
-        self, policy: LifecyclePolicy | ClusterLifecyclePolicy, /, *, gone: bool
-    ) -> None:
-        kind: PolicyKind = (
-            "LifecyclePolicy" if isinstance(policy, LifecyclePolicy) else "ClusterLifecyclePolicy"
-        )
-        key = PolicyKey(kind, policy.namespace, policy.name)
+    def _policy_changed(self, policy: Policy, /, *, gone: bool) -> None:
+        key = PolicyKey(_POLICIES[policy.resource], policy.namespace, policy.name)
         before = self._policies.get(key)
         if gone or policy.metadata.deletion_timestamp is not None:
             self._policies.pop(key, None)
