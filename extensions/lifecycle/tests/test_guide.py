@@ -382,7 +382,7 @@ async def rules(guide: Guide) -> None:
     page = (ROOT / "docs" / "lifecycle" / "rules.md").read_text()
     assert all(f"`{name}`" in page for name in request_of(run))
     outcome = await RUNNERS["http"].reconcile(run)
-    assert outcome.message == "there is no secret team/quota-service"
+    assert outcome.message == "there is no Secret team/quota-service"
 
 
 async def topology_request(guide: Guide, name: str) -> Any:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 import aiohttp
 from annotated_types import Ge, Le, MaxLen
 from capelin.api import Model
-from capelin.api.core import Secret
 from capelin.client import (
     AddressRefusedError,
     CredentialError,
@@ -23,6 +22,7 @@ from capelin.controller import redact
 from pydantic import ValidationError
 
 from capelin_lifecycle.actions.action import Lasting, Run
+from capelin_lifecycle.actions.sources import SourceError, read_secret
 from capelin_lifecycle.api.actions import Http
 from capelin_lifecycle.api.names import Phase
 from capelin_lifecycle.policies.selection import KnownPolicy
@@ -37,10 +37,6 @@ class Answer(Model):
     phase: Phase
     message: Annotated[str, MaxLen(1024)] = ""
     retry_after_seconds: Annotated[int, Ge(1), Le(600)] = QUICK_SECONDS
-
-
-class SetupError(Exception):
-    """The connection cannot be set up; says what is missing."""
 
 
 def http_problems(policy: KnownPolicy) -> list[str]:
@@ -62,7 +58,7 @@ class HttpRunner(Lasting):
         try:
             context = await _tls(run, http)
             headers = await _headers(run, http)
-        except SetupError as error:
+        except SourceError as error:
             return waiting(str(error), SLOW_SECONDS)
         try:
             body = await _post(http, context, headers, request_of(run))
@@ -92,34 +88,23 @@ def request_of(run: Run) -> dict[str, Any]:
 async def _tls(run: Run, http: Http) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=http.ca_bundle)
     if http.client_certificate is not None:
-        secret = await _secret(run, http.client_certificate.name)
-        missing = {"tls.crt", "tls.key"} - secret.data.keys()
-        if missing:
-            raise SetupError(f"secret {secret.name} has no {' and no '.join(sorted(missing))}")
+        data = await read_secret(run.client, run.secrets_namespace, http.client_certificate)
         try:
-            load_certificate(context, secret.data["tls.crt"], secret.data["tls.key"])
+            load_certificate(context, data["tls.crt"], data["tls.key"])
         except CredentialError:
-            raise SetupError(f"secret {secret.name} holds no certificate and its key") from None
+            name = http.client_certificate.name
+            raise SourceError(f"Secret {name} holds no certificate and its key") from None
     return context
 
 
 async def _headers(run: Run, http: Http) -> dict[str, str]:
     if http.token is None:
         return {}
-    secret = await _secret(run, http.token.name)
-    if http.token.key not in secret.data:
-        raise SetupError(f"secret {secret.name} has no key {http.token.key}")
-    token = secret.data[http.token.key].strip()
+    data = await read_secret(run.client, run.secrets_namespace, http.token)
+    token = data[http.token.key].strip()
     if not token.isascii() or not token.decode("ascii").isprintable():
-        raise SetupError(f"{http.token.key} of secret {secret.name} cannot be a token")
+        raise SourceError(f"{http.token.key} of Secret {http.token.name} cannot be a token")
     return {"Authorization": f"Bearer {token.decode()}"}
-
-
-async def _secret(run: Run, name: str) -> Secret:
-    secret = await run.client.find(Secret, name, run.secrets_namespace)
-    if secret is None:
-        raise SetupError(f"there is no secret {run.secrets_namespace}/{name}")
-    return secret
 
 
 async def _post(
