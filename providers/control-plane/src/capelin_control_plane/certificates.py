@@ -64,13 +64,8 @@ def pki_files(
 ) -> tuple[dict[str, bytes], datetime | None]:
     """The files of certificates, keys and the audit policy; and when the next renewal is due.
 
-    Certificates that are missing or due are new. The other arguments are those of
-    `desired_certificates`.
-
-    Args:
-        desired: The control plane.
-        authorities: What its certificates are signed with.
-        read: Returns the present content of a file.
+    `read` gives the present content of a file. Certificates that are missing or due are new. The
+    hosts are those of `desired_certificates`.
     """
     keys = authorities.service_account
     files = {

@@ -75,8 +75,7 @@ class Backend(Protocol):
         """Give back what the backend itself holds. What runs keeps running."""
         ...
 
-    def client_config(self, endpoint: Endpoint) -> Config:
-        ...
+    def client_config(self, endpoint: Endpoint) -> Config: ...
 
 
 async def reconcile_instances(

@@ -131,23 +131,19 @@ def is_current(instance: Instance, desired: Instance) -> bool:
     )
 
 
+def runs_as_desired(instance: Instance, desired: DesiredComponents) -> bool:
+    """Whether a planned instance should run, and is current."""
+    counterpart = desired.counterpart(instance)
+    return counterpart is not None and is_current(instance, counterpart)
+
+
 def is_complete(plan: Plan, desired: DesiredComponents) -> bool:
     """Whether exactly the desired instances are planned, ready or not."""
-    servers = plan.of("kube-apiserver")
-    complete = {
-        instance.name: instance
-        for instance in (
-            *desired.etcd,
-            desired.relay,
-            *(desired.api_server(server.index) for server in servers),
-            *desired.controllers,
-        )
-    }
-    planned = {instance.name: instance for instance in plan.instances}
+    others = (*desired.etcd, desired.relay, *desired.controllers)
     return (
-        len(servers) == desired.replicas
-        and planned.keys() == complete.keys()
-        and all(is_current(planned[name], instance) for name, instance in complete.items())
+        len(plan.of("kube-apiserver")) == desired.replicas
+        and len(plan.instances) == desired.replicas + len(others)
+        and all(runs_as_desired(instance, desired) for instance in plan.instances)
     )
 
 
@@ -159,9 +155,7 @@ def _is_planned_before(instance: Instance, moment: datetime | None) -> bool:
 
 def _outdated_api_servers(plan: Plan, desired: DesiredComponents) -> tuple[Instance, ...]:
     return tuple(
-        server
-        for server in plan.of("kube-apiserver")
-        if not is_current(server, desired.api_server(server.index))
+        server for server in plan.of("kube-apiserver") if not runs_as_desired(server, desired)
     )
 
 
