@@ -12,7 +12,7 @@ from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.workload import (
     created_object,
     delete_all,
-    unique_name,
+    new_manifest,
     workload_client,
 )
 from capelin_lifecycle.api.actions import Job
@@ -86,17 +86,8 @@ def job_manifest(run: Run, job: Job) -> Unstructured:
     spec = dict(job.template)
     spec.setdefault("activeDeadlineSeconds", max(1, int(run.policy.spec.timeout.total_seconds())))
     spec.setdefault("backoffLimit", 0)
-    is_workload = job.target == "Workload"
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {
-            "name": unique_name(run.policy.name, *run.result.attempt_id),
-            "namespace": job.namespace if is_workload else run.cluster.namespace,
-            "labels": run.labels,
-        },
-        "spec": spec,
-    }
+    namespace = job.namespace if job.target == "Workload" else run.cluster.namespace
+    return new_manifest(run, JOBS, namespace, run.policy.name, spec)
 
 
 def finished(job: Unstructured) -> str | None:
