@@ -73,16 +73,14 @@ def pool_conditions(
 ) -> list[ConditionSpec]:
     replicas = desired.limits.replicas
     ready = sum(is_ready(machine) for machine in machines)
-    if ready >= replicas:
-        return [
-            ConditionSpec(READY, "True", READY),
-            ConditionSpec(REPLICAS_READY, "True", REPLICAS_READY),
-            _up_to_date(desired, machines),
-        ]
     message = f"{ready} of {replicas} machines are ready"
     return [
-        ConditionSpec(READY, "False", f"Not{READY}", message),
-        ConditionSpec(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", message),
+        *(
+            ConditionSpec(type_, "True", type_)
+            if ready >= replicas
+            else ConditionSpec(type_, "False", f"Not{type_}", message)
+            for type_ in (READY, REPLICAS_READY)
+        ),
         _up_to_date(desired, machines),
     ]
 
