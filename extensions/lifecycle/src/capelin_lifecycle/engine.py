@@ -49,10 +49,6 @@ _CONCURRENCY: Final = 30
 _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     leader_elect: bool = False
@@ -67,7 +63,7 @@ class Engine:
         self,
         find_config: Callable[[], Config],
         options: EngineOptions | None = None,
-        clock: Clock = utc_now,
+        clock: Clock = lambda: datetime.now(UTC),
         first_seconds: float = 15.0,
     ) -> None:
         """An engine that serves without policies if they are not known within the first seconds."""
@@ -192,27 +188,25 @@ class Engine:
         config = self._find_config()
         async with Client(config, manager=MANAGER, options=_OPTIONS) as client:
             self.connect(client, config.namespace)
-            manager = Manager(MANAGER, self._reconcilers(config), self._manager_options(), config)
+            options = Options(
+                leader_elect=self._options.leader_elect,
+                concurrency=_CONCURRENCY,
+                metrics_address=None,
+                health_address=None,
+            )
+            manager = Manager(MANAGER, self._reconcilers(config.namespace), options, config)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.store.follow(client))
                 tasks.create_task(self.pending.create(client))
                 tasks.create_task(self._read_stored(client, config.namespace))
                 tasks.create_task(manager.run())
 
-    def _manager_options(self) -> Options:
-        return Options(
-            leader_elect=self._options.leader_elect,
-            concurrency=_CONCURRENCY,
-            metrics_address=None,
-            health_address=None,
-        )
-
-    def _reconcilers(self, config: Config) -> list[Reconciler[Any]]:
-        registration = Registration(self.store, self._options.extension_config, config.namespace)
+    def _reconcilers(self, namespace: str) -> list[Reconciler[Any]]:
+        registration = Registration(self.store, self._options.extension_config, namespace)
         return [
-            ResultReconciler(self.store, self.judge, config.namespace, self._clock, self.priority),
-            LifecyclePolicyReconciler(self.store, config.namespace, registration),
-            ClusterLifecyclePolicyReconciler(self.store, config.namespace),
+            ResultReconciler(self.store, self.judge, namespace, self._clock, self.priority),
+            LifecyclePolicyReconciler(self.store, namespace, registration),
+            ClusterLifecyclePolicyReconciler(self.store, namespace),
         ]
 
     async def _read_stored(self, client: Client, namespace: str) -> None:

@@ -94,7 +94,8 @@ class Judge:
             sources.append((copies, store.is_gone))
         if client is not None:
             listing = partial(all_clusters, client, policy, quota, store.namespaces)
-            sources.append((listing, _is_gone))
+            # A Cluster that is not among all Clusters is gone.
+            sources.append((listing, lambda _: True))
         # Without turns, most decisions of a replica would conflict, and count again.
         async with reservations.turn(policy):
             for list_clusters, is_gone in sources:
@@ -109,9 +110,3 @@ class Judge:
                     ):
                         return verdict
         return None
-
-
-def _is_gone(uid: str) -> bool:
-    """Every Cluster that is not among all Clusters is gone."""
-    del uid
-    return True

@@ -168,7 +168,11 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         spec, policy = result.spec, self._policy(result.spec.policy)
         is_deleted = result.metadata.deletion_timestamp is not None
         if DELETE_FOR_MOVE_ANNOTATION in result.metadata.annotations:
-            return await _let_go(ctx, result)
+            # It exists in another management cluster, and so does what its action created.
+            if is_deleted:
+                # A finalizer that is added while clusterctl deletes it is not clusterctl's.
+                await ctx.remove_finalizer(result, RESULT_FINALIZER)
+            return Done()
         is_current = not is_deleted and self._is_current(result, spec.target_version)
         if is_current and policy is not None and stays(result, policy):
             await self._show_end(ctx, result)
@@ -461,16 +465,6 @@ async def _read_cluster(ctx: Context, result: LifecycleResult) -> Unstructured |
         return None
     found["metadata"].pop("managedFields", None)
     return found
-
-
-async def _let_go(ctx: Context, result: LifecycleResult) -> Result:
-    """Leave a moved result alone: it exists elsewhere, and so does what its action created.
-
-    A finalizer that is added while clusterctl deletes it is not clusterctl's to remove.
-    """
-    if result.metadata.deletion_timestamp is not None:
-        await ctx.remove_finalizer(result, RESULT_FINALIZER)
-    return Done()
 
 
 async def _adopt(ctx: Context, result: LifecycleResult, cluster: Cluster) -> None:
