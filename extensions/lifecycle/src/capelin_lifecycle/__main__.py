@@ -1,4 +1,4 @@
-"""The server of the extension, with the reconcilers of its policies beside it."""
+"""The server of the extension, with the reconcilers of its policies."""
 
 import argparse
 import os

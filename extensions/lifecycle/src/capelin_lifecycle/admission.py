@@ -186,7 +186,7 @@ def _message(namespace_label: str, plural: str) -> str:
 
 
 class NotAdmissibleError(ValueError):
-    """No rule of a policy can be judged when a Cluster is written; says why."""
+    """No rule of a policy can be evaluated when a Cluster is written."""
 
 
 def admission_policies(policy: Policy) -> list[Unstructured]:

@@ -89,9 +89,9 @@ class Engine:
 
     @property
     def is_blind(self) -> bool:
-        """Whether it neither knows the policies nor what they once were.
+        """Whether it knows neither the policies nor earlier versions of them.
 
-        Then nobody knows which Clusters they are for, and every gate holds its Clusters up.
+        Then it is unknown which Clusters they are for, and every gate holds its Clusters up.
         """
         return not self.store.knows_policies and self._remembered is None
 

@@ -103,7 +103,7 @@ async def ensure_kubeconfig(
     authorities: Authorities,
     now: datetime,
 ) -> None:
-    """Create, mend or renew the kubeconfig secret; one that a user brought is left alone."""
+    """Create, correct or renew the kubeconfig secret; a secret of the user is left alone."""
     name = secret_name(desired.cluster, "kubeconfig")
     present = await client.find(Secret, name, desired.namespace)
     if present is not None and not _may_change(present, control_plane):

@@ -113,7 +113,7 @@ class DesiredPool:
     machine_pool: MachinePool
     limits: RolloutLimits
     revision: str | None
-    """None if the bootstrap config cannot be read, so that nobody knows what is outdated."""
+    """None if the bootstrap config cannot be read: it is unknown then what is outdated."""
     unreadable: Blocked | None = None
     """Why the bootstrap config cannot be read."""
     failure_domains: Sequence[str] = ()

@@ -119,7 +119,7 @@ def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Block
 
 
 def needs_owner(references: Sequence[OwnerReference], owner: BaseObject) -> bool:
-    """Whether an owner is missing. A reference that somebody else wrote is as good as ours."""
+    """Whether an owner is missing. It does not matter who wrote the reference."""
     wanted = reference_to(owner)
     return not any(
         same_owner(reference, wanted) and reference.uid == wanted.uid for reference in references

@@ -50,7 +50,7 @@ def approval_verdict(
 ) -> Verdict:
     """Whether the approval exists and the window is open, or the time for both is over.
 
-    A value that approves begins with the code of the result. Without a result, nobody can approve.
+    A value that approves begins with the code of the result. Without one, there is no approval.
     """
     missing: list[str] = []
     hint = ""
@@ -132,9 +132,9 @@ def window_problems(window: Window) -> list[str]:
 
 
 def next_opening(window: Window, now: datetime) -> Opening | None:
-    """The opening that is going on, or else the next one within a year."""
+    """The current opening, or else the next one within a year."""
     zone = ZoneInfo(window.time_zone)
-    # What goes on now has started at most its duration ago.
+    # An open window has opened at most its duration ago.
     starts = CronSim(window.schedule, (now - window.duration).astimezone(zone))
     for _, start in zip(range(_MOST_OPENINGS), starts, strict=False):
         opening = Opening(start, start + window.duration)

@@ -1,4 +1,4 @@
-"""Asks a service of the user's, once for each time that its answer says to ask again.
+"""Calls a service of the user, and again whenever its response asks for that.
 
 The request is a JSON object with `policy`, `hook`, `cluster` (the whole Cluster), `fromVersion`,
 `toVersion` and `id`, which is the same for every request about one occurrence. The answer is

@@ -91,7 +91,7 @@ def job_manifest(run: Run, job: Job) -> Unstructured:
 
 
 def finished(job: Unstructured) -> str | None:
-    """Nothing while the Job goes on, an empty text when it is complete, or why it failed."""
+    """Why the Job failed; empty when it is complete, `None` while it runs."""
     status = cast("dict[str, Any]", job.get("status") or {})
     for condition in cast("list[dict[str, str]]", status.get("conditions") or []):
         if condition.get("status") == "True":
@@ -112,7 +112,7 @@ async def _target(run: Run | Cleanup, target: str) -> AsyncGenerator[Client]:
 
 
 async def _progress(client: Client, job: Unstructured) -> str:
-    """That an unfinished Job runs, or the warning that explains why it has no pods."""
+    """The state of an unfinished Job: it runs, or a warning explains why it has no pods."""
     status = cast("dict[str, Any]", job.get("status") or {})
     uid = job["metadata"].get("uid")
     if status.get("active") or uid is None:
@@ -140,7 +140,7 @@ def _time_of(event: Unstructured) -> str:
 
 
 async def _log_tail(client: Client, metadata: Unstructured, lines: int) -> str:
-    """The last lines of the log of the newest pod, or nothing if they cannot be had."""
+    """The last lines of the log of the newest pod; empty if they cannot be read."""
     if not lines:
         return ""
     labels = {"batch.kubernetes.io/job-name": metadata["name"]}

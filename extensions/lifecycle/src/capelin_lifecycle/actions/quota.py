@@ -1,6 +1,6 @@
 """Limits what the Clusters of a group have together: counts them, and decides which fit.
 
-A Cluster counts from when it was admitted. A reservation says so for as long as the Cluster exists.
+A Cluster counts from its admission on. Its reservation stays for as long as the Cluster exists.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ def refusal(
     others: Sequence[CountedCluster],
     reserved: AbstractSet[str],
 ) -> str | None:
-    """Why a Cluster does not fit beside the admitted ones; `None` if it does."""
+    """Why a Cluster does not fit in with the admitted ones; `None` if it does."""
     if candidate.group is None:
         return (
             f"the quota counts by the label {quota.label}, which the Cluster lacks: set the label,"

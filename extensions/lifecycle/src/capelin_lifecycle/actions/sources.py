@@ -1,4 +1,4 @@
-"""What policies name beside them: ConfigMaps and Secrets with manifests, and credentials."""
+"""ConfigMaps and Secrets that policies name: manifests and credentials."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast

@@ -292,7 +292,7 @@ def upgrade_plan(
     current = request.from_control_plane_kubernetes_version
     workers = request.from_workers_kubernetes_version
     if workers in {"", current}:
-        # An upgrade that has begun goes on to its end.
+        # An upgrade that has begun continues.
         for freeze in plan.freezes:
             if freeze.start <= now < freeze.end:
                 reason = f": {freeze.reason}" if freeze.reason else ""

@@ -1,8 +1,8 @@
-"""What the extension knew of its policies, for when they cannot be read.
+"""Which Clusters policies select, stored for replicas that cannot read the policies.
 
 A replica that starts and cannot read the policies must neither hold up Clusters that no policy is
-for, nor let those pass that one is for. So the leader stores which Clusters policies select, in a
-ConfigMap beside the extension.
+for, nor let those pass that one is for. So the leader stores the selectors in a ConfigMap in the
+namespace of the extension.
 """
 
 import json
@@ -20,7 +20,7 @@ KEY: Final = "policies.json"
 
 
 def to_text(policies: Iterable[KnownPolicy]) -> str:
-    """What is stored of policies: everything that selects, and nothing of the actions."""
+    """The stored text of policies: their selectors, without their actions."""
     stored: list[dict[str, Any]] = []
     for policy in sorted(policies, key=lambda policy: (policy.sort_key, policy.kind)):
         spec = policy.spec.dump()

@@ -1,6 +1,6 @@
-"""What each replica knows without asking: policies, results, namespaces, and Clusters.
+"""The replica's copies of policies, results, namespaces and Clusters.
 
-It is a copy of what the API server has, a moment late. Only what hooks need is kept of an object.
+They follow the API server, a moment late, and contain only what hooks need.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class KnownResult:
 
 @dataclass(slots=True)
 class Store:
-    """The copies, and who wants to know of changes."""
+    """The copies, and the listeners of changes."""
 
     check: Callable[[Policy], str | None]
     """Why a policy cannot be used."""
@@ -136,7 +136,7 @@ class Store:
         return known if int(version) <= self._versions.get(occurrence.uid, -1) else None
 
     def is_gone(self, uid: str) -> bool:
-        """Whether a Cluster was there, and is no more. One that nobody remembers may still come."""
+        """Whether a Cluster existed and was deleted. An unknown one may still appear."""
         return uid in self._gone
 
     @contextmanager

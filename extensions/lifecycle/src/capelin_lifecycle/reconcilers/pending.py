@@ -47,7 +47,7 @@ class PendingResults:
         self._created.set()
 
     def add(self, result: PendingResult) -> None:
-        """Create a result soon, if nobody else does."""
+        """Create a result soon, unless it exists by then."""
         self._results.setdefault(result.key, result)
         self._added.set()
         self._created.clear()

@@ -50,16 +50,16 @@ PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 FINALIZER: Final = f"{GROUP}/policy"
 _SHOWN: Final = 50
 _SUMMARY_SECONDS: Final = 2.0
-"""How late what a policy's status says of its results may be."""
+"""How late the status of a policy may show changes of its results."""
 _SOURCES_SECONDS: Final = 20.0
 
 
 def policy_problem(policy: Policy) -> str | None:
-    """Why a policy cannot be used. Nothing that it says may break more than itself."""
+    """Why a policy cannot be used. An error in the check concerns this policy only."""
     check = CHECKS.get(policy.spec.action.name)
     try:
         problems = [] if check is None else check(KnownPolicy.of(policy))
-    except Exception as error:  # noqa: BLE001 - a policy that nobody foresaw
+    except Exception as error:  # noqa: BLE001 - any policy can be written
         return f"it cannot be checked ({type(error).__name__})"
     return "; ".join(problems)[:1024] or None
 

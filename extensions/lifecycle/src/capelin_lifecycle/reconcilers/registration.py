@@ -66,7 +66,7 @@ class Registration:
     """Touches the extension's own ExtensionConfig until Cluster API knows the right handlers.
 
     Cluster API discovers when the ExtensionConfig changes. It may ask a replica that does not know
-    the newest policy yet; so what it then says is compared, and it is touched again.
+    the newest policy yet, so the result is compared, and the ExtensionConfig touched again.
     """
 
     def __init__(self, store: Store, extension_config: str, namespace: str) -> None:

@@ -58,7 +58,7 @@ Clock = Callable[[], datetime]
 _UNDECIDED: Final = waiting("other Clusters are being admitted to the quota; trying again")
 
 _CLEANUP_LIMIT: Final = timedelta(minutes=10)
-"""After so long, what an unreachable workload cluster still has is left to it."""
+"""After so long, objects in a workload cluster that does not answer are left there."""
 _CLEANUP_RETRY: Final = 10.0
 _STEP_SECONDS: Final = 60
 _MOST_SLOW_STEPS: Final = 3
@@ -71,7 +71,7 @@ _LONGEST: Final = 1024
 _LOOKS_AT_COPIES: Final = frozenset({"approval", "quota"})
 """Actions for which the replica's copy of the Cluster is enough."""
 _RARELY: Final = 300.0
-"""How often to look at what goes on only when its Cluster changes, and is then woken."""
+"""How often to look at results that wait for a change of their Cluster, which wakes them."""
 _WORKLOAD = ClientOptions(timeout=10.0, connect_timeout=5.0)
 
 

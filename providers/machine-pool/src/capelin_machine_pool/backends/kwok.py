@@ -178,7 +178,7 @@ class KwokProcesses:
         )
 
     async def _watch(self, cluster: ObjectKey, supervisor: Supervisor, kubeconfig: bytes) -> None:
-        """Supervise a process anew when its supervisor has failed, for example on a full disk."""
+        """Supervise a process again when its supervisor has failed, for example on a full disk."""
         with suppress(SupervisorFailedError):
             async for _ in supervisor.changes():
                 pass

@@ -99,7 +99,7 @@ _STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 
 _Propagation = Literal["Background", "Orphan"]
 _MOST_MEMBERS = 5
-# What nobody watches is compared with what is desired so often.
+# How often objects that are not watched are compared with the desired ones.
 _RESYNC = timedelta(minutes=2)
 # A deleted control plane has no clients, and its data is deleted too: nothing needs the minute in
 # which API servers end in order. A pod that a controller or the garbage collector deletes gets that

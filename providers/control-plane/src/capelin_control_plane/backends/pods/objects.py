@@ -268,7 +268,7 @@ def _disruption_budget(names: Names, component: Component) -> Unstructured:
 
 
 def _network_policies(desired: ControlPlane, names: Names) -> list[Unstructured]:
-    """API servers are open to all; etcd to them and its members; the rest to nobody."""
+    """API servers are open to all, etcd to them and its members, and the rest to no one."""
     ports = [API_SERVER_PORT, *([AGENT_PORT] if desired.pods.konnectivity.enabled else [])]
     peers = [_peer(names, "etcd")]
     clients = [_peer(names, "kube-apiserver")]

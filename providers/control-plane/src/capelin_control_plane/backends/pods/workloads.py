@@ -40,7 +40,7 @@ ETCD_TAG = "3.6.5-0"
 _USER = 65532
 _DATA = PurePosixPath("/var/lib/etcd")
 
-# A server that is told to stop serves on until it has left the endpoints of its Service on every
+# A server that is asked to stop serves until it has left the endpoints of its Service on every
 # node. Then it answers 429 with Retry-After instead of breaking connections, and ends watches
 # evenly. Clients spread over servers that are new.
 _SHUTDOWN = {

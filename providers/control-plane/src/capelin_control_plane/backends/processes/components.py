@@ -45,14 +45,14 @@ _ROLLED_OUT: frozenset[Component] = frozenset(
 )
 
 # The relay sends no new connections to an API server that is told to stop. Clients that have just
-# connected are served for this long. Those that keep their connections are then told to connect
-# anew, for as long as requests and watches of others take to end.
+# connected are served for this long. Those that keep their connections are then asked to connect
+# again, for as long as requests and watches of others take to end.
 _SHUTDOWN = {
     SHUTDOWN_DELAY: "2s",
     "shutdown-send-retry-after": "true",
     "shutdown-watch-termination-grace-period": "2s",
 }
-# Simulated Nodes have addresses where nobody is, and name who answers for their kubelets like this.
+# Simulated Nodes have fictitious addresses, and name the server of their kubelets like this.
 _KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,ExternalIP,Hostname"}
 # An API server derives its identity from the hostname only. Those of one machine would all renew
 # the same Lease, and fail when another was first. Only the proxy to peers of other versions reads

@@ -204,7 +204,7 @@ def _next_api_server(plan: Plan, desired: DesiredComponents, ready: Collection[s
         return plan.without(_least_needed(plan, ()))
     missing = desired.replicas - len(current)
     if missing > 0:
-        # Start all at once if there are none yet; one by one beside those that serve.
+        # Start all at once if there are none yet, and one by one if others serve.
         count = 1 if outdated else missing
         last = max((server.index for server in current or servers), default=-1)
         indexes = _free_indexes(servers, count, after=last, limit=2 * desired.replicas + 1)

@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 5.0
 # Clients wait for these components, so a hang must be found and cut off within 5 seconds.
 _SERVING = {"etcd", "kube-apiserver", "relay"}
 READINESS_PERIOD_SECONDS = 3.0
-"""An API server may live and serve nobody: without etcd, or with certificates of a wrong clock."""
+"""An API server may live and serve no requests: without etcd, or if a clock was wrong."""
 SERVING_PERIOD_SECONDS = 2.0
 SERVING_TIMEOUT_SECONDS = 1.0
 _SERVING_RETRY_SECONDS = 0.25
