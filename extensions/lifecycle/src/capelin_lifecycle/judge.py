@@ -1,14 +1,15 @@
 """Collects the facts of a decision, and writes the reservations that it asks for."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from capelin.client import Client
 
-from capelin_lifecycle.actions.quota import Census, all_clusters, counted_copies
+from capelin_lifecycle.actions.quota import Census, CountedCluster, all_clusters, counted_copies
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.actions.validate import rule_values
 from capelin_lifecycle.decision import Facts, decide
@@ -18,6 +19,9 @@ from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.policies.verdict import Verdict
 
 _TRIES: Final = 10
+
+IsGone = Callable[[str], bool]
+"""Whether a Cluster, by its uid, no longer exists."""
 
 
 class Judge:
@@ -86,7 +90,7 @@ class Judge:
         quota = policy.spec.action.quota
         if reservations is None or quota is None:
             return None
-        sources: list[tuple[Any, Any]] = []
+        sources: list[tuple[Callable[[], Awaitable[list[CountedCluster]]], IsGone]] = []
         if store.clusters is not None:
             copies = partial(
                 counted_copies, store.clusters, cluster, policy, quota, store.namespaces

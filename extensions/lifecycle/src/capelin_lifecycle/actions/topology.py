@@ -224,12 +224,10 @@ def _operate(operation: PatchOperation, template: Unstructured, value: Any) -> N
 
 def _child(container: Any, part: str, empty: Callable[[], Any] | None) -> Any:
     """A value in an object or a list. One that an object lacks is added if there is an `empty`."""
-    key = _key(container, part)
-    if empty is not None and isinstance(container, dict):
-        mapping = cast("dict[str, Any]", container)
-        if mapping.get(key) is None:
-            mapping[key] = empty()
-    return container[key]
+    key, children = _key(container, part), cast("dict[Any, Any]", container)
+    if empty is not None and isinstance(container, dict) and children.get(key) is None:
+        children[key] = empty()
+    return children[key]
 
 
 def _key(container: Any, part: str) -> Any:

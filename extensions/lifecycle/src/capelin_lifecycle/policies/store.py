@@ -37,7 +37,9 @@ Subject = Literal["policy", "result", "cluster"]
 Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
 """Called with what changed, its name, and the policy that it is or that it is of."""
 
-_POLICIES: Final = {policy.resource: kind for kind, policy in POLICY_TYPES.items()}
+_POLICIES: Final[Mapping[Resource, PolicyKind]] = {
+    policy.resource: kind for kind, policy in POLICY_TYPES.items()
+}
 _FOLLOWED: Final[tuple[type[BaseObject], ...]] = (
     *POLICY_TYPES.values(),
     LifecycleResult,

@@ -68,7 +68,7 @@ def pki_data(
         agents_host=agents.host if agents else None,
     )
     server = f"https://{names.api_server_host}:{service_port(desired)}"
-    servers = dict.fromkeys(("controller-manager", "scheduler"), server)
+    servers: dict[str, str] = dict.fromkeys(("controller-manager", "scheduler"), server)
     if agents is not None:
         data[EGRESS_SELECTOR_FILE] = egress_selector()
         # The API server that it runs beside.
