@@ -17,7 +17,7 @@ from capelin.pki import issue, new_ca
 from capelin_control_plane.desired import PROGRAMS
 from capelin_lifecycle.actions.approval import approval_verdict
 from capelin_lifecycle.api import Approval
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import Occurrence
 
 from tests.required import REQUIRED
 

@@ -8,17 +8,11 @@ from typing import Any, cast
 from capelin.api import Resource
 from capelin.client import Client
 from capelin.testing.fake_client import Clock, FakeClient, cluster
-from capelin_lifecycle.actions import Run
-from capelin_lifecycle.api import (
-    ClusterLifecyclePolicy,
-    HookName,
-    LifecyclePolicy,
-    LifecycleReservation,
-    LifecycleResult,
-    Policy,
-    ResultStatus,
-)
-from capelin_lifecycle.policies.occurrence import Occurrence, result_name
+from capelin_lifecycle.actions.action import Run
+from capelin_lifecycle.api.names import HookName
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy, Policy
+from capelin_lifecycle.api.results import LifecycleReservation, LifecycleResult, ResultStatus
+from capelin_lifecycle.policies.clusters import Occurrence, result_name
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict
 from capelin_lifecycle.reconcilers.records import new_result, record_after

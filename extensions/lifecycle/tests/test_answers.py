@@ -10,12 +10,12 @@ from capelin.api import Unstructured
 from capelin.client import Client, ClientError, Config, ConfigError, Unreachable
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_lifecycle.api import LifecycleResult, Policy
+from capelin_lifecycle.api.policies import Policy
+from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.decision import Answer
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.hooks import answer_for
-from capelin_lifecycle.policies.clusters import WholeCluster
-from capelin_lifecycle.policies.occurrence import occurrence_of, result_name
+from capelin_lifecycle.policies.clusters import WholeCluster, occurrence_of, result_name
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.reconcilers.pending import PendingResult, PendingResults
 from capelin_lifecycle.reconcilers.records import new_result

@@ -7,7 +7,7 @@ from capelin.api import Resource
 from capelin.client import ApiError, Client
 from capelin.testing.waiting import until
 from capelin_lifecycle.admission import patches_policy
-from capelin_lifecycle.api import LifecyclePolicy
+from capelin_lifecycle.api.policies import LifecyclePolicy
 from capelin_lifecycle.sandbox.expressions import ExpressionError, compile_expression
 
 from .test_expressions import OBJECT

@@ -4,12 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from capelin_lifecycle.actions.approval import (
-    approval_problems,
-    approval_verdict,
-    next_opening,
-)
-from capelin_lifecycle.api import Approval, Window
+from capelin_lifecycle.actions.approval import approval_problems, approval_verdict, next_opening
+from capelin_lifecycle.api.actions import Approval, Window
 from capelin_lifecycle.policies.verdict import Verdict
 
 from .factories import known, occurrence

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from capelin_lifecycle.decision import Answer, answer
-from capelin_lifecycle.policies.occurrence import PolicyKey, result_name
+from capelin_lifecycle.policies.clusters import PolicyKey, result_name
 from capelin_lifecycle.policies.verdict import Verdict
 
 from .factories import known, occurrence

@@ -18,13 +18,14 @@ from capelin.runtime.v1alpha1 import API_VERSION, GeneratePatches, ValidateTopol
 from capelin.testing.extensions import fake_request, response_of
 from capelin.testing.fake_client import Clock
 from capelin.testing.waiting import until
-from capelin_lifecycle.api import LIFECYCLE_HOOKS, LifecyclePolicy, LifecycleResult
+from capelin_lifecycle.api.names import LIFECYCLE_HOOKS
+from capelin_lifecycle.api.policies import LifecyclePolicy
+from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.decision import Facts
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.hooks import build
-from capelin_lifecycle.policies.clusters import KnownCluster
+from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
 from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY
-from capelin_lifecycle.policies.occurrence import cluster_occurrence
 from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, handler_name
 
 # One by one: an engine works for the whole cluster, with its own clock.

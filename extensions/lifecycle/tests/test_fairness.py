@@ -9,9 +9,9 @@ from capelin.api import ObjectMeta, Unstructured
 from capelin.controller import Context, Done, Result
 from capelin.testing.fake_client import FakeClient
 from capelin_lifecycle.actions.reservations import Reservations
-from capelin_lifecycle.api import LifecycleResult
+from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import Occurrence
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.reconcilers.policies import policy_problem
 from capelin_lifecycle.reconcilers.records import new_result

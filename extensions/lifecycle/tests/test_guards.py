@@ -11,7 +11,8 @@ from capelin.client import Client, Config, Forbidden
 from capelin.testing.users import client_of
 from capelin.testing.waiting import until
 from capelin_lifecycle.admission import quota_labels_policy, references_policy
-from capelin_lifecycle.api import GROUP, ClusterLifecyclePolicy
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy
 
 pytestmark = pytest.mark.usefixtures("provider_crds")
 

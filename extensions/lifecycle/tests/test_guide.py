@@ -29,23 +29,20 @@ from capelin.runtime.v1alpha1 import (
 )
 from capelin.yaml import read_all_yaml
 from capelin_control_plane.provider import provider as control_plane_provider
-from capelin_lifecycle.actions import RUNNERS, Run
+from capelin_lifecycle.actions import RUNNERS
+from capelin_lifecycle.actions.action import Run
 from capelin_lifecycle.actions.approval import approval_annotation
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.http import request_of
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.actions.quota import CountedCluster, counted, refusal
 from capelin_lifecycle.actions.topology import check_topology, generated_patches, upgrade_plan
-from capelin_lifecycle.api import (
-    GROUP,
-    ClusterLifecyclePolicy,
-    LifecyclePolicy,
-    Quota,
-)
+from capelin_lifecycle.api.actions import Quota
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
 from capelin_lifecycle.decision import Facts
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import Occurrence, cluster_occurrence
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, cluster_occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy, matches
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.policies.verdict import Verdict
@@ -385,7 +382,7 @@ async def rules(guide: Guide) -> None:
     page = (ROOT / "docs" / "lifecycle" / "rules.md").read_text()
     assert all(f"`{name}`" in page for name in request_of(run))
     outcome = await RUNNERS["http"].reconcile(run)
-    assert outcome.message == "there is no secret team/quota-service"
+    assert outcome.message == "there is no Secret team/quota-service"
 
 
 async def topology_request(guide: Guide, name: str) -> Any:

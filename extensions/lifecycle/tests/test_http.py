@@ -143,14 +143,14 @@ async def test_a_service_with_an_unknown_certificate_is_not_asked(service: Servi
 async def test_a_token_is_sent_and_not_shown(service: Service) -> None:
     world = World()
     wanted = policy(service, token={"name": "cost", "key": "token"})
-    assert (await asked(world, wanted)).message == "there is no secret team/cost"
+    assert (await asked(world, wanted)).message == "there is no Secret team/cost"
     world.client.add(Secret.of("cost", "team", data={"token": b"very-secret\n"}))
     service.answer = lambda: web.json_response({"phase": "Failed", "message": "no"})
     outcome = await asked(world, wanted)
     assert (outcome.phase, outcome.message) == ("Failed", "no")
     assert service.headers[0]["Authorization"] == "Bearer very-secret"
     other = policy(service, token={"name": "cost", "key": "absent"})
-    assert (await asked(world, other)).message == "secret cost has no key absent"
+    assert (await asked(world, other)).message == "Secret team/cost has no key absent"
 
 
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"two\r\nHeader: lines", "süß".encode()])
@@ -158,7 +158,7 @@ async def test_a_token_that_no_header_can_have_is_a_problem(service: Service, to
     world = World()
     world.client.add(Secret.of("cost", "team", data={"token": token}))
     outcome = await asked(world, policy(service, token={"name": "cost", "key": "token"}))
-    assert (outcome.phase, outcome.message) == ("Waiting", "token of secret cost cannot be a token")
+    assert (outcome.phase, outcome.message) == ("Waiting", "token of Secret cost cannot be a token")
     assert not service.bodies
 
 
@@ -167,7 +167,7 @@ async def test_the_extension_shows_a_certificate_if_it_has_one(service: Service)
     wanted = policy(service, clientCertificate={"name": "client"})
     made = pair("client")
     world.client.add(Secret.of("client", "team", data={"tls.crt": made.certificate_pem}))
-    assert (await asked(world, wanted)).message == "secret client has no tls.key"
+    assert (await asked(world, wanted)).message == "Secret team/client has no key tls.key"
     key = {"data": {"tls.key": "bm9uZQ=="}}
     await world.client.patch(Secret, "client", "team", key)
     assert "holds no certificate and its key" in (await asked(world, wanted)).message

@@ -12,16 +12,10 @@ from capelin.controller import Context, Result
 from capelin.testing.fake_client import Clock, FakeClient
 from capelin_lifecycle.actions.job import JOBS, PODS
 from capelin_lifecycle.actions.reservations import Reservations
-from capelin_lifecycle.api import (
-    ClusterLifecyclePolicy,
-    LifecyclePolicy,
-    LifecycleReservation,
-    LifecycleResult,
-    PolicyStatus,
-)
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy, PolicyStatus
+from capelin_lifecycle.api.results import LifecycleReservation, LifecycleResult
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import WholeCluster
-from capelin_lifecycle.policies.occurrence import Occurrence, result_name
+from capelin_lifecycle.policies.clusters import Occurrence, WholeCluster, result_name
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.reconcilers.policies import (

@@ -10,18 +10,14 @@ from capelin.api import Unstructured
 from capelin.api.capi import Cluster
 from capelin.client import Client
 from capelin.testing.fake_client import FakeClient
-from capelin_lifecycle.actions.quota import (
-    counted,
-    counted_copies,
-    node_count,
-    quota_problems,
-)
+from capelin_lifecycle.actions.quota import counted, counted_copies, node_count, quota_problems
 from capelin_lifecycle.actions.reservations import Reservations
-from capelin_lifecycle.api import LifecyclePolicy, LifecycleReservation, Quota
+from capelin_lifecycle.api.actions import Quota
+from capelin_lifecycle.api.policies import LifecyclePolicy
+from capelin_lifecycle.api.results import LifecycleReservation
 from capelin_lifecycle.decision import Facts
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
-from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster, cluster_occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
 

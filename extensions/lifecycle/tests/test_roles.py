@@ -6,7 +6,7 @@ import pytest
 from capelin.api.core import ClusterRole
 from capelin.client import Client
 from capelin.testing.waiting import until
-from capelin_lifecycle.api import GROUP
+from capelin_lifecycle.api.names import GROUP
 from capelin_lifecycle.provider import NAMESPACE, roles
 
 pytestmark = [pytest.mark.usefixtures("provider_crds"), pytest.mark.integration]

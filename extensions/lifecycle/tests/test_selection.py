@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from capelin_lifecycle.api import Selector
+from capelin_lifecycle.api.policies import Selector
 from capelin_lifecycle.policies.memory import from_text, to_text
 from capelin_lifecycle.policies.selection import KnownPolicy, in_range, matches, selected, selects
 from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, needed_handlers

@@ -9,7 +9,7 @@ from capelin.client.codecs import Listing
 from capelin.controller import ObjectKey
 from capelin.testing.fake_client import FakeClient
 from capelin.testing.waiting import until
-from capelin_lifecycle.api import LifecyclePolicy
+from capelin_lifecycle.api.policies import LifecyclePolicy
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.reconcilers.policies import policy_problem
 from capelin_lifecycle.reconcilers.unreadable import unreadable_status

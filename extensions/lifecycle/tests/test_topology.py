@@ -25,7 +25,7 @@ from capelin_lifecycle.actions.topology import (
     upgrade_plan,
     upgrade_steps,
 )
-from capelin_lifecycle.api import PatchVersion, UpgradePlan
+from capelin_lifecycle.api.actions import PatchVersion, UpgradePlan
 
 from .factories import known
 

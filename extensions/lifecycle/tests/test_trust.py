@@ -11,11 +11,16 @@ from capelin.runtime.fixtures import sample_cluster
 from capelin.runtime.v1alpha1 import GeneratePatches, ValidateTopology
 from capelin.testing.extensions import fake_request, response_of
 from capelin.testing.fake_client import FakeClient
-from capelin_lifecycle.api import HookName, Policy
+from capelin_lifecycle.api.names import HookName
+from capelin_lifecycle.api.policies import Policy
 from capelin_lifecycle.decision import Answer
 from capelin_lifecycle.hooks import answer_for, build
-from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster, contradiction
-from capelin_lifecycle.policies.occurrence import occurrence_of
+from capelin_lifecycle.policies.clusters import (
+    KnownCluster,
+    WholeCluster,
+    contradiction,
+    occurrence_of,
+)
 
 from .factories import policy
 from .test_answers import HAS_TEAM, HOOK, Replica, manifest, request

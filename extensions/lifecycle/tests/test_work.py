@@ -6,12 +6,13 @@ import pytest
 from capelin.api import Resource, Unstructured
 from capelin.api.core import ConfigMap, Namespace, Secret
 from capelin.yaml import read_all_yaml
-from capelin_lifecycle.actions import CHECKS, RUNNERS, Cleanup, Run
+from capelin_lifecycle.actions import CHECKS, RUNNERS
+from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.apply import unreadiness
 from capelin_lifecycle.actions.backup import BACKUPS, CLAIMS, SNAPSHOTS
 from capelin_lifecycle.actions.job import EVENTS, JOBS, PODS
 from capelin_lifecycle.actions.sources import SourceError, objects_of, read_source
-from capelin_lifecycle.api import Source
+from capelin_lifecycle.api.actions import Source
 from capelin_lifecycle.policies.verdict import Verdict
 from capelin_lifecycle.sandbox.pool import Owner
 

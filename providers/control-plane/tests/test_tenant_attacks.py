@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from capelin.api.capi import Cluster
 from capelin_control_plane.api import CapelinControlPlane
+from capelin_control_plane.arguments import CONTROLLER_PORTS
 from capelin_control_plane.backends.processes.components import (
-    CONTROLLER_MANAGER_PORT,
-    SCHEDULER_PORT,
     api_server_port,
     etcd_metrics_port,
     etcd_port,
@@ -295,8 +294,7 @@ def test_the_ports_of_components_are_known() -> None:
     ports = {
         *(port for index in range(5) for port in (etcd_port(index), etcd_metrics_port(index))),
         *(etcd_port(index) + 1 for index in range(5)),
-        CONTROLLER_MANAGER_PORT,
-        SCHEDULER_PORT,
+        *CONTROLLER_PORTS.values(),
         *(api_server_port(index) for index in range(2 * 9 + 1)),
     }
     assert ports == COMPONENT_PORTS

@@ -1,4 +1,4 @@
-"""The server of the extension, with the reconcilers of its policies beside it."""
+"""The server of the extension, with the reconcilers of its policies."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from capelin.runtime.server import serve
 from capelin.yaml import read_all_yaml
 
 from capelin_lifecycle.admission import NotAdmissibleError, admission_policies
-from capelin_lifecycle.api import ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_lifecycle.api.policies import POLICY_TYPES
 from capelin_lifecycle.engine import Engine, EngineOptions
 from capelin_lifecycle.hooks import NAME, build
 from capelin_lifecycle.sandbox.pool import MIB, SANDBOX, Budget
@@ -89,10 +89,10 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 def print_admission_policies(file: Path) -> int:
     """Print the admission policies of the policies in a file; return the exit code."""
-    kinds = {kind.resource.kind: kind for kind in (LifecyclePolicy, ClusterLifecyclePolicy)}
     try:
         policies = [
-            kinds[manifest["kind"]].read(manifest) for manifest in read_all_yaml(file.read_text())
+            POLICY_TYPES[manifest["kind"]].read(manifest)
+            for manifest in read_all_yaml(file.read_text())
         ]
         printed = [obj for policy in policies for obj in admission_policies(policy)]
     except (OSError, ValueError, KeyError, yaml.YAMLError, NotAdmissibleError) as error:

@@ -10,16 +10,16 @@ from typing import Final
 from capelin.api import Unstructured
 from capelin.provider import admission_policy, may_patch_status
 
-from capelin_lifecycle.actions import ANNOTATION_PREFIX
-from capelin_lifecycle.api import (
-    GROUP,
+from capelin_lifecycle.actions.approval import ANNOTATION_PREFIX
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import (
     ClusterLifecyclePolicy,
     ClusterPolicySpec,
     LifecyclePolicy,
-    LifecycleResult,
     Policy,
     Selector,
 )
+from capelin_lifecycle.api.results import LifecycleResult
 
 _TEXT: Final = re.compile(r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"")
 _OTHERS: Final = re.compile(r"\b(now|fromVersion|toVersion|templates|variables)\b")
@@ -186,7 +186,7 @@ def _message(namespace_label: str, plural: str) -> str:
 
 
 class NotAdmissibleError(ValueError):
-    """No rule of a policy can be judged when a Cluster is written; says why."""
+    """No rule of a policy can be evaluated when a Cluster is written."""
 
 
 def admission_policies(policy: Policy) -> list[Unstructured]:

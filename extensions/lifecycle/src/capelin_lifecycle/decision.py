@@ -14,8 +14,7 @@ from capelin.api import format_duration
 from capelin_lifecycle.actions.approval import approval_verdict
 from capelin_lifecycle.actions.quota import Census, quota_verdict
 from capelin_lifecycle.actions.validate import rules_verdict
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, failed, waiting
 

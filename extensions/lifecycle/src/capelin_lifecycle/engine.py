@@ -17,13 +17,12 @@ from capelin.client import AlreadyExists, Client, ClientError, ClientOptions, Co
 from capelin.controller import Manager, Options, Reconciler
 from capelin.runtime import Handler
 
-from capelin_lifecycle.actions import MANAGER
+from capelin_lifecycle.actions.action import MANAGER
 from capelin_lifecycle.actions.reservations import Reservations
-from capelin_lifecycle.api import LifecycleResult
+from capelin_lifecycle.api.results import LifecycleResult
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, WholeCluster
 from capelin_lifecycle.policies.memory import CONFIG_MAP, from_text, stored_text
-from capelin_lifecycle.policies.occurrence import Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.reconcilers.pending import PendingResults
@@ -50,15 +49,8 @@ _CONCURRENCY: Final = 30
 _OPTIONS: Final = ClientOptions(qps=200, burst=400, timeout=5.0)
 
 
-def utc_now() -> datetime:
-    """The time."""
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How the engine runs."""
-
     leader_elect: bool = False
     extension_config: str = "lifecycle"
     """Name of the ExtensionConfig of the extension."""
@@ -71,7 +63,7 @@ class Engine:
         self,
         find_config: Callable[[], Config],
         options: EngineOptions | None = None,
-        clock: Clock = utc_now,
+        clock: Clock = lambda: datetime.now(UTC),
         first_seconds: float = 15.0,
     ) -> None:
         """An engine that serves without policies if they are not known within the first seconds."""
@@ -97,14 +89,13 @@ class Engine:
 
     @property
     def is_blind(self) -> bool:
-        """Whether it neither knows the policies nor what they once were.
+        """Whether it knows neither the policies nor earlier versions of them.
 
-        Then nobody knows which Clusters they are for, and every gate holds its Clusters up.
+        Then it is unknown which Clusters they are for, and every gate holds its Clusters up.
         """
         return not self.store.knows_policies and self._remembered is None
 
     def now(self) -> datetime:
-        """The time."""
         return self._clock()
 
     def recall(self, text: str) -> None:
@@ -142,7 +133,6 @@ class Engine:
         return KnownCluster.of(found.dump())
 
     def is_discovered(self, handler: Handler) -> bool:
-        """Whether discovery reports a handler now."""
         needed = EVERY_GATE if self.is_blind else needed_handlers(self.policies)
         return handler.name in needed
 
@@ -198,27 +188,25 @@ class Engine:
         config = self._find_config()
         async with Client(config, manager=MANAGER, options=_OPTIONS) as client:
             self.connect(client, config.namespace)
-            manager = Manager(MANAGER, self._reconcilers(config), self._manager_options(), config)
+            options = Options(
+                leader_elect=self._options.leader_elect,
+                concurrency=_CONCURRENCY,
+                metrics_address=None,
+                health_address=None,
+            )
+            manager = Manager(MANAGER, self._reconcilers(config.namespace), options, config)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.store.follow(client))
                 tasks.create_task(self.pending.create(client))
                 tasks.create_task(self._read_stored(client, config.namespace))
                 tasks.create_task(manager.run())
 
-    def _manager_options(self) -> Options:
-        return Options(
-            leader_elect=self._options.leader_elect,
-            concurrency=_CONCURRENCY,
-            metrics_address=None,
-            health_address=None,
-        )
-
-    def _reconcilers(self, config: Config) -> list[Reconciler[Any]]:
-        registration = Registration(self.store, self._options.extension_config, config.namespace)
+    def _reconcilers(self, namespace: str) -> list[Reconciler[Any]]:
+        registration = Registration(self.store, self._options.extension_config, namespace)
         return [
-            ResultReconciler(self.store, self.judge, config.namespace, self._clock, self.priority),
-            LifecyclePolicyReconciler(self.store, config.namespace, registration),
-            ClusterLifecyclePolicyReconciler(self.store, config.namespace),
+            ResultReconciler(self.store, self.judge, namespace, self._clock, self.priority),
+            LifecyclePolicyReconciler(self.store, namespace, registration),
+            ClusterLifecyclePolicyReconciler(self.store, namespace),
         ]
 
     async def _read_stored(self, client: Client, namespace: str) -> None:

@@ -31,23 +31,22 @@ from capelin_lifecycle.actions.topology import (
     generated_patches,
     upgrade_plan,
 )
-from capelin_lifecycle.api import LIFECYCLE_HOOKS, HookName, PatchVersion
+from capelin_lifecycle.api.actions import PatchVersion
+from capelin_lifecycle.api.names import LIFECYCLE_HOOKS, HookName
 from capelin_lifecycle.decision import Answer, Facts, lets_pass
 from capelin_lifecycle.decision import answer as combined
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.policies.clusters import (
     KnownCluster,
+    Occurrence,
     TopologyRequest,
+    cluster_occurrence,
     contradiction,
     live_occurrence,
-    requested_version,
-    topology_cluster,
-)
-from capelin_lifecycle.policies.occurrence import (
-    Occurrence,
-    cluster_occurrence,
     occurrence_of,
+    requested_version,
     result_name,
+    topology_cluster,
 )
 from capelin_lifecycle.policies.selection import KnownPolicy, selected
 from capelin_lifecycle.policies.verdict import QUICK_SECONDS, Verdict
@@ -104,7 +103,6 @@ class TopologyHandlers:
         self._engine = engine
 
     async def patches(self, call: Call[hooks.GeneratePatches, Settings]) -> GeneratePatchesResponse:
-        """Patch templates."""
         await self._check_namespace(call.settings.policy, call.request)
         policy = self._policy("GeneratePatches", call.settings.policy)
         return await generated_patches(policy, self._version(call.settings), call.request)
@@ -125,7 +123,6 @@ class TopologyHandlers:
             ) from None
 
     async def validation(self, call: Call[hooks.ValidateTopology, Settings]) -> Response:
-        """Check a topology."""
         await self._check_namespace(call.settings.policy, call.request)
         policy = self._policy("ValidateTopology", call.settings.policy)
         if not policy.spec.suspend:

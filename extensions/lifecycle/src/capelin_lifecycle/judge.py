@@ -1,24 +1,27 @@
 """Collects the facts of a decision, and writes the reservations that it asks for."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from capelin.client import Client
 
-from capelin_lifecycle.actions.quota import Census, all_clusters, counted_copies
+from capelin_lifecycle.actions.quota import Census, CountedCluster, all_clusters, counted_copies
 from capelin_lifecycle.actions.reservations import Reservations
 from capelin_lifecycle.actions.validate import rule_values
 from capelin_lifecycle.decision import Facts, decide
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import Store
 from capelin_lifecycle.policies.verdict import Verdict
 
 _TRIES: Final = 10
+
+IsGone = Callable[[str], bool]
+"""Whether a Cluster, by its uid, no longer exists."""
 
 
 class Judge:
@@ -87,7 +90,7 @@ class Judge:
         quota = policy.spec.action.quota
         if reservations is None or quota is None:
             return None
-        sources: list[tuple[Any, Any]] = []
+        sources: list[tuple[Callable[[], Awaitable[list[CountedCluster]]], IsGone]] = []
         if store.clusters is not None:
             copies = partial(
                 counted_copies, store.clusters, cluster, policy, quota, store.namespaces
@@ -95,7 +98,8 @@ class Judge:
             sources.append((copies, store.is_gone))
         if client is not None:
             listing = partial(all_clusters, client, policy, quota, store.namespaces)
-            sources.append((listing, _is_gone))
+            # A Cluster that is not among all Clusters is gone.
+            sources.append((listing, lambda _: True))
         # Without turns, most decisions of a replica would conflict, and count again.
         async with reservations.turn(policy):
             for list_clusters, is_gone in sources:
@@ -110,9 +114,3 @@ class Judge:
                     ):
                         return verdict
         return None
-
-
-def _is_gone(uid: str) -> bool:
-    """Every Cluster that is not among all Clusters is gone."""
-    del uid
-    return True

@@ -7,20 +7,16 @@ from capelin.api import Unstructured
 from capelin.controller import Reconciler, lease_rules
 from capelin.provider import Provider
 
-from capelin_lifecycle.actions import MANAGER
+from capelin_lifecycle.actions.action import MANAGER
 from capelin_lifecycle.admission import (
     approvals_policy,
     patches_policy,
     quota_labels_policy,
     references_policy,
 )
-from capelin_lifecycle.api import (
-    GROUP,
-    ClusterLifecyclePolicy,
-    LifecyclePolicy,
-    LifecycleReservation,
-    LifecycleResult,
-)
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import ClusterLifecyclePolicy, LifecyclePolicy
+from capelin_lifecycle.api.results import LifecycleReservation, LifecycleResult
 from capelin_lifecycle.hooks import NAME
 from capelin_lifecycle.policies.memory import CONFIG_MAP
 from capelin_lifecycle.reconcilers.policies import (

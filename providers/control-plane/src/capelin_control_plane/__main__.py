@@ -84,7 +84,6 @@ class ControlPlaneOptions(Options):
 
     @property
     def policy(self) -> Policy:
-        """What users may set."""
         return Policy(
             extra_args=self.allow_extra_args,
             extra_env=self.allow_extra_env,
@@ -99,8 +98,6 @@ class ControlPlaneOptions(Options):
 
 
 def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
-    """The reconcilers of the provider."""
-
     def wake(key: ObjectKey) -> None:
         reconciler.wake(key)
 
@@ -117,7 +114,6 @@ def build(options: ControlPlaneOptions) -> Sequence[Reconciler[Any]]:
 
 
 def main() -> None:
-    """Run the manager."""
     sys.exit(run(MANAGER, build, ControlPlaneOptions))
 
 

@@ -1,13 +1,23 @@
 """The command lines of a control plane's components, alike for processes and pods. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Final, Literal
 
+from capelin.api import parse_duration
 from capelin.embedded.components import Etcd, KubeApiServer, KubeControllerManager, KubeScheduler
 
 from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.desired import Component, ControlPlane
+
+Controller = Literal["kube-controller-manager", "kube-scheduler"]
+CONTROLLER_PORTS: Final[Mapping[Controller, int]] = {
+    "kube-controller-manager": 10257,
+    "kube-scheduler": 10259,
+}
+"""The port at which a controller answers probes."""
+SHUTDOWN_DELAY: Final = "shutdown-delay-duration"
 
 # Less memory for a little more processor time: many control planes share a machine.
 GO_ENVIRONMENT: Mapping[Component, Mapping[str, str]] = {
@@ -120,10 +130,26 @@ def _audit(desired: ControlPlane, files: ComponentFiles) -> Mapping[str, str]:
     }
 
 
-def controller_manager_arguments(
-    desired: ControlPlane, files: ComponentFiles, *, address: str, port: int, elects_leader: bool
+def controller_arguments(
+    desired: ControlPlane,
+    files: ComponentFiles,
+    component: Controller,
+    *,
+    address: str,
+    elects_leader: bool,
 ) -> tuple[str, ...]:
-    """The arguments of a controller manager."""
+    """The arguments of a controller manager or a scheduler."""
+    port, extra = CONTROLLER_PORTS[component], desired.settings[component].arguments
+    if component == "kube-scheduler":
+        return KubeScheduler(
+            kubeconfig=files.kubeconfig("scheduler"),
+            bind_address=address,
+            port=port,
+            serving=files.pair("scheduler"),
+            client_ca=files.ca("ca"),
+            elects_leader=elects_leader,
+            extra=extra,
+        ).arguments
     return KubeControllerManager(
         kubeconfig=files.kubeconfig("controller-manager"),
         bind_address=address,
@@ -137,20 +163,16 @@ def controller_manager_arguments(
         pod_cidr=",".join(desired.pod_cidrs) or None,
         cluster_name=desired.cluster,
         elects_leader=elects_leader,
-        extra=desired.settings["kube-controller-manager"].arguments,
+        extra=extra,
     ).arguments
 
 
-def scheduler_arguments(
-    desired: ControlPlane, files: ComponentFiles, *, address: str, port: int, elects_leader: bool
-) -> tuple[str, ...]:
-    """The arguments of a scheduler."""
-    return KubeScheduler(
-        kubeconfig=files.kubeconfig("scheduler"),
-        bind_address=address,
-        port=port,
-        serving=files.pair("scheduler"),
-        client_ca=files.ca("ca"),
-        elects_leader=elects_leader,
-        extra=desired.settings["kube-scheduler"].arguments,
-    ).arguments
+def shutdown_delay(arguments: Iterable[str]) -> float:
+    """For how many seconds an API server with these arguments serves after it is told to stop."""
+    prefix = f"--{SHUTDOWN_DELAY}="
+    delays = [flag.removeprefix(prefix) for flag in arguments if flag.startswith(prefix)]
+    try:
+        return sum(parse_duration(delay).total_seconds() for delay in delays)
+    except ValueError:
+        # An API server does not start with a delay that cannot be read.
+        return 0.0

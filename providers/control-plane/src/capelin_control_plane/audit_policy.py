@@ -49,7 +49,7 @@ async def find_audit_policy(
 
 
 def read_audit_policy(text: str) -> AuditPolicyFile:
-    """An audit policy, written anew from what was read: another parser may read it differently.
+    """An audit policy, written again from the parsed one: parsers may differ.
 
     Raises:
         ValueError: it is none.

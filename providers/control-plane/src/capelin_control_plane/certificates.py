@@ -1,10 +1,11 @@
 """The certificates of a control plane, and when each is renewed. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
-from typing import Literal
+from pathlib import PurePath
+from typing import Literal, get_args
 
 from capelin.embedded.components import apiserver_dns_names
 from capelin.pki import (
@@ -15,13 +16,18 @@ from capelin.pki import (
     validity_of,
 )
 
+from capelin_control_plane.component_files import ComponentFiles
 from capelin_control_plane.desired import ControlPlane
 
 Authority = Literal["ca", "etcd", "proxy"]
+_AUTHORITIES: tuple[Authority, ...] = get_args(Authority)
 
 SERVER_CERTIFICATE = "konnectivity-server"
 SERVER_USER = "system:konnectivity-server"
 """A name that the workload cluster's roles have, too."""
+
+_BEGIN = b"-----BEGIN "
+_NAMES = ComponentFiles(PurePath(), PurePath())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,49 @@ class Certificate(Leaf):
 
     name: str
     authority: Authority
+
+
+def pki_files(
+    desired: ControlPlane,
+    authorities: Authorities,
+    read: Callable[[str], bytes | None],
+    *,
+    host: str,
+    internal: Iterable[str],
+    etcd: Iterable[str],
+    agents_host: str | None = None,
+) -> tuple[dict[str, bytes], datetime | None]:
+    """The files of certificates, keys and the audit policy; and when the next renewal is due.
+
+    `read` gives the present content of a file. Certificates that are missing or due are new. The
+    hosts are those of `desired_certificates`.
+    """
+    keys = authorities.service_account
+    files = {
+        **{str(_NAMES.ca(name)): authorities.of(name).certificate_pem for name in _AUTHORITIES},
+        str(_NAMES.certificate("ca-signing")): _joined(authorities.ca),
+        str(_NAMES.service_account_key): keys.private_key_pem,
+        str(_NAMES.service_account_public_key): keys.public_key_pem,
+    }
+    if desired.audit_policy is not None:
+        files[desired.audit_policy.name] = desired.audit_policy.content
+    pairs: list[KeyPair] = []
+    for certificate in desired_certificates(
+        desired, host, internal=internal, etcd=etcd, agents_host=agents_host
+    ):
+        name = str(_NAMES.certificate(certificate.name))
+        present = key_pair(read(name))
+        authority = authorities.of(certificate.authority)
+        if pair := renewed(desired, certificate, authority, present, desired.now) or present:
+            files[name] = _joined(pair)
+            pairs.append(pair)
+    return files, next_renewal(desired, pairs)
+
+
+def key_pair(content: bytes | None) -> KeyPair | None:
+    """A certificate and its key, from the file that holds both."""
+    key = (content or b"").rfind(_BEGIN)
+    return KeyPair(content[:key], content[key:]) if content and key > 0 else None
 
 
 def desired_certificates(
@@ -192,3 +241,7 @@ def _names_and_addresses(hosts: Iterable[str]) -> tuple[tuple[str, ...], tuple[s
         except ValueError:
             names.append(host)
     return tuple(names), tuple(addresses)
+
+
+def _joined(pair: KeyPair) -> bytes:
+    return pair.certificate_pem + pair.private_key_pem

@@ -24,7 +24,7 @@ class MembershipError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """What a member says of itself."""
+    """The state of a member."""
 
     raft_index: int
     """How much of the cluster's history it has."""

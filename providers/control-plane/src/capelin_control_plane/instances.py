@@ -78,6 +78,13 @@ class DesiredComponents:
     controllers: tuple[Instance, ...]
     """Controller manager and scheduler: they need an API server, and are never newer than it."""
 
+    def counterpart(self, instance: Instance) -> Instance | None:
+        """What a planned instance should run as; None if it should not run."""
+        if instance.component == "kube-apiserver":
+            return self.api_server(instance.index)
+        others = (*self.etcd, self.relay, *self.controllers)
+        return next((other for other in others if other.name == instance.name), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:

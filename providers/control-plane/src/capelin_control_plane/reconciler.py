@@ -164,7 +164,7 @@ class CapelinControlPlaneReconciler(ControlPlaneReconciler[CapelinControlPlane])
         await self._release(_key(obj))
 
     async def on_missing(self, _: Context, key: ObjectKey) -> None:
-        """Stop supervising a control plane whose finalizer somebody removed."""
+        """Stop supervising a control plane whose finalizer was removed."""
         await self._release(key)
 
     async def reconcile_normal(self, ctx: ControlPlaneContext, obj: CapelinControlPlane) -> Result:

@@ -1,8 +1,10 @@
 """The secrets of a control plane in the management cluster: CAs, keys and the kubeconfig."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
 from capelin.api.core import Secret
 from capelin.client import AlreadyExists, Client, Config, Server, User, new_kubeconfig
@@ -23,8 +25,6 @@ from capelin.contract import (
 )
 from capelin.pki import (
     InvalidPemError,
-    KeyPair,
-    ServiceAccountKeys,
     issue,
     new_ca,
     new_service_account_keys,
@@ -39,6 +39,7 @@ from capelin_control_plane.desired import ControlPlane
 from capelin_control_plane.instances import Endpoint
 from capelin_control_plane.reasons import Reason
 
+KeysT = TypeVar("KeysT")
 Purpose = Literal["ca", "etcd", "proxy", "sa"]
 _PURPOSES: tuple[Purpose, ...] = ("ca", "etcd", "proxy", "sa")
 
@@ -84,11 +85,12 @@ async def ensure_authorities(
             " they signed would be trusted with new ones",
             "restore them from a backup",
         )
+    read = partial(read_ca, now=desired.now)
     return Authorities(
-        ca=_read_ca("ca", desired, ca),
-        etcd=_read_ca("etcd", desired, etcd),
-        proxy=_read_ca("proxy", desired, proxy),
-        service_account=_read_keys(desired, sa),
+        ca=_read("ca", desired, ca, read),
+        etcd=_read("etcd", desired, etcd, read),
+        proxy=_read("proxy", desired, proxy, read),
+        service_account=_read("sa", desired, sa, read_service_account_keys),
     )
 
 
@@ -101,7 +103,7 @@ async def ensure_kubeconfig(
     authorities: Authorities,
     now: datetime,
 ) -> None:
-    """Create, mend or renew the kubeconfig secret; one that a user brought is left alone."""
+    """Create, correct or renew the kubeconfig secret; a secret of the user is left alone."""
     name = secret_name(desired.cluster, "kubeconfig")
     present = await client.find(Secret, name, desired.namespace)
     if present is not None and not _may_change(present, control_plane):
@@ -196,30 +198,20 @@ def _new_secret(
     return certificate_secret(purpose, pair, cluster=cluster, owner=control_plane)
 
 
-def _read_ca(purpose: Authority, desired: ControlPlane, secret: Secret) -> KeyPair:
-    _check(purpose, desired, secret)
-    try:
-        return read_ca(
-            secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY), desired.now
-        )
-    except InvalidPemError as error:
-        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {secret.name}: {error}") from error
-
-
-def _read_keys(desired: ControlPlane, secret: Secret) -> ServiceAccountKeys:
-    _check("sa", desired, secret)
-    try:
-        return read_service_account_keys(
-            secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY)
-        )
-    except InvalidPemError as error:
-        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {secret.name}: {error}") from error
-
-
-def _check(purpose: Purpose, desired: ControlPlane, secret: Secret) -> None:
+def _read(
+    purpose: Purpose,
+    desired: ControlPlane,
+    secret: Secret,
+    read: Callable[[bytes | None, bytes | None], KeysT],
+) -> KeysT:
+    """The keys in a Secret, read from its certificate and its private key."""
     message = secret_problem(secret, purpose, cluster=desired.cluster)
     if message is not None:
         raise Blocked(Reason.CERTIFICATES_NOT_USABLE, message)
+    try:
+        return read(secret.data.get(CERTIFICATE_KEY), secret.data.get(PRIVATE_KEY_KEY))
+    except InvalidPemError as error:
+        raise Blocked(Reason.CERTIFICATES_NOT_USABLE, f"Secret {secret.name}: {error}") from error
 
 
 def _may_change(secret: Secret, control_plane: CapelinControlPlane) -> bool:

@@ -92,7 +92,6 @@ def _selector(control_plane: CapelinControlPlane) -> str:
 
 
 def certificates_available(blocked: Blocked | None = None) -> ConditionSpec:
-    """Whether every CA, key and certificate exists and is valid."""
     if blocked is None:
         return ConditionSpec(CERTIFICATES_AVAILABLE, "True", CERTIFICATES_AVAILABLE)
     return ConditionSpec(CERTIFICATES_AVAILABLE, "False", blocked.reason, str(blocked))
@@ -150,7 +149,6 @@ def etcd_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
 
 
 def api_servers_available(desired: ControlPlane, observed: Observed) -> ConditionSpec:
-    """Whether the desired number of API servers is ready."""
     servers = [*observed.of("kube-apiserver"), *observed.of("relay")]
     failures = _failures(servers)
     ready = sum(instance.ready for instance in observed.of("kube-apiserver"))
@@ -192,7 +190,6 @@ def rolling_out(desired: ControlPlane, observed: Observed, *, initialized: bool)
 def scaling_up(
     desired: ControlPlane, observed: Observed, unhealthy: Sequence[InstanceStatus]
 ) -> ConditionSpec:
-    """Whether there are fewer API servers than desired."""
     servers = observed.of("kube-apiserver")
     count = sum(instance.ready or instance in unhealthy for instance in servers)
     # The extra replicas of a rollout are reported by RollingOut, not by ScalingUp.
@@ -205,7 +202,6 @@ def scaling_up(
 
 
 def scaling_down(desired: ControlPlane, observed: Observed) -> ConditionSpec:
-    """Whether there are more API servers than desired."""
     count = sum(bool(instance.current) for instance in observed.of("kube-apiserver"))
     if observed.blocked is not None or count <= desired.replicas:
         return ConditionSpec(SCALING_DOWN, "False", f"Not{SCALING_DOWN}")
@@ -228,7 +224,6 @@ def unhealthy_instances(
 
 
 def remediating(unhealthy: Sequence[InstanceStatus]) -> ConditionSpec:
-    """Whether an instance that ran before is being restarted."""
     if not unhealthy:
         return ConditionSpec(REMEDIATING, "False", f"Not{REMEDIATING}")
     return ConditionSpec(REMEDIATING, "True", REMEDIATING, _failures(unhealthy))

@@ -35,7 +35,6 @@ class MachinePoolOptions(Options):
 
 
 def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
-    """The reconcilers of the provider."""
     kubelet = SimulatedKubelet(options.state_folder)
     backend = SimulatedBackend(options.state_folder, Binaries(progress=PlainProgress()), kubelet)
     return [
@@ -47,7 +46,6 @@ def build(options: MachinePoolOptions) -> Sequence[Reconciler[Any]]:
 
 
 def main() -> None:
-    """Run the manager."""
     sys.exit(run(MANAGER, build, MachinePoolOptions))
 
 

@@ -89,7 +89,6 @@ class Instance:
 
     @property
     def fault(self) -> Fault | None:
-        """The fault that it gets, if any."""
         return fault_of(self.key.name, self.simulated.faults)
 
     @property
@@ -110,13 +109,11 @@ class RolloutLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredPool:
-    """Desired state of a pool's machines."""
-
     cluster: str
     machine_pool: MachinePool
     limits: RolloutLimits
     revision: str | None
-    """None if the bootstrap config cannot be read, so that nobody knows what is outdated."""
+    """None if the bootstrap config cannot be read: it is unknown then what is outdated."""
     unreadable: Blocked | None = None
     """Why the bootstrap config cannot be read."""
     failure_domains: Sequence[str] = ()
@@ -165,7 +162,6 @@ def rollout_limits(
 
 
 def provider_id(namespace: str, cluster: str, name: str) -> str:
-    """The provider ID of a machine and its Node."""
     return f"capelin:///{namespace}/{cluster}/{name}"
 
 
@@ -278,7 +274,6 @@ def machine_name(pool: str, suffix: str) -> str:
 
 
 def has_revision(obj: BaseObject, revision: str) -> bool:
-    """Whether a machine was created from this revision of its pool."""
     return obj.metadata.labels.get(REVISION_LABEL) == revision
 
 

@@ -119,7 +119,7 @@ def cluster_waits_for(infrastructure: CapelinCluster, cluster: Cluster) -> Block
 
 
 def needs_owner(references: Sequence[OwnerReference], owner: BaseObject) -> bool:
-    """Whether an owner is missing. A reference that somebody else wrote is as good as ours."""
+    """Whether an owner is missing. It does not matter who wrote the reference."""
     wanted = reference_to(owner)
     return not any(
         same_owner(reference, wanted) and reference.uid == wanted.uid for reference in references
@@ -150,7 +150,6 @@ def is_member(machine: CapelinMachine, pool: CapelinMachinePool) -> bool:
 
 
 def has_labels_of(machine: CapelinMachine, pool: CapelinMachinePool) -> bool:
-    """Whether a machine has the labels of a pool's machines."""
     resource, cluster = MachinePool.resource, cluster_name_of(pool)
     owner = find_owner(pool.metadata.owner_references, resource.group, resource.kind)
     if cluster is None or owner is None:
@@ -201,7 +200,6 @@ def must_delete_instance(
 
 
 def is_in_pool(obj: BaseObject) -> bool:
-    """Whether a CapelinMachine or a Machine is part of a pool."""
     return POOL_NAME_LABEL in obj.metadata.labels
 
 

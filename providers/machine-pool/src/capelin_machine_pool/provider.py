@@ -19,7 +19,6 @@ from capelin_machine_pool.reconcilers import (
 
 
 def provider() -> Provider:
-    """The infrastructure provider."""
     return Provider.of(
         "capelin",
         "InfrastructureProvider",

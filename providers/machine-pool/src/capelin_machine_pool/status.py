@@ -29,7 +29,6 @@ NODE_RUNNING = "NodeRunning"
 
 
 def machine_conditions(observed: InstanceStatus) -> list[ConditionSpec]:
-    """The conditions of a machine."""
     if observed.running and not observed.lost:
         return [
             ConditionSpec(READY, "True", READY),
@@ -72,19 +71,16 @@ def pool_status(pool: CapelinMachinePool, machines: Sequence[CapelinMachine]) ->
 def pool_conditions(
     desired: DesiredPool, machines: Sequence[CapelinMachine]
 ) -> list[ConditionSpec]:
-    """The conditions of a pool."""
     replicas = desired.limits.replicas
     ready = sum(is_ready(machine) for machine in machines)
-    if ready >= replicas:
-        return [
-            ConditionSpec(READY, "True", READY),
-            ConditionSpec(REPLICAS_READY, "True", REPLICAS_READY),
-            _up_to_date(desired, machines),
-        ]
     message = f"{ready} of {replicas} machines are ready"
     return [
-        ConditionSpec(READY, "False", f"Not{READY}", message),
-        ConditionSpec(REPLICAS_READY, "False", f"Not{REPLICAS_READY}", message),
+        *(
+            ConditionSpec(type_, "True", type_)
+            if ready >= replicas
+            else ConditionSpec(type_, "False", f"Not{type_}", message)
+            for type_ in (READY, REPLICAS_READY)
+        ),
         _up_to_date(desired, machines),
     ]
 
@@ -104,7 +100,6 @@ def is_provisioned(obj: CapelinCluster | CapelinMachine) -> bool:
 
 
 def is_ready(machine: CapelinMachine) -> bool:
-    """Whether a machine runs."""
     return machine.status is not None and is_condition_true(machine.status.conditions, READY)
 
 

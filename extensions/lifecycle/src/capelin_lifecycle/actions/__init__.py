@@ -3,15 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from capelin_lifecycle.actions.action import (
-    MANAGER,
-    POLICY_LABEL,
-    ActionRunner,
-    Cleanup,
-    Run,
-)
+from capelin_lifecycle.actions.action import ActionRunner
 from capelin_lifecycle.actions.apply import ApplyRunner
-from capelin_lifecycle.actions.approval import ANNOTATION_PREFIX, approval_problems
+from capelin_lifecycle.actions.approval import approval_problems
 from capelin_lifecycle.actions.backup import BackupRunner
 from capelin_lifecycle.actions.http import HttpRunner, http_problems
 from capelin_lifecycle.actions.job import JobRunner, job_problems
@@ -37,14 +31,3 @@ CHECKS: Final[Mapping[str, Callable[[KnownPolicy], list[str]]]] = {
     "validate": validate_problems,
 }
 """What is wrong with a policy's action that its CRD cannot express."""
-
-__all__ = [
-    "ANNOTATION_PREFIX",
-    "CHECKS",
-    "MANAGER",
-    "POLICY_LABEL",
-    "RUNNERS",
-    "ActionRunner",
-    "Cleanup",
-    "Run",
-]

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from capelin.api.capi import Cluster
 from capelin.client import Client, WorkloadClients
 
-from capelin_lifecycle.api import CreatedObject, LifecycleResult
+from capelin_lifecycle.api.results import CreatedObject, LifecycleResult
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict
 
@@ -85,5 +85,4 @@ class Lasting:
     cleans_up = False
 
     async def cleanup(self, run: Cleanup) -> None:
-        """Delete nothing."""
         del run

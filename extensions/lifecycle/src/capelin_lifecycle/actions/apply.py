@@ -11,7 +11,8 @@ from capelin.controller import redact
 from capelin_lifecycle.actions.action import POLICY_LABEL, Cleanup, Run
 from capelin_lifecycle.actions.sources import SourceError, read_source
 from capelin_lifecycle.actions.workload import created_object, delete_all, workload_client
-from capelin_lifecycle.api import CreatedObject, LifecycleResult, Source
+from capelin_lifecycle.api.actions import Source
+from capelin_lifecycle.api.results import CreatedObject, LifecycleResult
 from capelin_lifecycle.policies.selection import in_range
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
 
@@ -20,8 +21,6 @@ _POLL_SECONDS: Final = 5
 
 
 class ApplyRunner:
-    """The action `apply`."""
-
     keeps_up = True
     cleans_up = True
 
@@ -36,7 +35,6 @@ class ApplyRunner:
             return await _apply(run, client, manifests)
 
     async def cleanup(self, run: Cleanup) -> None:
-        """Delete all that was applied."""
         if run.result.created:
             async with workload_client(run) as client:
                 await delete_all(client, run.result.created)
@@ -81,7 +79,6 @@ async def _created_before(run: Run) -> list[CreatedObject]:
 
 
 def with_labels(manifest: Unstructured, labels: Mapping[str, str]) -> Unstructured:
-    """The manifest with further labels."""
     metadata = cast("dict[str, Any]", manifest["metadata"])
     merged = {**cast("dict[str, str]", metadata.get("labels") or {}), **labels}
     return {**manifest, "metadata": {**metadata, "labels": merged}}

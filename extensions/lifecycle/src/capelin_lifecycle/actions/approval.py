@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from capelin_lifecycle.api import Approval, Window
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.api.actions import Approval, Window
+from capelin_lifecycle.policies.clusters import Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict, done, failed, waiting
 
@@ -50,7 +50,7 @@ def approval_verdict(
 ) -> Verdict:
     """Whether the approval exists and the window is open, or the time for both is over.
 
-    A value that approves begins with the code of the result. Without a result, nobody can approve.
+    A value that approves begins with the code of the result. Without one, there is no approval.
     """
     missing: list[str] = []
     hint = ""
@@ -112,12 +112,10 @@ class Opening:
     end: datetime
 
     def is_open(self, now: datetime) -> bool:
-        """Whether it has started and not ended."""
         return self.start <= now < self.end
 
 
 def window_problems(window: Window) -> list[str]:
-    """What is wrong with a window."""
     try:
         zone = ZoneInfo(window.time_zone)
     except (ZoneInfoNotFoundError, ValueError):
@@ -134,9 +132,9 @@ def window_problems(window: Window) -> list[str]:
 
 
 def next_opening(window: Window, now: datetime) -> Opening | None:
-    """The opening that is going on, or else the next one within a year."""
+    """The current opening, or else the next one within a year."""
     zone = ZoneInfo(window.time_zone)
-    # What goes on now has started at most its duration ago.
+    # An open window has opened at most its duration ago.
     starts = CronSim(window.schedule, (now - window.duration).astimezone(zone))
     for _, start in zip(range(_MOST_OPENINGS), starts, strict=False):
         opening = Opening(start, start + window.duration)

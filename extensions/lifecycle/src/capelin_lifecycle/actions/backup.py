@@ -8,8 +8,8 @@ from capelin.client import AlreadyExists, Client, Invalid, NotServed
 from capelin.controller import redact
 
 from capelin_lifecycle.actions.action import Lasting, Run
-from capelin_lifecycle.actions.workload import created_object, unique_name, workload_client
-from capelin_lifecycle.api import Velero, VolumeSnapshots
+from capelin_lifecycle.actions.workload import created_object, new_manifest, workload_client
+from capelin_lifecycle.api.actions import Velero, VolumeSnapshots
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, done, failed
 
 BACKUPS: Final = Resource("velero.io", "v1", "Backup", "backups")
@@ -31,7 +31,6 @@ class BackupRunner(Lasting):
     """The action `backup`. What it created is what it is for, and stays."""
 
     async def reconcile(self, run: Run) -> Verdict:
-        """Create the backup, or see how it is."""
         backup = run.policy.spec.action.backup
         if backup is None:
             return done()
@@ -48,16 +47,7 @@ class BackupRunner(Lasting):
 
 
 async def _velero(run: Run, client: Client, velero: Velero) -> Verdict:
-    manifest: Unstructured = {
-        "apiVersion": BACKUPS.api_version,
-        "kind": BACKUPS.kind,
-        "metadata": {
-            "name": unique_name(run.cluster.name, *run.result.attempt_id),
-            "namespace": velero.namespace,
-            "labels": run.labels,
-        },
-        "spec": velero.spec,
-    }
+    manifest = new_manifest(run, BACKUPS, velero.namespace, run.cluster.name, velero.spec)
     live = await _created(client, BACKUPS, manifest)
     name = f"Backup {velero.namespace}/{manifest['metadata']['name']}"
     created = [created_object(manifest)]
@@ -108,21 +98,12 @@ def _phase(obj: Unstructured) -> str:
 
 
 def snapshot_manifest(run: Run, wanted: VolumeSnapshots, claim: Unstructured) -> Unstructured:
-    """The snapshot of a claim's volume for a result."""
     metadata = claim["metadata"]
     spec: Unstructured = {"source": {"persistentVolumeClaimName": metadata["name"]}}
     if wanted.class_name is not None:
         spec["volumeSnapshotClassName"] = wanted.class_name
-    return {
-        "apiVersion": SNAPSHOTS.api_version,
-        "kind": SNAPSHOTS.kind,
-        "metadata": {
-            "name": unique_name(metadata["name"], *run.result.attempt_id, metadata["uid"]),
-            "namespace": metadata["namespace"],
-            "labels": run.labels,
-        },
-        "spec": spec,
-    }
+    name, namespace, uid = metadata["name"], metadata["namespace"], metadata["uid"]
+    return new_manifest(run, SNAPSHOTS, namespace, name, spec, uid)
 
 
 async def _created(client: Client, resource: Resource, manifest: Unstructured) -> Unstructured:

@@ -1,4 +1,4 @@
-"""Asks a service of the user's, once for each time that its answer says to ask again.
+"""Calls a service of the user, and again whenever its response asks for that.
 
 The request is a JSON object with `policy`, `hook`, `cluster` (the whole Cluster), `fromVersion`,
 `toVersion` and `id`, which is the same for every request about one occurrence. The answer is
@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 import aiohttp
 from annotated_types import Ge, Le, MaxLen
 from capelin.api import Model
-from capelin.api.core import Secret
 from capelin.client import (
     AddressRefusedError,
     CredentialError,
@@ -23,7 +22,9 @@ from capelin.controller import redact
 from pydantic import ValidationError
 
 from capelin_lifecycle.actions.action import Lasting, Run
-from capelin_lifecycle.api import Http, Phase
+from capelin_lifecycle.actions.sources import SourceError, read_secret
+from capelin_lifecycle.api.actions import Http
+from capelin_lifecycle.api.names import Phase
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import QUICK_SECONDS, SLOW_SECONDS, Verdict, done, waiting
 
@@ -38,10 +39,6 @@ class Answer(Model):
     retry_after_seconds: Annotated[int, Ge(1), Le(600)] = QUICK_SECONDS
 
 
-class SetupError(Exception):
-    """The connection cannot be set up; says what is missing."""
-
-
 def http_problems(policy: KnownPolicy) -> list[str]:
     """Certificates that cannot be read."""
     http = policy.spec.action.http
@@ -54,17 +51,14 @@ def http_problems(policy: KnownPolicy) -> list[str]:
 
 
 class HttpRunner(Lasting):
-    """The action `http`."""
-
     async def reconcile(self, run: Run) -> Verdict:
-        """Ask the service."""
         http = run.policy.spec.action.http
         if http is None:
             return done()
         try:
             context = await _tls(run, http)
             headers = await _headers(run, http)
-        except SetupError as error:
+        except SourceError as error:
             return waiting(str(error), SLOW_SECONDS)
         try:
             body = await _post(http, context, headers, request_of(run))
@@ -80,7 +74,6 @@ class HttpRunner(Lasting):
 
 
 def request_of(run: Run) -> dict[str, Any]:
-    """What the service is asked."""
     spec = run.result.spec
     return {
         "id": "-".join(run.result.attempt_id),
@@ -95,34 +88,23 @@ def request_of(run: Run) -> dict[str, Any]:
 async def _tls(run: Run, http: Http) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=http.ca_bundle)
     if http.client_certificate is not None:
-        secret = await _secret(run, http.client_certificate.name)
-        missing = {"tls.crt", "tls.key"} - secret.data.keys()
-        if missing:
-            raise SetupError(f"secret {secret.name} has no {' and no '.join(sorted(missing))}")
+        data = await read_secret(run.client, run.secrets_namespace, http.client_certificate)
         try:
-            load_certificate(context, secret.data["tls.crt"], secret.data["tls.key"])
+            load_certificate(context, data["tls.crt"], data["tls.key"])
         except CredentialError:
-            raise SetupError(f"secret {secret.name} holds no certificate and its key") from None
+            name = http.client_certificate.name
+            raise SourceError(f"Secret {name} holds no certificate and its key") from None
     return context
 
 
 async def _headers(run: Run, http: Http) -> dict[str, str]:
     if http.token is None:
         return {}
-    secret = await _secret(run, http.token.name)
-    if http.token.key not in secret.data:
-        raise SetupError(f"secret {secret.name} has no key {http.token.key}")
-    token = secret.data[http.token.key].strip()
+    data = await read_secret(run.client, run.secrets_namespace, http.token)
+    token = data[http.token.key].strip()
     if not token.isascii() or not token.decode("ascii").isprintable():
-        raise SetupError(f"{http.token.key} of secret {secret.name} cannot be a token")
+        raise SourceError(f"{http.token.key} of Secret {http.token.name} cannot be a token")
     return {"Authorization": f"Bearer {token.decode()}"}
-
-
-async def _secret(run: Run, name: str) -> Secret:
-    secret = await run.client.find(Secret, name, run.secrets_namespace)
-    if secret is None:
-        raise SetupError(f"there is no secret {run.secrets_namespace}/{name}")
-    return secret
 
 
 async def _post(

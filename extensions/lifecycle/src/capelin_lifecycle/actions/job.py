@@ -12,10 +12,10 @@ from capelin_lifecycle.actions.action import Cleanup, Run
 from capelin_lifecycle.actions.workload import (
     created_object,
     delete_all,
-    unique_name,
+    new_manifest,
     workload_client,
 )
-from capelin_lifecycle.api import Job
+from capelin_lifecycle.api.actions import Job
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, failed
 
@@ -38,13 +38,10 @@ def job_problems(policy: KnownPolicy) -> list[str]:
 
 
 class JobRunner:
-    """The action `job`."""
-
     keeps_up = False
     cleans_up = True
 
     async def reconcile(self, run: Run) -> Verdict:
-        """Create the Job, or see how it is."""
         job = run.policy.spec.action.job or Job(template={})
         async with _target(run, job.target) as client:
             manifest = job_manifest(run, job)
@@ -76,7 +73,6 @@ class JobRunner:
                     return Verdict("Failed", f"{name} failed: {reason}{log}", created=created)
 
     async def cleanup(self, run: Cleanup) -> None:
-        """Delete the Job with its pods."""
         created = run.result.created
         for target in ("Workload", "Management"):
             entries = [entry for entry in created if entry.target == target]
@@ -90,21 +86,12 @@ def job_manifest(run: Run, job: Job) -> Unstructured:
     spec = dict(job.template)
     spec.setdefault("activeDeadlineSeconds", max(1, int(run.policy.spec.timeout.total_seconds())))
     spec.setdefault("backoffLimit", 0)
-    is_workload = job.target == "Workload"
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {
-            "name": unique_name(run.policy.name, *run.result.attempt_id),
-            "namespace": job.namespace if is_workload else run.cluster.namespace,
-            "labels": run.labels,
-        },
-        "spec": spec,
-    }
+    namespace = job.namespace if job.target == "Workload" else run.cluster.namespace
+    return new_manifest(run, JOBS, namespace, run.policy.name, spec)
 
 
 def finished(job: Unstructured) -> str | None:
-    """Nothing while the Job goes on, an empty text when it is complete, or why it failed."""
+    """Why the Job failed; empty when it is complete, `None` while it runs."""
     status = cast("dict[str, Any]", job.get("status") or {})
     for condition in cast("list[dict[str, str]]", status.get("conditions") or []):
         if condition.get("status") == "True":
@@ -125,7 +112,7 @@ async def _target(run: Run | Cleanup, target: str) -> AsyncGenerator[Client]:
 
 
 async def _progress(client: Client, job: Unstructured) -> str:
-    """That an unfinished Job runs, or the warning that explains why it has no pods."""
+    """The state of an unfinished Job: it runs, or a warning explains why it has no pods."""
     status = cast("dict[str, Any]", job.get("status") or {})
     uid = job["metadata"].get("uid")
     if status.get("active") or uid is None:
@@ -153,7 +140,7 @@ def _time_of(event: Unstructured) -> str:
 
 
 async def _log_tail(client: Client, metadata: Unstructured, lines: int) -> str:
-    """The last lines of the log of the newest pod, or nothing if they cannot be had."""
+    """The last lines of the log of the newest pod; empty if they cannot be read."""
     if not lines:
         return ""
     labels = {"batch.kubernetes.io/job-name": metadata["name"]}

@@ -1,6 +1,6 @@
 """Limits what the Clusters of a group have together: counts them, and decides which fit.
 
-A Cluster counts from when it was admitted. A reservation says so for as long as the Cluster exists.
+A Cluster counts from its admission on. Its reservation stays for as long as the Cluster exists.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from capelin.api import Unstructured, amount
 from capelin.api.capi import Cluster
 from capelin.client import Client
 
-from capelin_lifecycle.api import MOST_RESERVATIONS, Quota
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import cluster_occurrence
+from capelin_lifecycle.api.actions import Quota
+from capelin_lifecycle.api.results import MOST_RESERVATIONS
+from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy, matches
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
 from capelin_lifecycle.sandbox.expressions import ExpressionError, as_amount, expression_problems
@@ -89,7 +89,7 @@ def refusal(
     others: Sequence[CountedCluster],
     reserved: AbstractSet[str],
 ) -> str | None:
-    """Why a Cluster does not fit beside the admitted ones; `None` if it does."""
+    """Why a Cluster does not fit in with the admitted ones; `None` if it does."""
     if candidate.group is None:
         return (
             f"the quota counts by the label {quota.label}, which the Cluster lacks: set the label,"

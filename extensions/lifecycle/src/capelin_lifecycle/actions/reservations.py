@@ -1,8 +1,7 @@
 """What a replica knows of the Clusters that quotas have admitted.
 
-They are in an object of each policy's own. It is written only if nobody has written it since this
-replica read it: what the replica remembers may be old, and is read again only when a write shows
-that it is.
+Each policy has an object with them. It is written only if it is as this replica read it last. The
+replica's copy may be old, and is read again only when a write shows that.
 """
 
 import asyncio
@@ -14,7 +13,8 @@ from weakref import WeakValueDictionary
 from capelin.api import ObjectMeta, OwnerReference
 from capelin.client import AlreadyExists, Client, Conflict, NotFound, path_of
 
-from capelin_lifecycle.api import GROUP, VERSION, LifecycleReservation
+from capelin_lifecycle.api.names import GROUP, VERSION
+from capelin_lifecycle.api.results import LifecycleReservation
 from capelin_lifecycle.policies.selection import KnownPolicy
 
 _RESOURCE: Final = LifecycleReservation.resource
@@ -40,7 +40,7 @@ class Reservations:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def turn(self, policy: KnownPolicy) -> asyncio.Lock:
-        """Held by who reserves for a policy: one at a time in a replica."""
+        """The lock of a policy in this replica. Hold it while reserving."""
         return self._turns.setdefault(policy.uid, asyncio.Lock())
 
     async def read(self, policy: KnownPolicy) -> Reserved:
@@ -52,7 +52,7 @@ class Reservations:
         return known
 
     async def write(self, policy: KnownPolicy, before: Reserved, clusters: Sequence[str]) -> bool:
-        """Replace what was read; `False` if somebody else has written meanwhile."""
+        """Replace what was read; `False` if another replica has written meanwhile."""
         # Also if this is given up on: it may have been written then.
         self._known.pop(policy.uid, None)
         manifest = self._manifest(policy, before, clusters)

@@ -1,13 +1,13 @@
-"""What policies name beside them: ConfigMaps and Secrets with manifests, and credentials."""
+"""ConfigMaps and Secrets that policies name: manifests and credentials."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from capelin.api import Unstructured
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client
 
-from capelin_lifecycle.api import Source
+from capelin_lifecycle.api.actions import ClientCertificate, SecretKey, Source
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.sandbox.pool import SANDBOX, ManifestError, Owner
 
@@ -18,27 +18,37 @@ class SourceError(Exception):
 
 async def source_problems(client: Client, policy: KnownPolicy, namespace: str) -> list[str]:
     """What is wrong with what a policy names; the namespace is the extension's own."""
-    return [text async for text in _problems(client, policy, policy.namespace or namespace)]
-
-
-async def _problems(client: Client, policy: KnownPolicy, namespace: str) -> AsyncGenerator[str]:
-    action = policy.spec.action
-    for source in action.apply.sources if action.apply else ():
+    namespace = policy.namespace or namespace
+    action, owner = policy.spec.action, policy.owner(namespace)
+    credentials = (action.http.token, action.http.client_certificate) if action.http else ()
+    problems: list[str] = []
+    for source in (*(action.apply.sources if action.apply else ()), *filter(None, credentials)):
         try:
-            await read_source(client, policy.owner(namespace), namespace, source)
+            if isinstance(source, Source):
+                await read_source(client, owner, namespace, source)
+            else:
+                await read_secret(client, namespace, source)
         except SourceError as error:
-            yield str(error)
-    if action.http is not None:
-        if (token := action.http.token) is not None:
-            secret = await client.find(Secret, token.name, namespace)
-            if secret is None:
-                yield f"there is no Secret {namespace}/{token.name}"
-            elif token.key not in secret.data:
-                yield f"Secret {namespace}/{token.name} has no key {token.key}"
-        if (certificate := action.http.client_certificate) is not None:
-            name = certificate.name
-            if await client.find(Secret, name, namespace) is None:
-                yield f"there is no Secret {namespace}/{name}"
+            problems.append(str(error))
+    return problems
+
+
+async def read_secret(
+    client: Client, namespace: str, credential: SecretKey | ClientCertificate
+) -> Mapping[str, bytes]:
+    """The Secret with a credential.
+
+    Raises:
+        SourceError: it is missing, or lacks a key.
+    """
+    name = f"Secret {namespace}/{credential.name}"
+    secret = await client.find(Secret, credential.name, namespace)
+    if secret is None:
+        raise SourceError(f"there is no {name}")
+    keys = (credential.key,) if isinstance(credential, SecretKey) else ("tls.crt", "tls.key")
+    if missing := [key for key in keys if key not in secret.data]:
+        raise SourceError(f"{name} has no key {' and no key '.join(missing)}")
+    return secret.data
 
 
 async def read_source(

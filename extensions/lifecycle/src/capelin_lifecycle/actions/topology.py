@@ -4,7 +4,7 @@ All are pure: the same request and policies give the same answer. Another patch 
 machines, so that what a version of patches means stays as it is (`generate-patches-v1`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -35,12 +35,7 @@ from capelin.runtime.v1alpha1 import (
 from capelin.versions import Version
 
 from capelin_lifecycle.actions.validate import TOPOLOGY_VARIABLES, broken_rules, evaluated
-from capelin_lifecycle.api import (
-    PatchOperation,
-    PatchVersion,
-    TemplatePatch,
-    UpgradePlan,
-)
+from capelin_lifecycle.api.actions import PatchOperation, PatchVersion, TemplatePatch, UpgradePlan
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
 from capelin_lifecycle.sandbox.pool import SANDBOX, Owner, Question
@@ -205,62 +200,49 @@ def _operate(operation: PatchOperation, template: Unstructured, value: Any) -> N
     *parents, last = [
         part.replace("~1", "/").replace("~0", "~") for part in operation.path.split("/")[1:]
     ]
-    create = operation.op != "Remove"
-    container: Any = template
-    for part in parents:
-        container = _child(container, part, operation.path, create=create)
-        if container is None:
-            return
-    match operation.op:
-        case "Set":
-            _set(container, last, value, operation.path)
-        case "Append":
-            items = _child(container, last, operation.path, create=True, empty=list)
-            if not isinstance(items, list):
-                raise PathError(f"{operation.path} is no list")
-            cast("list[Any]", items).append(value)
-        case "Remove":
-            _remove(container, last)
+    is_removal = operation.op == "Remove"
+    try:
+        container: Any = template
+        for part in parents:
+            container = _child(container, part, None if is_removal else dict)
+        match operation.op:
+            case "Set":
+                container[_key(container, last)] = value
+            case "Append":
+                items = _child(container, last, list)
+                if not isinstance(items, list):
+                    raise PathError(f"{operation.path} is no list")
+                cast("list[Any]", items).append(value)
+            case "Remove":
+                del container[_key(container, last)]
+    except LookupError as error:
+        # What is to be removed may be missing.
+        if not is_removal:
+            text = f"{operation.path} leads to {error.args[0]!r}, which is not there"
+            raise PathError(text) from None
 
 
-def _child(container: Any, part: str, path: str, *, create: bool, empty: type[Any] = dict) -> Any:
+def _child(container: Any, part: str, empty: Callable[[], Any] | None) -> Any:
+    """A value in an object or a list. One that an object lacks is added if there is an `empty`."""
+    key, children = _key(container, part), cast("dict[Any, Any]", container)
+    if empty is not None and isinstance(container, dict) and children.get(key) is None:
+        children[key] = empty()
+    return children[key]
+
+
+def _key(container: Any, part: str) -> Any:
+    """The key in an object, or the index in a list.
+
+    Raises:
+        LookupError: the list has no such index, or it is neither.
+    """
     if isinstance(container, dict):
-        mapping = cast("dict[str, Any]", container)
-        if mapping.get(part) is None:
-            if not create:
-                return None
-            mapping[part] = empty()
-        return mapping[part]
-    index = _index(container, part)
-    if index is None:
-        if not create:
-            return None
-        raise PathError(f"{path} leads to {part!r}, which is not there")
-    return container[index]
-
-
-def _index(container: Any, part: str) -> int | None:
-    """The place in a list, if the container is one and has it."""
-    if not isinstance(container, list) or not part.isdecimal():
-        return None
-    index = int(part)
-    return index if index < len(cast("list[Any]", container)) else None
-
-
-def _set(container: Any, part: str, value: Any, path: str) -> None:
-    if isinstance(container, dict):
-        container[part] = value
-    elif (index := _index(container, part)) is not None:
-        container[index] = value
-    else:
-        raise PathError(f"{path} leads to {part!r}, which is not there")
-
-
-def _remove(container: Any, part: str) -> None:
-    if isinstance(container, dict):
-        cast("dict[str, Any]", container).pop(part, None)
-    elif (index := _index(container, part)) is not None:
-        del container[index]
+        return part
+    if isinstance(container, list) and part.isdecimal():
+        index = int(part)
+        if index < len(cast("list[Any]", container)):
+            return index
+    raise LookupError(part)
 
 
 # Checks of topologies
@@ -308,7 +290,7 @@ def upgrade_plan(
     current = request.from_control_plane_kubernetes_version
     workers = request.from_workers_kubernetes_version
     if workers in {"", current}:
-        # An upgrade that has begun goes on to its end.
+        # An upgrade that has begun continues.
         for freeze in plan.freezes:
             if freeze.start <= now < freeze.end:
                 reason = f": {freeze.reason}" if freeze.reason else ""

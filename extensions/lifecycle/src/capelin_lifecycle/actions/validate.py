@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from capelin_lifecycle.api import Validate
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.api.actions import Validate
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict, done, waiting
 from capelin_lifecycle.sandbox.expressions import ExpressionError, expression_problems
@@ -66,7 +65,6 @@ def broken_rules(validate: Validate, values: Sequence[Any]) -> list[str]:
 
 
 def rules_verdict(validate: Validate, values: Sequence[Any]) -> Verdict:
-    """Whether the rules hold."""
     broken = broken_rules(validate, values)
     if not broken:
         return done()

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from capelin.api import Unstructured
+from capelin.api import Resource, Unstructured
 from capelin.client import Client, NotServed, WorkloadClients
 
 from capelin_lifecycle.actions.action import Cleanup, Run
-from capelin_lifecycle.api import CreatedObject
+from capelin_lifecycle.api.results import CreatedObject
 
 _LONGEST = 52
 
@@ -24,6 +24,22 @@ async def workload_client(run: Run | Cleanup) -> AsyncGenerator[Client]:
     workloads: WorkloadClients = run.workloads
     async with workloads.client(run.cluster.name, run.cluster.namespace or "") as client:
         yield client
+
+
+def new_manifest(
+    run: Run, resource: Resource, namespace: str | None, prefix: str, spec: Unstructured, *more: str
+) -> Unstructured:
+    """An object that the action creates once for each attempt, or for each of `more`."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {
+            "name": unique_name(prefix, *run.result.attempt_id, *more),
+            "namespace": namespace,
+            "labels": run.labels,
+        },
+        "spec": spec,
+    }
 
 
 def unique_name(prefix: str, *identity: str) -> str:

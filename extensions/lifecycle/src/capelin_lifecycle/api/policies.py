@@ -1,7 +1,8 @@
 """The two kinds of policies."""
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Le, MaxLen
 from capelin.api import (
@@ -20,9 +21,7 @@ from capelin.api import (
 )
 from capelin.contract import MOVE_LABEL
 
-from capelin_lifecycle.api.actions import (
-    Action,
-)
+from capelin_lifecycle.api.actions import Action
 from capelin_lifecycle.api.names import (
     BLOCKING_HOOKS,
     GROUP,
@@ -32,6 +31,7 @@ from capelin_lifecycle.api.names import (
     HookName,
     LabelKey,
     Phase,
+    PolicyKind,
     Text,
     VersionRange,
 )
@@ -252,3 +252,7 @@ class ClusterLifecyclePolicy(Object[ClusterPolicySpec, PolicyStatus]):
 
 
 Policy = LifecyclePolicy | ClusterLifecyclePolicy
+POLICY_TYPES: Final[Mapping[PolicyKind, type[Policy]]] = {
+    "LifecyclePolicy": LifecyclePolicy,
+    "ClusterLifecyclePolicy": ClusterLifecyclePolicy,
+}

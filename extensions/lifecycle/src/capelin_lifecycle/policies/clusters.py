@@ -1,10 +1,15 @@
-"""What a replica keeps of each Cluster, and whether a request fits the live Cluster. Pure.
+"""What a call of a hook is about: its occurrence, and the live Cluster. Pure.
 
 A caller may send anything, so hooks decide from the live Cluster. Of the request they take the name
 of the hook, the Cluster's identity, and the versions of an upgrade, as far as they fit the
 Cluster's topology.
+
+The name of a result is made of names, so that it stays the same when its Cluster or its policy is
+moved, restored or created again. Its owner reference tells the Clusters of one name apart.
 """
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, cast
@@ -16,13 +21,95 @@ from capelin.contract import PAUSED_ANNOTATION
 from capelin.runtime.v1alpha1 import GeneratePatchesRequest, ValidateTopologyRequest
 from capelin.versions import Version
 
-from capelin_lifecycle.api import HookName
-from capelin_lifecycle.policies.occurrence import Occurrence, cluster_occurrence
+from capelin_lifecycle.api.names import HookName, PolicyKind
 
+_NAME_LENGTH: Final = 200
 _HOOK: Final = "BeforeClusterCreate"
 """The hook of all quotas."""
 _CHANGING: Final = frozenset({"managedFields", "resourceVersion"})
 """Fields of the metadata that change with the status, which copies do not have."""
+
+
+# Occurrences
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKey:
+    """Kind, namespace and name of a policy: what is the same in every management cluster."""
+
+    kind: PolicyKind
+    namespace: str | None
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The value of a label that selects what belongs to the policy."""
+        identity = (self.kind, self.namespace or "", self.name)
+        return hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A hook, called for a step in the life of a Cluster."""
+
+    hook: HookName
+    namespace: str
+    cluster: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    cluster_class: str = ""
+    from_version: str | None = None
+    to_version: str | None = None
+    target_version: str | None = None
+    """The version of the topology: where an upgrade over several steps ends."""
+
+
+def occurrence_of(hook: HookName, request: Any) -> Occurrence:
+    """The occurrence that a request is about; read from its JSON, which costs little."""
+    reached = getattr(request, "kubernetes_version", None)
+    return replace(
+        cluster_occurrence(hook, request.cluster_json),
+        from_version=getattr(request, "from_kubernetes_version", None),
+        to_version=reached or getattr(request, "to_kubernetes_version", None),
+    )
+
+
+def cluster_occurrence(hook: HookName, cluster: Mapping[str, Any]) -> Occurrence:
+    """The occurrence of a hook without versions for a Cluster, as JSON."""
+    metadata = _part(cluster, "metadata")
+    topology = _part(_part(cluster, "spec"), "topology")
+    return Occurrence(
+        hook=hook,
+        namespace=str(metadata.get("namespace", "")),
+        cluster=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        labels=metadata.get("labels") or {},
+        cluster_class=str(_part(topology, "classRef").get("name", "")),
+        target_version=topology.get("version"),
+    )
+
+
+def _part(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return cast("dict[str, Any]", document.get(key) or {})
+
+
+def result_name(policy: PolicyKey, occurrence: Occurrence) -> str:
+    """The name of the result, the same for every call, replica and management cluster."""
+    identity = (
+        policy.kind,
+        policy.namespace or "",
+        policy.name,
+        occurrence.cluster,
+        occurrence.hook,
+        occurrence.from_version or "",
+        occurrence.to_version or "",
+    )
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:12]
+    step = re.sub(r"(?<!^)(?=[A-Z])", "-", occurrence.hook).lower()
+    return f"{occurrence.cluster[:_NAME_LENGTH].rstrip('.-')}-{step}-{digest}"
+
+
+# Clusters
 
 
 class WholeCluster(BaseObject):
@@ -48,7 +135,6 @@ class ClusterFacts:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> "ClusterFacts":
-        """The facts about a Cluster."""
         topology: Mapping[str, Any] = spec.get("topology") or {}
         class_ref: Mapping[str, Any] = topology.get("classRef") or {}
         annotations: Mapping[str, str] = metadata.get("annotations") or {}
@@ -72,7 +158,6 @@ class KnownCluster:
 
     @classmethod
     def of(cls, manifest: Unstructured) -> "KnownCluster":
-        """A Cluster as it was read."""
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _CHANGING}
         kept = {**manifest, "metadata": metadata, "spec": manifest.get("spec") or {}}
         facts = ClusterFacts.of(metadata, kept["spec"])
@@ -80,12 +165,10 @@ class KnownCluster:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Its annotations."""
         return self.manifest["metadata"].get("annotations") or {}
 
     @property
     def manifest(self) -> Unstructured:
-        """The Cluster."""
         return orjson.loads(self.document)
 
 

@@ -1,8 +1,8 @@
-"""What the extension knew of its policies, for when they cannot be read.
+"""Which Clusters policies select, stored for replicas that cannot read the policies.
 
 A replica that starts and cannot read the policies must neither hold up Clusters that no policy is
-for, nor let those pass that one is for. So the leader stores which Clusters policies select, in a
-ConfigMap beside the extension.
+for, nor let those pass that one is for. So the leader stores the selectors in a ConfigMap in the
+namespace of the extension.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from capelin.api.core import ConfigMap
 from pydantic import ValidationError
 
-from capelin_lifecycle.api import ClusterPolicySpec, PolicySpec
+from capelin_lifecycle.api.policies import ClusterPolicySpec, PolicySpec
 from capelin_lifecycle.policies.selection import KnownPolicy
 
 CONFIG_MAP: Final = "lifecycle-policies"
@@ -20,7 +20,7 @@ KEY: Final = "policies.json"
 
 
 def to_text(policies: Iterable[KnownPolicy]) -> str:
-    """What is stored of policies: everything that selects, and nothing of the actions."""
+    """The stored text of policies: their selectors, without their actions."""
     stored: list[dict[str, Any]] = []
     for policy in sorted(policies, key=lambda policy: (policy.sort_key, policy.kind)):
         spec = policy.spec.dump()
@@ -57,5 +57,4 @@ def from_text(text: str) -> list[KnownPolicy] | None:
 
 
 def stored_text(config_map: ConfigMap | None) -> str:
-    """What a ConfigMap has stored."""
     return config_map.data.get(KEY, "") if config_map is not None else ""

@@ -10,15 +10,9 @@ from typing import Any
 
 from capelin.contract import PAUSED_ANNOTATION
 
-from capelin_lifecycle.api import (
-    ClusterPolicySpec,
-    Policy,
-    PolicyKind,
-    PolicySpec,
-    Selector,
-    Versions,
-)
-from capelin_lifecycle.policies.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.api.names import PolicyKind
+from capelin_lifecycle.api.policies import ClusterPolicySpec, Policy, PolicySpec, Selector, Versions
+from capelin_lifecycle.policies.clusters import Occurrence, PolicyKey
 from capelin_lifecycle.sandbox.pool import Owner
 
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -51,7 +45,6 @@ class KnownPolicy:
 
     @classmethod
     def of(cls, policy: Policy, problem: str | None = None) -> "KnownPolicy":
-        """A policy as it was read."""
         kind: Any = policy.resource.kind
         return cls(
             kind,
@@ -73,12 +66,10 @@ class KnownPolicy:
 
     @property
     def version(self) -> tuple[str, int, bool]:
-        """What changes when the policy has to be read again."""
         return self.uid, self.generation, self.is_paused
 
     @property
     def key(self) -> PolicyKey:
-        """What identifies it by name."""
         return PolicyKey(self.kind, self.namespace, self.name)
 
     @property
@@ -97,7 +88,6 @@ class KnownPolicy:
 
 
 def digest_of(spec: PolicySpec) -> str:
-    """Hash of a policy's spec."""
     text = json.dumps(spec.dump(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -115,7 +105,6 @@ def selected(
 def matches(
     policy: KnownPolicy, occurrence: Occurrence, namespace_labels: Mapping[str, str] | None
 ) -> bool:
-    """Whether a policy is for an occurrence."""
     spec = policy.spec
     return (
         spec.hook == occurrence.hook
@@ -132,7 +121,6 @@ def matches(
 
 
 def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether a selector selects an object with these labels."""
     if any(labels.get(key) != value for key, value in selector.match_labels.items()):
         return False
     for requirement in selector.match_expressions:

@@ -1,12 +1,13 @@
-"""What each replica knows without asking: policies, results, namespaces, and Clusters.
+"""The replica's copies of policies, results, namespaces and Clusters.
 
-It is a copy of what the API server has, a moment late. Only what hooks need is kept of an object.
+They follow the API server, a moment late, and contain only what hooks need.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal, TypeVar
@@ -16,15 +17,15 @@ from capelin.api.core import Namespace
 from capelin.client import Client, ClientError, Event, Expired, UnreadableObject
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.api import (
+from capelin_lifecycle.api.names import HookName, PolicyKind
+from capelin_lifecycle.api.policies import (
+    POLICY_TYPES,
     ClusterLifecyclePolicy,
-    HookName,
     LifecyclePolicy,
-    LifecycleResult,
-    PolicyKind,
+    Policy,
 )
-from capelin_lifecycle.policies.clusters import KnownCluster, WholeCluster
-from capelin_lifecycle.policies.occurrence import Occurrence, PolicyKey
+from capelin_lifecycle.api.results import LifecycleResult
+from capelin_lifecycle.policies.clusters import KnownCluster, Occurrence, PolicyKey, WholeCluster
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict
 
@@ -36,13 +37,11 @@ Subject = Literal["policy", "result", "cluster"]
 Listener = Callable[[Subject, ObjectKey, PolicyKey | None], None]
 """Called with what changed, its name, and the policy that it is or that it is of."""
 
-_POLICIES: Final[dict[Resource, PolicyKind]] = {
-    LifecyclePolicy.resource: "LifecyclePolicy",
-    ClusterLifecyclePolicy.resource: "ClusterLifecyclePolicy",
+_POLICIES: Final[Mapping[Resource, PolicyKind]] = {
+    policy.resource: kind for kind, policy in POLICY_TYPES.items()
 }
 _FOLLOWED: Final[tuple[type[BaseObject], ...]] = (
-    LifecyclePolicy,
-    ClusterLifecyclePolicy,
+    *POLICY_TYPES.values(),
     LifecycleResult,
     Namespace,
     WholeCluster,
@@ -70,7 +69,6 @@ class KnownResult:
 
     @property
     def cluster_key(self) -> ObjectKey:
-        """Namespace and name of the Cluster."""
         return ObjectKey(self.key.namespace, self.cluster)
 
     @property
@@ -85,9 +83,9 @@ class KnownResult:
 
 @dataclass(slots=True)
 class Store:
-    """The copies, and who wants to know of changes."""
+    """The copies, and the listeners of changes."""
 
-    check: Callable[[LifecyclePolicy | ClusterLifecyclePolicy], str | None]
+    check: Callable[[Policy], str | None]
     """Why a policy cannot be used."""
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     _policies: dict[PolicyKey, KnownPolicy] = field(default_factory=dict[PolicyKey, KnownPolicy])
@@ -121,7 +119,7 @@ class Store:
     @property
     def knows_policies(self) -> bool:
         """Whether the policies were read, and are followed."""
-        return {"LifecyclePolicy", "ClusterLifecyclePolicy", "Namespace"} <= self.synced
+        return {*POLICY_TYPES, "Namespace"} <= self.synced
 
     @property
     def clusters(self) -> Mapping[str, KnownCluster] | None:
@@ -129,7 +127,6 @@ class Store:
         return self._clusters if "Cluster" in self.synced else None
 
     def cluster(self, key: ObjectKey) -> KnownCluster | None:
-        """A Cluster by name."""
         uid = self._uids.get(key)
         return None if uid is None else self._clusters.get(uid)
 
@@ -141,16 +138,33 @@ class Store:
         return known if int(version) <= self._versions.get(occurrence.uid, -1) else None
 
     def is_gone(self, uid: str) -> bool:
-        """Whether a Cluster was there, and is no more. One that nobody remembers may still come."""
+        """Whether a Cluster existed and was deleted. An unknown one may still appear."""
         return uid in self._gone
 
-    def subscribe(self, listener: Listener) -> None:
-        """Have a function called on every change."""
+    @contextmanager
+    def listening(self, listener: Listener) -> Generator[None]:
+        """Have a function called on every change, for as long as the block lasts."""
         self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
-        """Have it called no more."""
-        self._listeners.remove(listener)
+    async def repeat(self, step: Callable[[], Awaitable[float | None]]) -> None:
+        """Take a step now, when policies change, and after the seconds that the last one named."""
+        changed = asyncio.Event()
+
+        def listen(subject: Subject, *_: object) -> None:
+            if subject == "policy":
+                changed.set()
+
+        with self.listening(listen):
+            while True:
+                changed.clear()
+                seconds = await step()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await changed.wait()
 
     def policies(self, hook: str | None = None) -> Sequence[KnownPolicy]:
         """All policies, or those of a hook."""
@@ -159,7 +173,6 @@ class Store:
         return self._by_hook.get(hook, ())
 
     def policy(self, kind: PolicyKind, namespace: str | None, name: str) -> KnownPolicy | None:
-        """A policy by name."""
         return self._policies.get(PolicyKey(kind, namespace, name))
 
     def may_concern(self, hook: str, namespace: str) -> bool:
@@ -167,11 +180,9 @@ class Store:
         return any(policy.namespace in (None, namespace) for policy in self.policies(hook))
 
     def result(self, key: ObjectKey) -> KnownResult | None:
-        """A result by name."""
         return self._results.get(key)
 
     def results_of_policy(self, policy: PolicyKey) -> list[KnownResult]:
-        """The results of a policy."""
         return [self._results[key] for key in self._of_policy.get(policy, ())]
 
     def results_of_cluster(self, cluster: ObjectKey) -> list[KnownResult]:
@@ -286,13 +297,8 @@ class Store:
             by_hook[known.spec.hook].append(known)
         self._by_hook = {hook: tuple(known) for hook, known in by_hook.items()}
 
-    def _policy_changed(
-        self, policy: LifecyclePolicy | ClusterLifecyclePolicy, /, *, gone: bool
-    ) -> None:
-        kind: PolicyKind = (
-            "LifecyclePolicy" if isinstance(policy, LifecyclePolicy) else "ClusterLifecyclePolicy"
-        )
-        key = PolicyKey(kind, policy.namespace, policy.name)
+    def _policy_changed(self, policy: Policy, /, *, gone: bool) -> None:
+        key = PolicyKey(_POLICIES[policy.resource], policy.namespace, policy.name)
         before = self._policies.get(key)
         if gone or policy.metadata.deletion_timestamp is not None:
             self._policies.pop(key, None)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from capelin_lifecycle.api import CreatedObject, Phase
+from capelin_lifecycle.api.names import Phase
+from capelin_lifecycle.api.results import CreatedObject
 
 QUICK_SECONDS: Final = 5
 """When to ask again about what a person or another Cluster may change any moment."""
@@ -14,8 +15,6 @@ SLOW_SECONDS: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far a policy is."""
-
     phase: Phase
     message: str = ""
     retry_seconds: int = SLOW_SECONDS
@@ -35,10 +34,8 @@ def waiting(
 
 
 def done(message: str = "") -> Verdict:
-    """The action has succeeded."""
     return Verdict("Done", message)
 
 
 def failed(message: str) -> Verdict:
-    """The action has failed."""
     return Verdict("Failed", message)

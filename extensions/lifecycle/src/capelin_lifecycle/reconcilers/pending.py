@@ -13,7 +13,7 @@ from typing import Final
 from capelin.client import AlreadyExists, Client, ClientError, Unavailable, Unreachable
 from capelin.controller import ObjectKey
 
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.reconcilers.records import new_result
 
@@ -34,7 +34,6 @@ class PendingResult:
 
     @property
     def key(self) -> ObjectKey:
-        """The namespace and name of the result."""
         return ObjectKey(self.occurrence.namespace, self.name)
 
 
@@ -48,7 +47,7 @@ class PendingResults:
         self._created.set()
 
     def add(self, result: PendingResult) -> None:
-        """Create a result soon, if nobody else does."""
+        """Create a result soon, unless it exists by then."""
         self._results.setdefault(result.key, result)
         self._added.set()
         self._created.clear()

@@ -24,19 +24,20 @@ from capelin.controller import (
     Result,
 )
 
-from capelin_lifecycle.actions import CHECKS, POLICY_LABEL
+from capelin_lifecycle.actions import CHECKS
+from capelin_lifecycle.actions.action import POLICY_LABEL
 from capelin_lifecycle.actions.sources import source_problems
-from capelin_lifecycle.api import (
-    GROUP,
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import (
     ClusterLifecyclePolicy,
     LifecyclePolicy,
-    LifecycleResult,
     Policy,
     PolicyStatus,
     ResultCounts,
     ResultSummary,
 )
-from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.api.results import LifecycleResult
+from capelin_lifecycle.policies.clusters import PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import KnownResult, Store, Subject
 from capelin_lifecycle.reconcilers import registration
@@ -49,19 +50,16 @@ PolicyT = TypeVar("PolicyT", LifecyclePolicy, ClusterLifecyclePolicy)
 FINALIZER: Final = f"{GROUP}/policy"
 _SHOWN: Final = 50
 _SUMMARY_SECONDS: Final = 2.0
-"""How late what a policy's status says of its results may be."""
+"""How late the status of a policy may show changes of its results."""
 _SOURCES_SECONDS: Final = 20.0
-_PERMISSIONS: Final = (
-    Permission(GROUP, ("lifecycleresults",), ("get", "list", "watch", "delete")),
-)
 
 
 def policy_problem(policy: Policy) -> str | None:
-    """Why a policy cannot be used. Nothing that it says may break more than itself."""
+    """Why a policy cannot be used. An error in the check concerns this policy only."""
     check = CHECKS.get(policy.spec.action.name)
     try:
         problems = [] if check is None else check(KnownPolicy.of(policy))
-    except Exception as error:  # noqa: BLE001 - a policy that nobody foresaw
+    except Exception as error:  # noqa: BLE001 - any policy can be written
         return f"it cannot be checked ({type(error).__name__})"
     return "; ".join(problems)[:1024] or None
 
@@ -183,12 +181,14 @@ async def _results(client: Client, policy: Policy) -> list[LifecycleResult]:
     return (await client.list(LifecycleResult, policy.namespace, labels=labels)).items
 
 
-class _Waking(Reconciler[PolicyT]):
-    """Wakes a policy when its results have changed.
+class _PolicyReconciler(Reconciler[PolicyT]):
+    """Reconciles policies, and looks at them again when their results have changed.
 
-    Its status counts them and lists the unfinished ones. Written for each change of hundreds of
-    results, it would cost more than all that the hooks do.
+    Their status counts results and lists the unfinished ones. Written for each change of hundreds
+    of results, it would cost more than all that the hooks do.
     """
+
+    permissions = (Permission(GROUP, ("lifecycleresults",), ("get", "list", "watch", "delete")),)
 
     def __init__(self, store: Store, namespace: str) -> None:
         self._store = store
@@ -197,36 +197,31 @@ class _Waking(Reconciler[PolicyT]):
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
-        """Listen to the store."""
         del ctx
-        self._store.subscribe(self._changed)
-        try:
+        with self._store.listening(self._changed):
             yield
-        finally:
-            self._store.unsubscribe(self._changed)
 
-    def _changed(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
-        del key
+    async def reconcile(self, ctx: Context, policy: PolicyT, /) -> Result:
+        return await _reconcile(self._store, ctx, policy, self._namespace)
+
+    def _changed(self, subject: Subject, _: ObjectKey, policy: PolicyKey | None) -> None:
         if subject != "result" or policy is None:
             return
-        if policy.kind == self.main_watch.kind.resource.kind:
-            self._wake_soon(ObjectKey(policy.namespace or "", policy.name))
-
-    def _wake_soon(self, policy: ObjectKey) -> None:
-        if policy not in self._due:
-            self._due.add(policy)
-            asyncio.get_running_loop().call_later(_SUMMARY_SECONDS, self._wake_due, policy)
+        key = ObjectKey(policy.namespace or "", policy.name)
+        if policy.kind == self.main_watch.kind.resource.kind and key not in self._due:
+            self._due.add(key)
+            asyncio.get_running_loop().call_later(_SUMMARY_SECONDS, self._wake_due, key)
 
     def _wake_due(self, policy: ObjectKey) -> None:
         self._due.discard(policy)
         self.wake(policy)
 
 
-class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):
+class LifecyclePolicyReconciler(_PolicyReconciler[LifecyclePolicy]):
     """Reconciles the policies of namespaces, and keeps the registration of all policies."""
 
     watches = (For(LifecyclePolicy),)
-    permissions = (*_PERMISSIONS, *registration.PERMISSIONS)
+    permissions = (*_PolicyReconciler.permissions, *registration.PERMISSIONS)
 
     def __init__(self, store: Store, namespace: str, registration: Registration) -> None:
         super().__init__(store, namespace)
@@ -247,17 +242,6 @@ class LifecyclePolicyReconciler(_Waking[LifecyclePolicy]):
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)
 
-    async def reconcile(self, ctx: Context, policy: LifecyclePolicy, /) -> Result:
-        """Reconcile one policy."""
-        return await _reconcile(self._store, ctx, policy, self._namespace)
 
-
-class ClusterLifecyclePolicyReconciler(_Waking[ClusterLifecyclePolicy]):
-    """Reconciles cluster-wide policies."""
-
+class ClusterLifecyclePolicyReconciler(_PolicyReconciler[ClusterLifecyclePolicy]):
     watches = (For(ClusterLifecyclePolicy),)
-    permissions = _PERMISSIONS
-
-    async def reconcile(self, ctx: Context, policy: ClusterLifecyclePolicy, /) -> Result:
-        """Reconcile one policy."""
-        return await _reconcile(self._store, ctx, policy, self._namespace)

@@ -11,17 +11,17 @@ from capelin.api import ObjectMeta, OwnerReference
 from capelin.api.capi import Cluster
 from capelin.contract import CLUSTER_NAME_LABEL, label_value
 
-from capelin_lifecycle.actions import POLICY_LABEL, RUNNERS
-from capelin_lifecycle.api import (
-    GROUP,
-    UPGRADE_HOOKS,
+from capelin_lifecycle.actions import RUNNERS
+from capelin_lifecycle.actions.action import POLICY_LABEL
+from capelin_lifecycle.api.names import GROUP, UPGRADE_HOOKS
+from capelin_lifecycle.api.results import (
     ClusterReference,
     LifecycleResult,
     PolicyReference,
     ResultRecord,
     ResultSpec,
 )
-from capelin_lifecycle.policies.occurrence import Occurrence
+from capelin_lifecycle.policies.clusters import Occurrence
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.verdict import Verdict
 

@@ -1,20 +1,19 @@
 """Has Cluster API discover the handlers that policies need, and stores the policies."""
 
-import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from capelin.api import Unstructured
 from capelin.api.capi import ExtensionConfig
 from capelin.api.core import ConfigMap
 from capelin.client import ClientError
-from capelin.controller import Context, ObjectKey, Permission
+from capelin.controller import Context, Permission
 
-from capelin_lifecycle.api import LIFECYCLE_HOOKS
+from capelin_lifecycle.api.names import LIFECYCLE_HOOKS
 from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY, stored_text, to_text
-from capelin_lifecycle.policies.occurrence import PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
-from capelin_lifecycle.policies.store import Store, Subject
+from capelin_lifecycle.policies.store import Store
 
 NAME: Final = "lifecycle"
 """The usual name of the extension's ExtensionConfig."""
@@ -67,43 +66,26 @@ class Registration:
     """Touches the extension's own ExtensionConfig until Cluster API knows the right handlers.
 
     Cluster API discovers when the ExtensionConfig changes. It may ask a replica that does not know
-    the newest policy yet; so what it then says is compared, and it is touched again.
+    the newest policy yet, so the result is compared, and the ExtensionConfig touched again.
     """
 
     def __init__(self, store: Store, extension_config: str, namespace: str) -> None:
         self._store = store
         self._name = extension_config
         self._namespace = namespace
-        self._changed = asyncio.Event()
 
     async def keep(self, ctx: Context) -> None:
-        """Go on until cancelled."""
-        self._store.subscribe(self._on_change)
-        try:
-            while True:
-                self._changed.clear()
-                seconds = _SOON
-                if self._store.knows_policies:
-                    try:
-                        await self._remember(ctx)
-                        seconds = _SOON if await self._register(ctx) else _LATER
-                    except ClientError as error:
-                        ctx.log.warning("The registration cannot be kept: %s", error)
-                await self._until_changed(seconds)
-        finally:
-            self._store.unsubscribe(self._on_change)
+        """Compare and store until cancelled."""
+        await self._store.repeat(partial(self._keep, ctx))
 
-    async def _until_changed(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-
-    def _on_change(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
-        del key, policy
-        if subject == "policy":
-            self._changed.set()
+    async def _keep(self, ctx: Context) -> float:
+        if self._store.knows_policies:
+            try:
+                await self._remember(ctx)
+                return _SOON if await self._register(ctx) else _LATER
+            except ClientError as error:
+                ctx.log.warning("The registration cannot be kept: %s", error)
+        return _SOON
 
     async def _register(self, ctx: Context) -> bool:
         """Compare what Cluster API knows with what there is; whether to look again soon."""

@@ -1,7 +1,6 @@
 """Moves results: starts their actions, observes them, and cleans up after them."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,11 +24,11 @@ from capelin.controller import (
     redact,
 )
 
-from capelin_lifecycle.actions import MANAGER, RUNNERS, Cleanup, Run
-from capelin_lifecycle.api import (
-    GROUP,
-    ClusterLifecyclePolicy,
-    LifecyclePolicy,
+from capelin_lifecycle.actions import RUNNERS
+from capelin_lifecycle.actions.action import MANAGER, Cleanup, Run
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.api.policies import POLICY_TYPES
+from capelin_lifecycle.api.results import (
     LifecycleResult,
     PolicyReference,
     ResultRecord,
@@ -37,8 +36,7 @@ from capelin_lifecycle.api import (
 )
 from capelin_lifecycle.decision import Facts, lets_pass
 from capelin_lifecycle.judge import Judge
-from capelin_lifecycle.policies.clusters import KnownCluster
-from capelin_lifecycle.policies.occurrence import PolicyKey
+from capelin_lifecycle.policies.clusters import KnownCluster, PolicyKey
 from capelin_lifecycle.policies.selection import KnownPolicy
 from capelin_lifecycle.policies.store import KnownResult, Store, Subject
 from capelin_lifecycle.policies.verdict import SLOW_SECONDS, Verdict, waiting
@@ -60,7 +58,7 @@ Clock = Callable[[], datetime]
 _UNDECIDED: Final = waiting("other Clusters are being admitted to the quota; trying again")
 
 _CLEANUP_LIMIT: Final = timedelta(minutes=10)
-"""After so long, what an unreachable workload cluster still has is left to it."""
+"""After so long, objects in a workload cluster that does not answer are left there."""
 _CLEANUP_RETRY: Final = 10.0
 _STEP_SECONDS: Final = 60
 _MOST_SLOW_STEPS: Final = 3
@@ -73,13 +71,11 @@ _LONGEST: Final = 1024
 _LOOKS_AT_COPIES: Final = frozenset({"approval", "quota"})
 """Actions for which the replica's copy of the Cluster is enough."""
 _RARELY: Final = 300.0
-"""How often to look at what goes on only when its Cluster changes, and is then woken."""
+"""How often to look at results that wait for a change of their Cluster, which wakes them."""
 _WORKLOAD = ClientOptions(timeout=10.0, connect_timeout=5.0)
 
 
 class ResultReconciler(Reconciler[LifecycleResult]):
-    """Reconciles results."""
-
     watches = (For(LifecycleResult),)
     permissions = (
         Permission(GROUP, ("lifecycleresults",), ("create", "delete", "patch")),
@@ -109,18 +105,16 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         self._clock = clock
         self._priority = priority or HookPriority()
         self._workloads: WorkloadClients | None = None
-        self._slow_steps: Counter[str] = Counter()
+        self._slow_steps: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._quick_steps: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def lifespan(self, ctx: Context, /) -> AsyncGenerator[None]:
-        """Clients of workload clusters, and the store's changes."""
         self._workloads = WorkloadClients(ctx.client, manager=MANAGER, options=_WORKLOAD)
-        self._store.subscribe(self._changed)
         try:
-            yield
+            with self._store.listening(self._changed):
+                yield
         finally:
-            self._store.unsubscribe(self._changed)
             await self._workloads.close()
 
     def _changed(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
@@ -163,7 +157,6 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         return obj.namespace
 
     async def reconcile(self, ctx: Context, result: LifecycleResult, /) -> Result:
-        """Reconcile one result."""
         await self._priority.turn()
         if result.spec.action in RUNNERS:
             return await self._reconcile(ctx, result)
@@ -175,7 +168,11 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         spec, policy = result.spec, self._policy(result.spec.policy)
         is_deleted = result.metadata.deletion_timestamp is not None
         if DELETE_FOR_MOVE_ANNOTATION in result.metadata.annotations:
-            return await _let_go(ctx, result)
+            # It exists in another management cluster, and so does what its action created.
+            if is_deleted:
+                # A finalizer that is added while clusterctl deletes it is not clusterctl's.
+                await ctx.remove_finalizer(result, RESULT_FINALIZER)
+            return Done()
         is_current = not is_deleted and self._is_current(result, spec.target_version)
         if is_current and policy is not None and stays(result, policy):
             await self._show_end(ctx, result)
@@ -212,7 +209,17 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             return await self._without_policy(ctx, result, cluster)
         if result.cluster_uid is None:
             await _adopt(ctx, result, cluster)
-        return await self._advance(self._run(ctx, result, policy, cluster, cluster_json), ctx)
+        run = Run(
+            client=ctx.client,
+            workloads=self._connected_workloads(),
+            result=result,
+            cluster=cluster,
+            namespace=self._namespace,
+            policy=policy,
+            cluster_json=cluster_json,
+            now=self._clock(),
+        )
+        return await self._advance(run, ctx)
 
     async def _advance(self, run: Run, ctx: Context) -> Result:
         """Take the next step of the action, and save how far it is."""
@@ -225,11 +232,15 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         runner = RUNNERS.get(result.spec.action)
         if runner is not None and runner.cleans_up:
             await ctx.add_finalizer(result, RESULT_FINALIZER)
-        async with self._turn(policy) as is_free:
-            if not is_free:
-                return After(_CROWDED_SECONDS)
+        if policy.spec.action.name not in RUNNERS:
             outcome = await self._verdict(run)
-        await self._save(ctx, result, policy, run.cluster, outcome)
+        else:
+            steps = self._slow_steps.setdefault(policy.uid, asyncio.Semaphore(_MOST_SLOW_STEPS))
+            if steps.locked():
+                return After(_CROWDED_SECONDS)
+            async with steps:
+                outcome = await self._verdict(run)
+        await self._save(ctx, run, outcome)
         if outcome.phase in ("Waiting", "Running"):
             rarely = outcome.only_by_cluster
             return After(_RARELY if rarely else float(outcome.retry_seconds))
@@ -244,27 +255,13 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         is_enough = result.spec.action in _LOOKS_AT_COPIES or is_over(result)
         return known.manifest if known is not None and is_enough else None
 
-    @asynccontextmanager
-    async def _turn(self, policy: KnownPolicy) -> AsyncGenerator[bool]:
-        """Whether a step of a policy may run now."""
-        if policy.spec.action.name not in RUNNERS:
-            yield True
-        elif self._slow_steps[policy.uid] >= _MOST_SLOW_STEPS:
-            yield False
-        else:
-            self._slow_steps[policy.uid] += 1
-            try:
-                yield True
-            finally:
-                self._slow_steps[policy.uid] -= 1
-
     async def _without_policy(
         self, ctx: Context, result: LifecycleResult, cluster: Cluster
     ) -> Result:
         """The policy is being deleted, or the store is late: ask the API server."""
         reference = result.spec.policy
-        kind = RESOURCES[reference.kind]
-        found = await ctx.client.find(kind, reference.name, reference.namespace)
+        resource = POLICY_TYPES[reference.kind].resource
+        found = await ctx.client.find(resource, reference.name, reference.namespace)
         metadata: dict[str, Any] = found["metadata"] if found is not None else {}
         if found is not None and "deletionTimestamp" not in metadata:
             return After(1.0)
@@ -287,25 +284,6 @@ class ResultReconciler(Reconciler[LifecycleResult]):
         await ctx.remove_finalizer(result, RESULT_FINALIZER)
         await self._show_end(ctx, result)
         return Done()
-
-    def _run(
-        self,
-        ctx: Context,
-        result: LifecycleResult,
-        policy: KnownPolicy,
-        cluster: Cluster,
-        cluster_json: dict[str, Any],
-    ) -> Run:
-        return Run(
-            client=ctx.client,
-            workloads=self._connected_workloads(),
-            namespace=self._namespace,
-            policy=policy,
-            result=result,
-            cluster=cluster,
-            cluster_json=cluster_json,
-            now=self._clock(),
-        )
 
     def _connected_workloads(self) -> WorkloadClients:
         if self._workloads is None:
@@ -365,14 +343,8 @@ class ResultReconciler(Reconciler[LifecycleResult]):
                 names.append((other.order, policy.namespace or "", policy.name))
         return min(names)[2] if names else None
 
-    async def _save(
-        self,
-        ctx: Context,
-        result: LifecycleResult,
-        policy: KnownPolicy,
-        cluster: Cluster,
-        outcome: Verdict,
-    ) -> None:
+    async def _save(self, ctx: Context, run: Run, outcome: Verdict) -> None:
+        result, policy = run.result, run.policy
         before, now = result.status, self._clock()
         record = record_after(result.record, policy, outcome, now)
         if record is not None and record != result.record:
@@ -394,7 +366,7 @@ class ResultReconciler(Reconciler[LifecycleResult]):
             warn = outcome.phase == "Failed"
             text = f"{result.spec.hook}: policy {policy.name}: {message or outcome.phase.lower()}"
             reason = f"LifecyclePolicy{outcome.phase}"
-            ctx.event(cluster, "Warning" if warn else "Normal", reason, text)
+            ctx.event(run.cluster, "Warning" if warn else "Normal", reason, text)
 
     async def _show_end(self, ctx: Context, result: LifecycleResult) -> None:
         """Write the status of a result that is over: a move and a restore do not bring it."""
@@ -495,16 +467,6 @@ async def _read_cluster(ctx: Context, result: LifecycleResult) -> Unstructured |
     return found
 
 
-async def _let_go(ctx: Context, result: LifecycleResult) -> Result:
-    """Leave a moved result alone: it exists elsewhere, and so does what its action created.
-
-    A finalizer that is added while clusterctl deletes it is not clusterctl's to remove.
-    """
-    if result.metadata.deletion_timestamp is not None:
-        await ctx.remove_finalizer(result, RESULT_FINALIZER)
-    return Done()
-
-
 async def _adopt(ctx: Context, result: LifecycleResult, cluster: Cluster) -> None:
     """Give a result that was restored the owner that a restore drops."""
     owner = owner_reference(cluster.name, cluster.uid)
@@ -542,9 +504,3 @@ def _key_of(reference: PolicyReference) -> PolicyKey:
 
 def _has_ended(result: KnownResult) -> bool:
     return result.view is not None and result.view.phase in ("Done", "Failed")
-
-
-RESOURCES: Final = {
-    "LifecyclePolicy": LifecyclePolicy.resource,
-    "ClusterLifecyclePolicy": ClusterLifecyclePolicy.resource,
-}

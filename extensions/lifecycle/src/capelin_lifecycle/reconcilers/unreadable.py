@@ -1,15 +1,14 @@
 """Writes into policies that cannot be read why that is: no reconciler is called for them."""
 
-import asyncio
+from functools import partial
 from typing import Final
 
 from capelin.api import Unstructured
 from capelin.client import ClientError, UnreadableObject
-from capelin.controller import Context, ObjectKey
+from capelin.controller import Context
 
-from capelin_lifecycle.api import GROUP
-from capelin_lifecycle.policies.occurrence import PolicyKey
-from capelin_lifecycle.policies.store import Store, Subject
+from capelin_lifecycle.api.names import GROUP
+from capelin_lifecycle.policies.store import Store
 
 _RETRY_SECONDS: Final = 30.0
 _LONGEST: Final = 1024
@@ -20,32 +19,15 @@ class UnreadablePolicies:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._changed = asyncio.Event()
         self._written: dict[str, str] = {}
         """Reasons by uid."""
 
     async def keep(self, ctx: Context) -> None:
         """Write conditions until cancelled."""
-        self._store.subscribe(self._on_change)
-        try:
-            while True:
-                self._changed.clear()
-                seconds = None if await self._write_all(ctx) else _RETRY_SECONDS
-                try:
-                    async with asyncio.timeout(seconds):
-                        await self._changed.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            self._store.unsubscribe(self._on_change)
+        await self._store.repeat(partial(self._write_all, ctx))
 
-    def _on_change(self, subject: Subject, key: ObjectKey, policy: PolicyKey | None) -> None:
-        del key, policy
-        if subject == "policy":
-            self._changed.set()
-
-    async def _write_all(self, ctx: Context) -> bool:
-        """Whether all are written."""
+    async def _write_all(self, ctx: Context) -> float | None:
+        """Write what is new; after how many seconds to try again, if that failed."""
         found = [
             entry for entry in self._store.unreadable.values() if entry.resource.group == GROUP
         ]
@@ -53,7 +35,7 @@ class UnreadablePolicies:
         self._written = {
             entry.uid: self._written[entry.uid] for entry in policies if entry.uid in self._written
         }
-        is_complete = True
+        retry: float | None = None
         for entry in policies:
             if self._written.get(entry.uid) == entry.reason:
                 continue
@@ -64,10 +46,10 @@ class UnreadablePolicies:
                 )
             except ClientError as error:
                 ctx.log.info("The condition of %s cannot be written: %s", entry, error)
-                is_complete = False
+                retry = _RETRY_SECONDS
             else:
                 self._written[entry.uid] = entry.reason
-        return is_complete
+        return retry
 
 
 def unreadable_status(entry: UnreadableObject, now: str) -> Unstructured:

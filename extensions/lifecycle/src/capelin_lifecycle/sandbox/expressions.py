@@ -48,8 +48,6 @@ class ExpressionError(ValueError):
 
 
 class Expression:
-    """A compiled expression."""
-
     def __init__(self, text: str, variables: tuple[str, ...], compiled: Any) -> None:
         self.text = text
         self._times = [name for name in variables if VARIABLE_TYPES[name] == cel.Type.TIMESTAMP]

@@ -49,11 +49,9 @@ class Budget:
     memory: int = 50 * MIB
 
     def overrun(self) -> str:
-        """What an overrun of CPU time says."""
         return f"it takes more than {self.cpu_seconds * 1000:.0f} ms of CPU time"
 
     def overflow(self) -> str:
-        """What an overrun of memory says."""
         return f"it needs more than {self.memory // MIB} MiB of memory"
 
 
@@ -69,8 +67,6 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An expression to evaluate."""
-
     text: str
     variables: tuple[str, ...]
     boolean: bool = False
@@ -128,7 +124,6 @@ class Sandbox:
         return tuple(filter(None, (worker.process_id for worker in self._workers)))
 
     def configure(self, budget: Budget) -> None:
-        """Set the budget of a policy's expressions."""
         self._budget = budget
 
     def start(self) -> None:
@@ -265,8 +260,6 @@ class Sandbox:
 
 
 class _Worker:
-    """A worker process."""
-
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -274,11 +267,9 @@ class _Worker:
 
     @property
     def process_id(self) -> int | None:
-        """Id of the process, if it was started."""
         return None if self._process is None else self._process.pid
 
     def launch(self) -> None:
-        """Start the process if it does not run."""
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()
@@ -299,7 +290,6 @@ class _Worker:
         self._socket = own
 
     def stop(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if self._socket is not None:
             self._socket.close()
@@ -348,7 +338,6 @@ class _Worker:
         return result
 
     def _reason_of_end(self, budget: Budget) -> Exception:
-        """Why the process has ended."""
         code = None if self._process is None else self._process.wait()
         if code == -signal.SIGPROF:
             return OverrunError(budget.overrun())

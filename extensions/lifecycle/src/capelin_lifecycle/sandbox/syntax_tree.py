@@ -73,7 +73,7 @@ def _count(expression: bytes, variables: tuple[bytes, ...], found: Growth) -> No
 
 
 def _count_addition(parts: list[bytes], variables: tuple[bytes, ...], found: Growth) -> None:
-    """Tell what people write from what the macros `map`, `filter` and `exists_one` write."""
+    """Distinguish additions in the text from those of the macros `map` and `exists_one`."""
     if _name(parts[0]) != _ACCUMULATOR:
         found.additions += 1
         return

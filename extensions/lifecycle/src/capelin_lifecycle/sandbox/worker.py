@@ -77,17 +77,13 @@ def _answer(task: bytes) -> bytes:
         if "manifests" in content:
             result = {"manifests": _manifests(content["manifests"])}
         else:
-            result = {"answers": _answers(content["questions"], content["variables"])}
+            variables = content["variables"]
+            answers = [_evaluated(question, variables) for question in content["questions"]]
+            result = {"answers": answers}
         encoded = orjson.dumps(result)
     except MemoryError:
         return b""
     return encoded if len(encoded) <= _MAX_RESULT else b""
-
-
-def _answers(
-    questions: list[tuple[str, list[str], bool]], variables: dict[str, Any]
-) -> list[dict[str, Any]]:
-    return [_evaluated(question, variables) for question in questions]
 
 
 def _evaluated(question: tuple[str, list[str], bool], variables: dict[str, Any]) -> dict[str, Any]:

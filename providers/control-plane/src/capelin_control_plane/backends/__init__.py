@@ -75,9 +75,7 @@ class Backend(Protocol):
         """Give back what the backend itself holds. What runs keeps running."""
         ...
 
-    def client_config(self, endpoint: Endpoint) -> Config:
-        """The provider's own access to the API of a control plane."""
-        ...
+    def client_config(self, endpoint: Endpoint) -> Config: ...
 
 
 async def reconcile_instances(

@@ -21,8 +21,6 @@ class _Applied:
 
 
 class WorkloadSync:
-    """Keeps objects in workload clusters."""
-
     def __init__(self, manager: str) -> None:
         self._manager = manager
         self._applied: dict[ObjectKey, _Applied] = {}

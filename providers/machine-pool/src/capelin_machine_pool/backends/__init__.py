@@ -45,9 +45,7 @@ class Backend(Protocol):
         """Reserve what an instance needs and return its provider ID, the same one every time."""
         ...
 
-    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
-        """Read the state of an instance."""
-        ...
+    async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus: ...
 
     async def apply(
         self, instance: Instance, observed: InstanceStatus, workload: Workload, now: datetime

@@ -78,7 +78,7 @@ async def _refusal(request: web.Request) -> web.Response:
 
 
 def _server_context(folder: Path, address: str) -> ssl.SSLContext:
-    """A certificate that nobody needs to trust: API servers do not verify kubelets."""
+    """A self-made certificate: API servers do not verify kubelets."""
     now = datetime.now(UTC)
     ca = new_ca(_NAME, now=now)
     pair = Leaf(common_name=_NAME, usages=("server",), addresses=(address,)).issue(ca, now=now)

@@ -90,7 +90,6 @@ class _Supervised:
 
     @property
     def works(self) -> bool:
-        """Whether the process is still supervised."""
         return self.supervisor.failure is None
 
 
@@ -134,7 +133,12 @@ class KwokProcesses:
 
     async def release(self, cluster: ObjectKey) -> None:
         """Stop supervising a cluster's process without stopping it."""
-        await self._close(cluster)
+        watcher = self._watchers.pop(cluster, None)
+        if watcher is not None and watcher is not asyncio.current_task():
+            watcher.cancel()
+        supervised = self._supervised.pop(cluster, None)
+        if supervised is not None:
+            await supervised.stack.aclose()
 
     def failures(self) -> list[str]:
         """The clusters whose process is not supervised, and why."""
@@ -145,14 +149,6 @@ class KwokProcesses:
             except SupervisorFailedError as error:
                 failures.append(f"KWOK of {cluster}: {error}")
         return failures
-
-    async def _close(self, cluster: ObjectKey) -> None:
-        watcher = self._watchers.pop(cluster, None)
-        if watcher is not None and watcher is not asyncio.current_task():
-            watcher.cancel()
-        supervised = self._supervised.pop(cluster, None)
-        if supervised is not None:
-            await supervised.stack.aclose()
 
     async def _ensure(self, cluster: ObjectKey, kubeconfig: bytes) -> None:
         stages = json.dumps(_READY_STAGE).encode()
@@ -169,7 +165,7 @@ class KwokProcesses:
             return
         program = await self._binaries.path("kwok")
         folder = private_folder(self._folder(cluster))
-        await self._close(cluster)
+        await self.release(cluster)
         async with AsyncExitStack() as stack:
             supervisor = await stack.enter_async_context(Supervisor(_processes(folder)))
             write_private(folder / "kubeconfig", kubeconfig)
@@ -182,7 +178,7 @@ class KwokProcesses:
         )
 
     async def _watch(self, cluster: ObjectKey, supervisor: Supervisor, kubeconfig: bytes) -> None:
-        """Supervise a process anew when its supervisor has failed, for example on a full disk."""
+        """Supervise a process again when its supervisor has failed, for example on a full disk."""
         with suppress(SupervisorFailedError):
             async for _ in supervisor.changes():
                 pass

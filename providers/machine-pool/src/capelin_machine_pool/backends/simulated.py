@@ -56,11 +56,9 @@ class SimulatedBackend:
         self._kubelet = kubelet
 
     async def allocate(self, instance: Instance) -> str:
-        """The provider ID, which is made from the machine's name."""
         return instance.provider_id
 
     async def observe(self, instance: Instance, workload: Workload) -> InstanceStatus:
-        """Read the machine's Node."""
         return observed_status(instance, await workload.client.find(Node, instance.key.name))
 
     async def apply(
@@ -83,7 +81,7 @@ class SimulatedBackend:
         return step.status
 
     async def delete(self, key: ObjectKey, provider_id: str, workload: Client | None) -> None:
-        """Delete the machine's Node, unless a Node of that name is somebody else's."""
+        """Delete the machine's Node, and no other Node of that name."""
         node = None if workload is None else await workload.find(Node, key.name)
         if workload is not None and node is not None and node.spec.provider_id == provider_id:
             await workload.delete(Node, key.name, uid=node.uid)
@@ -117,7 +115,7 @@ def observed_status(instance: Instance, node: Node | None) -> InstanceStatus:
     whatever its status says.
 
     Raises:
-        Blocked: a Node of that name is somebody else's.
+        Blocked: a Node of that name is not this machine's.
     """
     if node is not None and node.spec.provider_id != instance.provider_id:
         message = f"the cluster has a Node {node.name} that has another provider ID"
@@ -197,8 +195,8 @@ def node_manifest(
 ) -> Unstructured:
     """The Node of a machine, ready from the start.
 
-    Where somebody answers for its kubelet, its internal DNS name leads there: control planes of
-    this machine prefer that to the fictitious address.
+    Its internal DNS name leads to the server of simulated kubelets, if there is one: control planes
+    of this machine prefer it to the fictitious address.
 
     If it became ready a moment later, core would write each Machine's status twice more.
     """

@@ -11,8 +11,6 @@ from capelin_machine_pool.plan import cluster_waits_for
 
 
 class ClusterReconciler(InfraClusterReconciler[CapelinCluster]):
-    """Reconciles CapelinClusters."""
-
     watches = (For(CapelinCluster, status_only=True),)
 
     def waiting_for(
@@ -24,6 +22,5 @@ class ClusterReconciler(InfraClusterReconciler[CapelinCluster]):
         return None if cluster is None else cluster_waits_for(obj, cluster)
 
     async def reconcile_normal(self, ctx: InfraClusterContext, obj: CapelinCluster) -> Result:
-        """Report the failure domains."""
         ctx.set_provisioned(failure_domains=obj.spec.failure_domains)
         return Done()

@@ -89,8 +89,6 @@ async def machines_of_cluster(ctx: Context, cluster: Cluster) -> list[ObjectKey]
 
 
 class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
-    """Reconciles CapelinMachines."""
-
     finalizer = FINALIZER
     watches = (Watches(Machine, to=machine_of), Watches(Cluster, to=machines_of_cluster))
 
@@ -138,7 +136,6 @@ class MachineReconciler(InfraMachineReconciler[CapelinMachine]):
         return change.type == "Warning" or not is_in_pool(obj)
 
     async def reconcile_normal(self, ctx: InfraMachineContext, obj: CapelinMachine) -> Result:
-        """Have the backend run the machine."""
         owner = ctx.owner_or_none
         if is_in_pool(obj) and owner is not None and needs_remediation(owner):
             await ctx.client.delete(Machine, owner.name, owner.namespace, uid=owner.uid)

@@ -100,8 +100,6 @@ async def pools_of_machine(ctx: Context, machine: CapelinMachine) -> list[Object
 
 
 class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
-    """Reconciles CapelinMachinePools."""
-
     finalizer = FINALIZER
     watches = (
         Owns(CapelinMachine, deletes=True),
@@ -110,7 +108,7 @@ class MachinePoolReconciler(InfraMachinePoolReconciler[CapelinMachinePool]):
     )
     permissions = (
         Permission("cluster.x-k8s.io", ("machines",), ("list", "delete")),
-        # Others have to be allowed by whoever installs their bootstrap provider.
+        # An administrator grants those of other bootstrap providers.
         Permission("bootstrap.cluster.x-k8s.io", ("kubeadmconfigs",), ("get",)),
     )
 

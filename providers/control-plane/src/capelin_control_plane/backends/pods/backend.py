@@ -51,7 +51,7 @@ from capelin_control_plane.backends.pods.objects import (
     pki_secret,
     without_data,
 )
-from capelin_control_plane.backends.pods.pki_secret import key_pair, pki_data
+from capelin_control_plane.backends.pods.pki_secret import pki_data
 from capelin_control_plane.backends.pods.pod_status import (
     instance_statuses,
     is_member,
@@ -65,7 +65,7 @@ from capelin_control_plane.backends.pods.rollout import (
 )
 from capelin_control_plane.backends.pods.trees import fields_at, value_at
 from capelin_control_plane.backends.pods.workloads import ETCD_STATE_KEY
-from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities
+from capelin_control_plane.certificates import SERVER_CERTIFICATE, Authorities, key_pair
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
 from capelin_control_plane.etcd import (
     Member,
@@ -99,7 +99,7 @@ _STATEFUL_SETS = Resource("apps", "v1", "StatefulSet", "statefulsets")
 
 _Propagation = Literal["Background", "Orphan"]
 _MOST_MEMBERS = 5
-# What nobody watches is compared with what is desired so often.
+# How often objects that are not watched are compared with the desired ones.
 _RESYNC = timedelta(minutes=2)
 # A deleted control plane has no clients, and its data is deleted too: nothing needs the minute in
 # which API servers end in order. A pod that a controller or the garbage collector deletes gets that
@@ -129,7 +129,6 @@ class _Known:
     """The digest of the supporting objects that were last compared, and when."""
 
     def pod(self, name: str) -> Pod:
-        """An observed pod."""
         return next(pod for pod in self.pods if pod.name == name)
 
 
@@ -256,7 +255,6 @@ class PodsBackend:
         """Nothing to do: the management cluster keeps pods running."""
 
     async def release(self, key: ObjectKey) -> None:
-        """Forget a control plane. It keeps running."""
         self._known.pop(key, None)
 
     async def allocated(self) -> set[ObjectKey]:
@@ -302,7 +300,6 @@ class PodsBackend:
         await self._client.close()
 
     def client_config(self, endpoint: Endpoint) -> Config:
-        """The provider's own access to the API of a control plane."""
         for known in self._known.values():
             if known.names.api_server_host == endpoint.address:
                 admin = User(known.admin.certificate_pem, known.admin.private_key_pem)
@@ -393,7 +390,6 @@ class PodsBackend:
         known.synced = digest, desired.now
 
     async def _create_state(self, desired: ControlPlane, names: Names) -> Unstructured:
-        """Create the ConfigMap about etcd's cluster."""
         name = names.of_component("etcd")
         has_etcd = await self._client.find(_STATEFUL_SETS, name, names.namespace) is not None
         state = next_cluster_state(None, (), desired.etcd_replicas, has_etcd=has_etcd)
@@ -465,7 +461,6 @@ def _belongs_to(live: Unstructured, resource: Resource, names: Names) -> bool:
 
 
 def _deletable(names: Names) -> list[tuple[Resource, str]]:
-    """The objects of a control plane to delete."""
     components = [names.of_component(component) for component in PROGRAMS]
     return [
         *((_SERVICES, name) for name in (*components[:2], names.etcd_members, names.konnectivity)),

@@ -108,7 +108,6 @@ def _volumes(names: Names, files: ComponentFiles) -> list[Unstructured]:
 
 
 def konnectivity_image(desired: ControlPlane, program: Literal["server", "agent"]) -> str:
-    """The image of the server or the agent."""
     settings = desired.pods.konnectivity
     own = settings.server_image if program == "server" else settings.agent_image
     return own or f"{desired.pods.images.repository}/kas-network-proxy/proxy-{program}:{VERSION}"
@@ -130,7 +129,6 @@ def egress_selector() -> bytes:
 
 
 def server_arguments(files: ComponentFiles) -> tuple[str, ...]:
-    """The arguments of a server."""
     certificate = files.certificate(SERVER_CERTIFICATE)
     return (
         "--mode=grpc",

@@ -26,8 +26,6 @@ API_SERVER_PORT = 6443
 ETCD_CLIENT_PORT = 2379
 ETCD_PEER_PORT = 2380
 ETCD_METRICS_PORT = 2381
-CONTROLLER_MANAGER_PORT = 10257
-SCHEDULER_PORT = 10259
 
 PKI_FOLDER = PurePosixPath("/etc/kubernetes/pki")
 FILES = ComponentFiles(PKI_FOLDER, PKI_FOLDER)
@@ -46,7 +44,6 @@ class Names:
 
     @classmethod
     def of(cls, key: ObjectKey) -> "Names":
-        """The names of a control plane's objects."""
         return cls(key.namespace, key.name)
 
     @property
@@ -107,12 +104,10 @@ class Names:
         return labels | ({COMPONENT_LABEL: component} if component else {})
 
     def all_labels(self, cluster: str, component: Component | None = None) -> dict[str, str]:
-        """The labels of an object."""
         return {**self.labels(component), CLUSTER_NAME_LABEL: cluster}
 
 
 def owner_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
-    """The control plane that an object belongs to."""
     if labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
         return None
     return annotations.get(OWNER_ANNOTATION)

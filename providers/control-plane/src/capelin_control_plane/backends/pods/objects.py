@@ -9,6 +9,7 @@ from typing import Any
 
 from capelin.api import Unstructured
 
+from capelin_control_plane.arguments import CONTROLLER_PORTS
 from capelin_control_plane.backends.pods.konnectivity import AGENT_PORT, agents_service
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
@@ -23,9 +24,8 @@ from capelin_control_plane.backends.pods.trees import items_at
 from capelin_control_plane.backends.pods.workloads import (
     ETCD_STATE_KEY,
     api_server_deployment,
-    controller_manager_deployment,
+    controller_deployment,
     etcd_stateful_set,
-    scheduler_deployment,
 )
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane, InvalidSpecError
 from capelin_control_plane.etcd import ClusterState
@@ -96,14 +96,9 @@ def desired_objects(
             desired,
             names,
         ),
-        controllers=(
-            _workload(
-                "kube-controller-manager",
-                controller_manager_deployment(desired, names),
-                desired,
-                names,
-            ),
-            _workload("kube-scheduler", scheduler_deployment(desired, names), desired, names),
+        controllers=tuple(
+            _workload(component, controller_deployment(desired, names, component), desired, names)
+            for component in CONTROLLER_PORTS
         ),
     )
 
@@ -273,7 +268,7 @@ def _disruption_budget(names: Names, component: Component) -> Unstructured:
 
 
 def _network_policies(desired: ControlPlane, names: Names) -> list[Unstructured]:
-    """API servers are open to all; etcd to them and its members; the rest to nobody."""
+    """API servers are open to all, etcd to them and its members, and the rest to no one."""
     ports = [API_SERVER_PORT, *([AGENT_PORT] if desired.pods.konnectivity.enabled else [])]
     peers = [_peer(names, "etcd")]
     clients = [_peer(names, "kube-apiserver")]

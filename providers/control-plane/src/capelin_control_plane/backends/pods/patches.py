@@ -5,14 +5,14 @@ A user who may write a control plane has the provider write objects with its own
 """
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any, cast
 
 from capelin.api import Unstructured
+from capelin.json_patches import apply_json_patch
 
 from capelin_control_plane.backends.pods.patchable import patch_problem
 from capelin_control_plane.desired import Component, InvalidSpecError
-from capelin_control_plane.pod_settings import JsonPatchOperation, Patch
+from capelin_control_plane.pod_settings import Patch
 
 _MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
@@ -42,12 +42,10 @@ def patched(
             continue
         field = f"spec.pods.patches[{index}]"
         try:
-            result = _applied(deepcopy(result), patch)
+            result = _applied(result, patch)
             problem = patch_problem(manifest, result)
         except (AttributeError, LookupError, ValueError, TypeError) as error:
-            raise InvalidSpecError(
-                f"{field}: {error}; it does not fit the {target.kind}"
-            ) from error
+            raise InvalidSpecError(f"{field} does not fit the {target.kind}: {error}") from error
         if problem:
             raise InvalidSpecError(f"{field}: {problem}")
     return result
@@ -56,9 +54,14 @@ def patched(
 def _applied(manifest: Unstructured, patch: Patch) -> Unstructured:
     if patch.merge is not None:
         return _merged(manifest, patch.merge)
-    for operation in patch.json_ or ():
-        _apply_operation(manifest, operation)
-    return manifest
+    operations = patch.json_ or []
+    for path in (operation.path for operation in operations):
+        if not path.startswith("/"):
+            raise ValueError(f"the path {path!r} does not begin with a slash")
+    return apply_json_patch(
+        manifest,
+        [{"op": step.op, "path": step.path, "value": step.value} for step in operations],
+    )
 
 
 def _merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,28 +98,3 @@ def _merged_list(present: list[Any], change: list[Any], key: str) -> list[Any]:
         else:
             result[index] = _merged(result[index], fields)
     return result
-
-
-def _apply_operation(manifest: Unstructured, operation: JsonPatchOperation) -> None:
-    path = operation.path
-    if not path.startswith("/"):
-        raise ValueError(f"the path {path!r} does not begin with a slash")
-    *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
-    node: Any = manifest
-    for part in parents:
-        node = node[int(part) if isinstance(node, list) else part]
-    if isinstance(node, list):
-        items = cast("list[Any]", node)
-        if operation.op == "add":
-            items.insert(len(items) if last == "-" else int(last), operation.value)
-        elif operation.op == "remove":
-            del items[int(last)]
-        else:
-            items[int(last)] = operation.value
-        return
-    if operation.op != "add" and last not in node:
-        raise KeyError(f"there is nothing at {path}")
-    if operation.op == "remove":
-        del node[last]
-    else:
-        node[last] = operation.value

@@ -51,7 +51,6 @@ def instance_statuses(
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether a pod is ready."""
     return any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
 
 
@@ -61,7 +60,6 @@ def is_running(pod: Pod) -> bool:
 
 
 def is_member(pod: Pod) -> bool:
-    """Whether a pod is a member of etcd."""
     return pod.metadata.labels.get(COMPONENT_LABEL) == "etcd"
 
 

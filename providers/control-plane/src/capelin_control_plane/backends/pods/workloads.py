@@ -4,27 +4,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from capelin.api import Unstructured, parse_duration
+from capelin.api import Unstructured
 
 from capelin_control_plane.arguments import (
+    CONTROLLER_PORTS,
     GO_ENVIRONMENT,
+    SHUTDOWN_DELAY,
+    Controller,
     EtcdMember,
     api_server_arguments,
-    controller_manager_arguments,
+    controller_arguments,
     etcd_arguments,
-    scheduler_arguments,
+    shutdown_delay,
 )
 from capelin_control_plane.backends.pods.konnectivity import EGRESS_SELECTOR_FILE, with_server
 from capelin_control_plane.backends.pods.names import (
     API_SERVER_PORT,
-    CONTROLLER_MANAGER_PORT,
     ETCD_CLIENT_PORT,
     ETCD_METRICS_PORT,
     ETCD_PEER_PORT,
     FILES,
     OWNER_ANNOTATION,
     PKI_FOLDER,
-    SCHEDULER_PORT,
     VERSION_LABEL,
     Names,
 )
@@ -39,12 +40,11 @@ ETCD_TAG = "3.6.5-0"
 _USER = 65532
 _DATA = PurePosixPath("/var/lib/etcd")
 
-_DELAY = "shutdown-delay-duration"
-# A server that is told to stop serves on until it has left the endpoints of its Service on every
+# A server that is asked to stop serves until it has left the endpoints of its Service on every
 # node. Then it answers 429 with Retry-After instead of breaking connections, and ends watches
 # evenly. Clients spread over servers that are new.
 _SHUTDOWN = {
-    _DELAY: "15s",
+    SHUTDOWN_DELAY: "15s",
     "shutdown-send-retry-after": "true",
     "shutdown-watch-termination-grace-period": "10s",
     "goaway-chance": "0.001",
@@ -71,18 +71,10 @@ _REQUESTS: Mapping[Component, Mapping[str, str]] = {
 
 def termination_seconds(arguments: Sequence[str]) -> int:
     """How long an API server may take to end: its delay, the longest request, and a margin."""
-    prefix = f"--{_DELAY}="
-    delays = [flag.removeprefix(prefix) for flag in arguments if flag.startswith(prefix)]
-    try:
-        delay = sum(parse_duration(text).total_seconds() for text in delays)
-    except ValueError:
-        # An API server does not start with a delay that cannot be read.
-        delay = 0.0
-    return int(delay) + _LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS
+    return int(shutdown_delay(arguments)) + _LONGEST_REQUEST_SECONDS + _MARGIN_SECONDS
 
 
 def etcd_stateful_set(desired: ControlPlane, names: Names) -> Unstructured:
-    """The StatefulSet of etcd's members."""
     member = EtcdMember(
         name="$(POD_NAME)",
         data=_DATA / "data",
@@ -211,35 +203,18 @@ def _etcd_hosts(desired: ControlPlane, names: Names) -> list[str]:
     return [names.etcd_host, *map(names.member_host, members)]
 
 
-def controller_manager_deployment(desired: ControlPlane, names: Names) -> Unstructured:
-    """The Deployment of the controller managers, of which one leads."""
-    arguments = controller_manager_arguments(
-        desired,
-        FILES,
-        address="0.0.0.0",  # noqa: S104 - of the pod
-        port=CONTROLLER_MANAGER_PORT,
-        elects_leader=True,
-    )
-    return _controller(
-        desired, names, "kube-controller-manager", arguments, CONTROLLER_MANAGER_PORT
-    )
-
-
-def scheduler_deployment(desired: ControlPlane, names: Names) -> Unstructured:
-    """The Deployment of the schedulers, of which one leads."""
-    arguments = scheduler_arguments(
-        desired,
-        FILES,
-        address="0.0.0.0",  # noqa: S104 - of the pod
-        port=SCHEDULER_PORT,
-        elects_leader=True,
-    )
-    return _controller(desired, names, "kube-scheduler", arguments, SCHEDULER_PORT)
-
-
-def _controller(
-    desired: ControlPlane, names: Names, component: Component, arguments: tuple[str, ...], port: int
+def controller_deployment(
+    desired: ControlPlane, names: Names, component: Controller
 ) -> Unstructured:
+    """The Deployment of the controller managers or the schedulers, of which one leads."""
+    port = CONTROLLER_PORTS[component]
+    arguments = controller_arguments(
+        desired,
+        FILES,
+        component,
+        address="0.0.0.0",  # noqa: S104 - of the pod
+        elects_leader=True,
+    )
     template = _template(
         desired,
         names,
@@ -367,7 +342,6 @@ def _template(
 
 
 def _image_of(component: Component, desired: ControlPlane) -> str:
-    """The image of a component."""
     images = desired.pods.images
     if component == "etcd":
         return images.etcd or f"{images.repository}/etcd:{ETCD_TAG}"

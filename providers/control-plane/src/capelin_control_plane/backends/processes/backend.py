@@ -98,7 +98,6 @@ class _Supervised:
 
     @property
     def ready(self) -> set[str]:
-        """The names of the processes that are ready."""
         return self._names(Phase.RUNNING)
 
     @property
@@ -198,7 +197,7 @@ class ProcessesBackend:
         )
 
     async def _take(self, key: ObjectKey, step: Step) -> None:
-        """Declare the plan of a step, and replace an etcd member if it says so."""
+        """Declare the plan of a step, and replace the etcd member that it names."""
         supervised = self._supervised[key]
         state_dir = supervised.state_dir
         with disk_errors_block():
@@ -231,7 +230,6 @@ class ProcessesBackend:
                         await self._declare_once(await self._supervise(key, state_dir))
 
     async def release(self, key: ObjectKey) -> None:
-        """Stop supervising a control plane. It keeps running."""
         self._throttle.forget(key)
         supervised = self._supervised.pop(key, None)
         if supervised is not None:
@@ -240,7 +238,7 @@ class ProcessesBackend:
             try:
                 await supervised.supervisor.__aexit__(None, None, None)
             except Exception:  # noqa: BLE001 - whatever ended it
-                # It ended by itself: the next reconcile supervises anew.
+                # It ended by itself: the next reconcile supervises again.
                 _log.exception("the supervisor of %s failed: %s", key, ended)
 
     async def allocated(self) -> set[ObjectKey]:
@@ -258,7 +256,7 @@ class ProcessesBackend:
             for state_dir in state_dirs_of(self._state, key):
                 supervised = await self._supervise(key, state_dir)
                 supervised.supervisor.declare()
-                # It serves nobody any more and keeps nothing: no time to end in order.
+                # It has no clients, and its data is deleted: no time to end in order.
                 await kill_all(state_dir.run)
                 await supervised.supervisor.stop()
                 await self.release(key)
@@ -275,7 +273,6 @@ class ProcessesBackend:
         """Nothing to do: supervisors and locks end with the provider."""
 
     def client_config(self, endpoint: Endpoint) -> Config:
-        """The provider's own access to the API of a control plane."""
         state_dir = StateDir(self._state / endpoint.address, endpoint.address)
         admin = read_key_pair(state_dir.certificate("admin"))
         if admin is None:
@@ -344,7 +341,7 @@ class ProcessesBackend:
             return
         if supervised.plan.instances:
             _declare(supervised)
-            # An API server that serves but has not said so yet would be taken for down.
+            # An API server that serves and was not probed yet would be taken for down.
             await supervised.supervisor.probed(_SECONDS_TO_ANSWER)
         supervised.declared = True
 

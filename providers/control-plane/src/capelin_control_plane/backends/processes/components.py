@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from capelin.api import parse_duration
 from capelin.embedded import relay
 from capelin.embedded.addresses import is_free
 from capelin.embedded.components import TIMER_SLACK
@@ -14,12 +13,15 @@ from capelin.provider import Blocked
 from capelin.versions import Version
 
 from capelin_control_plane.arguments import (
+    CONTROLLER_PORTS,
     GO_ENVIRONMENT,
+    SHUTDOWN_DELAY,
+    Controller,
     EtcdMember,
     api_server_arguments,
-    controller_manager_arguments,
+    controller_arguments,
     etcd_arguments,
-    scheduler_arguments,
+    shutdown_delay,
 )
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import PROGRAMS, Component, ControlPlane
@@ -28,8 +30,6 @@ from capelin_control_plane.policy import Policy, address_of
 from capelin_control_plane.reasons import Reason
 
 API_SERVER_PORT = 10443
-CONTROLLER_MANAGER_PORT = 10257
-SCHEDULER_PORT = 10259
 ETCD_PORT = 2379
 _PORTS_OF_A_MEMBER = 10
 
@@ -45,15 +45,14 @@ _ROLLED_OUT: frozenset[Component] = frozenset(
 )
 
 # The relay sends no new connections to an API server that is told to stop. Clients that have just
-# connected are served for this long. Those that keep their connections are then told to connect
-# anew, for as long as requests and watches of others take to end.
-_DELAY = "shutdown-delay-duration"
+# connected are served for this long. Those that keep their connections are then asked to connect
+# again, for as long as requests and watches of others take to end.
 _SHUTDOWN = {
-    _DELAY: "2s",
+    SHUTDOWN_DELAY: "2s",
     "shutdown-send-retry-after": "true",
     "shutdown-watch-termination-grace-period": "2s",
 }
-# Simulated Nodes have addresses where nobody is, and name who answers for their kubelets like this.
+# Simulated Nodes have fictitious addresses, and name the server of their kubelets like this.
 _KUBELETS = {"kubelet-preferred-address-types": "InternalDNS,InternalIP,ExternalIP,Hostname"}
 # An API server derives its identity from the hostname only. Those of one machine would all renew
 # the same Lease, and fail when another was first. Only the proxy to peers of other versions reads
@@ -64,8 +63,6 @@ _GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program of a component."""
-
     version: str
     path: Path
 
@@ -127,14 +124,13 @@ def desired_components(
         replicas=desired.replicas,
         api_server=api_server,
         controllers=tuple(
-            instance(component, 0, arguments)
-            for component, arguments in _controllers(desired, state_dir).items()
+            instance(component, 0, _controller(desired, state_dir, component))
+            for component in CONTROLLER_PORTS
         ),
     )
 
 
 def command_of(instance: Instance) -> Command:
-    """The command of an instance."""
     environment = dict(instance.environment)
     if instance.planned_at is not None:
         environment[PLANNED_AT] = instance.planned_at.isoformat()
@@ -153,13 +149,7 @@ def command_of(instance: Instance) -> Command:
 
 def grace_seconds(instance: Instance) -> float:
     """How long an instance may take to end before it is killed."""
-    prefix = f"--{_DELAY}="
-    delays = [flag.removeprefix(prefix) for flag in instance.arguments if flag.startswith(prefix)]
-    try:
-        return sum(parse_duration(delay).total_seconds() for delay in delays) + _GRACE_SECONDS
-    except ValueError:
-        # An API server does not start with a delay that cannot be read.
-        return _GRACE_SECONDS
+    return shutdown_delay(instance.arguments) + _GRACE_SECONDS
 
 
 def api_server_port(index: int) -> int:
@@ -178,7 +168,6 @@ def etcd_metrics_port(index: int) -> int:
 
 
 def etcd_peer_url(state_dir: StateDir, index: int) -> str:
-    """The peer URL of an etcd member."""
     return f"https://{state_dir.address}:{etcd_port(index) + 1}"
 
 
@@ -212,7 +201,6 @@ def listen_host(state_dir: StateDir, host: str, policy: Policy) -> str:
 
 
 def relay_target(instance: Instance) -> relay.Target:
-    """Where a relay listens."""
     arguments = instance.arguments
     return relay.parse_target(arguments[arguments.index("--listen") + 1])
 
@@ -252,16 +240,12 @@ def _api_server(desired: ControlPlane, state_dir: StateDir, index: int) -> tuple
     )
 
 
-def _controllers(desired: ControlPlane, state_dir: StateDir) -> Mapping[Component, tuple[str, ...]]:
-    files, address = state_dir.files, state_dir.address
-    return {
-        "kube-controller-manager": controller_manager_arguments(
-            desired, files, address=address, port=CONTROLLER_MANAGER_PORT, elects_leader=False
-        ),
-        "kube-scheduler": scheduler_arguments(
-            desired, files, address=address, port=SCHEDULER_PORT, elects_leader=False
-        ),
-    }
+def _controller(
+    desired: ControlPlane, state_dir: StateDir, component: Controller
+) -> tuple[str, ...]:
+    return controller_arguments(
+        desired, state_dir.files, component, address=state_dir.address, elects_leader=False
+    )
 
 
 def _relay(desired: ControlPlane, state_dir: StateDir, listen: str, version: str) -> Instance:

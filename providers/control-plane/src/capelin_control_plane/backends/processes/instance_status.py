@@ -8,7 +8,7 @@ from capelin.embedded.processes import Phase, ProcessState
 from capelin.provider import Blocked
 
 from capelin_control_plane.backends.processes import member_data
-from capelin_control_plane.backends.processes.plan import is_current
+from capelin_control_plane.backends.processes.plan import runs_as_desired
 from capelin_control_plane.backends.processes.state_dir import StateDir
 from capelin_control_plane.desired import FIELDS, Component, ComponentSettings, ControlPlane
 from capelin_control_plane.instances import (
@@ -43,7 +43,7 @@ def instance_statuses(
                 component=instance.component,
                 version=instance.version,
                 ready=_phase(instance, states) is Phase.RUNNING,
-                current=_is_current(instance, components)
+                current=runs_as_desired(instance, components)
                 if components is not None and comparable
                 else None,
                 failure=_failure(instance, states.get(instance.name), plan, state_dir, desired),
@@ -100,15 +100,6 @@ def disk_errors_block() -> Generator[None]:
 def _phase(instance: Instance, states: Mapping[str, ProcessState]) -> Phase | None:
     state = states.get(instance.name)
     return None if state is None else state.phase
-
-
-def _is_current(instance: Instance, components: DesiredComponents) -> bool:
-    if instance.component == "kube-apiserver":
-        return is_current(instance, components.api_server(instance.index))
-    desired = {
-        other.name: other for other in (*components.etcd, components.relay, *components.controllers)
-    }
-    return instance.name in desired and is_current(instance, desired[instance.name])
 
 
 def _failure(

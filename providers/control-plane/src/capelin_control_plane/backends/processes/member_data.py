@@ -1,4 +1,4 @@
-"""The data of etcd members on processes: whether it is there, and what it is given up for."""
+"""The data of etcd members on processes: whether it exists, and how a lost member is replaced."""
 
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -35,7 +35,7 @@ def has_joined(state_dir: StateDir, index: int) -> bool:
 
 
 def has_data(state_dir: StateDir, index: int) -> bool:
-    """Whether a member has a write-ahead log. etcd decides by the same whether it begins anew."""
+    """Whether a member has a write-ahead log. Without one, etcd begins an empty cluster."""
     return any(state_dir.etcd_data(index).glob("member/wal/*.wal"))
 
 
@@ -79,7 +79,6 @@ async def make_room(state_dir: StateDir, index: int, *, through: int) -> None:
 
 
 def connect(state_dir: StateDir, through: int) -> AbstractAsyncContextManager[EtcdApi]:
-    """The API of a member."""
     return etcd_api.connect(*_url_and_trust(state_dir, through))
 
 

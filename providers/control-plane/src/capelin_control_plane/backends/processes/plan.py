@@ -23,8 +23,6 @@ class MemberReplacement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to change now so that the API never stops answering."""
-
     plan: Plan
     """The instances that should run from now on."""
     serving: tuple[Instance, ...]
@@ -133,23 +131,19 @@ def is_current(instance: Instance, desired: Instance) -> bool:
     )
 
 
+def runs_as_desired(instance: Instance, desired: DesiredComponents) -> bool:
+    """Whether a planned instance should run, and is current."""
+    counterpart = desired.counterpart(instance)
+    return counterpart is not None and is_current(instance, counterpart)
+
+
 def is_complete(plan: Plan, desired: DesiredComponents) -> bool:
     """Whether exactly the desired instances are planned, ready or not."""
-    servers = plan.of("kube-apiserver")
-    complete = {
-        instance.name: instance
-        for instance in (
-            *desired.etcd,
-            desired.relay,
-            *(desired.api_server(server.index) for server in servers),
-            *desired.controllers,
-        )
-    }
-    planned = {instance.name: instance for instance in plan.instances}
+    others = (*desired.etcd, desired.relay, *desired.controllers)
     return (
-        len(servers) == desired.replicas
-        and planned.keys() == complete.keys()
-        and all(is_current(planned[name], instance) for name, instance in complete.items())
+        len(plan.of("kube-apiserver")) == desired.replicas
+        and len(plan.instances) == desired.replicas + len(others)
+        and all(runs_as_desired(instance, desired) for instance in plan.instances)
     )
 
 
@@ -161,9 +155,7 @@ def _is_planned_before(instance: Instance, moment: datetime | None) -> bool:
 
 def _outdated_api_servers(plan: Plan, desired: DesiredComponents) -> tuple[Instance, ...]:
     return tuple(
-        server
-        for server in plan.of("kube-apiserver")
-        if not is_current(server, desired.api_server(server.index))
+        server for server in plan.of("kube-apiserver") if not runs_as_desired(server, desired)
     )
 
 
@@ -212,7 +204,7 @@ def _next_api_server(plan: Plan, desired: DesiredComponents, ready: Collection[s
         return plan.without(_least_needed(plan, ()))
     missing = desired.replicas - len(current)
     if missing > 0:
-        # Start all at once if there are none yet; one by one beside those that serve.
+        # Start all at once if there are none yet, and one by one if others serve.
         count = 1 if outdated else missing
         last = max((server.index for server in current or servers), default=-1)
         indexes = _free_indexes(servers, count, after=last, limit=2 * desired.replicas + 1)

@@ -9,9 +9,8 @@ from pathlib import Path
 from capelin.embedded.processes import Liveness, Probe, liveness_probe, readiness_probe, tcp_probe
 from capelin.embedded.relay import reachable
 
+from capelin_control_plane.arguments import CONTROLLER_PORTS
 from capelin_control_plane.backends.processes.components import (
-    CONTROLLER_MANAGER_PORT,
-    SCHEDULER_PORT,
     api_server_port,
     etcd_metrics_port,
     etcd_port,
@@ -26,7 +25,7 @@ TIMEOUT_SECONDS = 5.0
 # Clients wait for these components, so a hang must be found and cut off within 5 seconds.
 _SERVING = {"etcd", "kube-apiserver", "relay"}
 READINESS_PERIOD_SECONDS = 3.0
-"""An API server may live and serve nobody: without etcd, or with certificates of a wrong clock."""
+"""An API server may live and serve no requests: without etcd, or if a clock was wrong."""
 SERVING_PERIOD_SECONDS = 2.0
 SERVING_TIMEOUT_SECONDS = 1.0
 _SERVING_RETRY_SECONDS = 0.25
@@ -45,7 +44,6 @@ def reachability(state_dir: StateDir, instance: Instance) -> Probe | None:
 
 
 def readiness(state_dir: StateDir, instance: Instance) -> Probe:
-    """Whether an instance is ready."""
     match instance.component:
         case "etcd":
             # A member is healthy if it knows the leader of a quorum. One that reached its space
@@ -56,10 +54,8 @@ def readiness(state_dir: StateDir, instance: Instance) -> Probe:
         case "kube-apiserver":
             url = f"https://{state_dir.address}:{api_server_port(instance.index)}/readyz"
             return partial(_api_server_ready, state_dir, url)
-        case "kube-controller-manager":
-            return partial(tcp_probe, state_dir.address, CONTROLLER_MANAGER_PORT)
-        case "kube-scheduler":
-            return partial(tcp_probe, state_dir.address, SCHEDULER_PORT)
+        case "kube-controller-manager" | "kube-scheduler":
+            return partial(tcp_probe, state_dir.address, CONTROLLER_PORTS[instance.component])
         case "relay":
             return partial(tcp_probe, *relay_target(instance))
 
@@ -99,10 +95,9 @@ def _alive(state_dir: StateDir, instance: Instance, within: float) -> Probe:
             # Without etcd no API server is healthy, and a restart would not help.
             port = api_server_port(instance.index)
             return partial(get, f"https://{state_dir.address}:{port}/livez?exclude=etcd")
-        case "kube-controller-manager":
-            return partial(get, f"https://{state_dir.address}:{CONTROLLER_MANAGER_PORT}/healthz")
-        case "kube-scheduler":
-            return partial(get, f"https://{state_dir.address}:{SCHEDULER_PORT}/healthz")
+        case "kube-controller-manager" | "kube-scheduler":
+            port = CONTROLLER_PORTS[instance.component]
+            return partial(get, f"https://{state_dir.address}:{port}/healthz")
         case "relay":
             return partial(_relay_alive, state_dir.relay_control, within)
 

@@ -52,7 +52,7 @@ class MemberState:
     index: int
     has_data: bool
     runs: bool = False
-    """Whether it runs with its data. Without a leader it serves nobody."""
+    """Whether it runs with its data. Without a leader it serves no requests."""
     failure: str = ""
     """Why it ended, if it does."""
 
@@ -63,7 +63,7 @@ class MemberState:
 
 
 def survivors(members: Sequence[MemberState]) -> list[int]:
-    """The members from one of which the cluster is to go on. None: no data can be read.
+    """The members from one of which the cluster can continue. None: no data can be read.
 
     Raises:
         UserError: more can be saved than by giving up all members but one.
@@ -73,7 +73,7 @@ def survivors(members: Sequence[MemberState]) -> list[int]:
             raise UserError(
                 f"{member.name} has data and does not run: it may have more than the others.",
                 reason=member.failure or "It neither answered nor ended in time.",
-                hint="Mend that first, or move its data away if it is worth nothing.",
+                hint="Fix that first, or move its data away if it is worth nothing.",
             )
     running = [member for member in members if member.runs]
     if len(running) >= quorum(len(members)):
@@ -107,12 +107,12 @@ async def recover(
     Args:
         state: The folder with the state directories of the provider.
         key: The control plane.
-        data: The data directory of a member, such as a copy, to go on from if no member of the
+        data: The data directory of a member, such as a copy, to continue from if no member of the
             control plane has any left.
-        report: Is told each step.
+        report: Called with each step.
 
     Returns:
-        The name of the member from whose data the cluster goes on.
+        The name of the member from whose data the cluster continues.
 
     Raises:
         UserError: nothing was changed, as more can be saved, or nothing can.
@@ -329,7 +329,7 @@ class _Recovery:
                 if time.monotonic() > deadline:
                     raise UserError(
                         f"{member.name} cannot join: {error}",
-                        hint="Run the same command again: it goes on from here.",
+                        hint="Run the same command again: it continues from here.",
                     ) from error
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -355,7 +355,7 @@ def _no_data(state_dir: StateDir) -> UserError:
     return MissingError(
         "No etcd member of the control plane has data that can be read.",
         reason=f"Set aside earlier: {', '.join(aside) or 'nothing'}, in {state_dir.path}.",
-        hint="Name a folder to go on from with --data: a backup of a member's data directory.",
+        hint="Name a folder to continue from with --data: a backup of a member's data directory.",
     )
 
 

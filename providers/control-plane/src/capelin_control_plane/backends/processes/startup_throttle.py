@@ -14,7 +14,7 @@ class StartupThrottle:
     """Delays controllers of one control plane while API servers of others start.
 
     A controller manager and a scheduler take half as much to start as an API server, and Cluster
-    API goes on with a cluster as soon as its API answers.
+    API continues with a cluster as soon as its API answers.
     """
 
     def __init__(self, wake: Wake, patience: float = PATIENCE_SECONDS) -> None:

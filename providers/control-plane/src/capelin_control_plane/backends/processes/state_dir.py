@@ -3,23 +3,23 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
 
 from capelin.controller import ObjectKey
 from capelin.embedded.addresses import NETWORK, address_of, is_free
 from capelin.embedded.processes import private_folder, write_private
 from capelin.provider import Blocked
+from pydantic import TypeAdapter
 
 from capelin_control_plane.component_files import ComponentFiles
-from capelin_control_plane.instances import Instance, Plan, Resources
+from capelin_control_plane.instances import Instance, Plan
 from capelin_control_plane.reasons import Reason
 
 _ATTEMPTS = 64
 _OWNER = "owner.json"
+_INSTANCES = TypeAdapter(tuple[Instance, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +103,14 @@ class StateDir:
     def read_plan(self) -> Plan:
         """The plan; an empty one if there is none, or if it is damaged."""
         try:
-            stored = json.loads(self.plan.read_bytes())
-            return Plan(tuple(map(_read_instance, stored)))
-        except FileNotFoundError:
-            return Plan()
-        except (ValueError, KeyError, TypeError):
-            # The machine lost power while it was written. So nothing of it runs.
+            return Plan(_INSTANCES.validate_json(self.plan.read_bytes()))
+        except (FileNotFoundError, ValueError):
+            # Damaged if the machine lost power while it was written. So nothing of it runs.
             return Plan()
 
     def write_plan(self, plan: Plan) -> None:
         """Store the plan."""
-        stored = [asdict(instance) for instance in plan.instances]
-        write_private(self.plan, json.dumps(stored, default=_encode).encode(), lasting=True)
+        write_private(self.plan, _INSTANCES.dump_json(plan.instances), lasting=True)
 
     def read_targets(self) -> list[str]:
         """The API servers that the relay hands connections to."""
@@ -238,21 +234,3 @@ def _create(state: Path, owner: Owner, port: int) -> StateDir:
 
 def _write_owner(path: Path, owner: Owner) -> None:
     write_private(path / _OWNER, json.dumps(asdict(owner)).encode(), lasting=True)
-
-
-def _read_instance(stored: dict[str, Any]) -> Instance:
-    return replace(
-        Instance(**stored),
-        arguments=tuple(stored["arguments"]),
-        resources=Resources(**stored["resources"]),
-        planned_at=_moment(stored["planned_at"]),
-        rollout_after=_moment(stored["rollout_after"]),
-    )
-
-
-def _moment(stored: str | None) -> datetime | None:
-    return None if stored is None else datetime.fromisoformat(stored)
-
-
-def _encode(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
