@@ -1,13 +1,14 @@
 """The verbs of workload clusters: create, delete, upgrade, wait, scale."""
 
 import shlex
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from capelin_infra.cli import completion
-from capelin_infra.cli.options import Environment, Namespace, Within, Yes
+from capelin_infra.cli.options import Environment, Namespace, Within, Yes, group
 from capelin_infra.cli.runner import confirm, run
 
 NewName = Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)]
@@ -52,19 +53,17 @@ def register(app: typer.Typer) -> None:
         ("upgrade", "Upgrade a workload cluster.", upgrade),
         ("wait", "Wait for a workload cluster.", wait_),
     ):
-        group = typer.Typer(
-            cls=ClusterVerb, help=help_text, no_args_is_help=True, rich_markup_mode=None
-        )
-        group.command("cluster")(function)
-        # A lone command would otherwise take the group's place.
-        group.callback()(_nothing)
-        app.add_typer(group, name=verb)
+        add_cluster_verb(app, verb, help_text, function)
     # Words that are too many are answered with the option that was meant.
     app.command(context_settings={"allow_extra_args": True})(scale)
 
 
-def _nothing() -> None:
-    pass
+def add_cluster_verb(app: typer.Typer, verb: str, text: str, function: Callable[..., None]) -> None:
+    """Add a verb that `cluster` follows."""
+    added = group(app, verb, text, cls=ClusterVerb)
+    added.command("cluster")(function)
+    # A lone command would otherwise take the group's place.
+    added.callback()(lambda: None)
 
 
 def create(

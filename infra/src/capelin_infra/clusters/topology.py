@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 
 import yaml
 from capelin.api import Unstructured
-from capelin.api.capi import Cluster, ClusterClass
+from capelin.api.capi import Cluster, ClusterClass, WorkersTopology
 from capelin.embedded.binaries import KNOWN_KUBERNETES
 from capelin.errors import InvalidInputError
 
@@ -23,12 +23,12 @@ Operation = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What a user asks a new cluster to be."""
+    """The spec that a user asks for. None is the default of a new cluster."""
 
     cluster_class: str = DEMO_CLASS
     version: str | None = None
-    control_plane_replicas: int = 1
-    workers: int = 3
+    control_plane_replicas: int | None = None
+    workers: int | None = None
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Values of the class's variables."""
 
@@ -65,14 +65,16 @@ def new_cluster(
         InvalidInputError: if workers are wanted and the class has none.
     """
     check_cluster_name(name)
+    replicas, workers = options.control_plane_replicas, options.workers
     topology: Unstructured = {
         "classRef": {"name": options.cluster_class},
         "version": version,
-        "controlPlane": {"replicas": options.control_plane_replicas},
+        "controlPlane": {"replicas": 1 if replicas is None else replicas},
     }
-    if options.workers:
+    if workers != 0:
         kind, worker_class = _worker_class(cluster_class)
-        group = {"class": worker_class, "name": "workers", "replicas": options.workers}
+        count = 3 if workers is None else workers
+        group = {"class": worker_class, "name": "workers", "replicas": count}
         topology["workers"] = {kind: [group]}
     if options.variables:
         _check_variables(options.variables, cluster_class)
@@ -211,30 +213,22 @@ def _worker_class(cluster_class: ClusterClass) -> tuple[WorkerKind, str]:
 def _worker_group(cluster: Cluster, pool: str | None) -> tuple[str, str]:
     """The path of a group of workers in a Cluster, and its name."""
     topology_version(cluster)
-    workers = cluster.spec.topology.workers if cluster.spec.topology else None
-    groups = (
-        []
-        if workers is None
-        else [
-            (f"/spec/topology/workers/{kind}/{index}", entry.name or "")
-            for kind, several in (
-                ("machinePools", workers.machine_pools),
-                ("machineDeployments", workers.machine_deployments),
-            )
-            for index, entry in enumerate(several)
-        ]
-    )
+    workers = cluster.spec.topology.workers if cluster.spec.topology else WorkersTopology()
+    groups = [
+        (f"/spec/topology/workers/{kind}/{index}", entry.name or "")
+        for kind, entries in (
+            ("machinePools", workers.machine_pools),
+            ("machineDeployments", workers.machine_deployments),
+        )
+        for index, entry in enumerate(entries)
+    ]
     chosen = [group for group in groups if pool in {None, group[1]}]
     if len(chosen) == 1:
         return chosen[0]
     names = ", ".join(name for _, name in groups) or "none"
-    what = (
-        f"Cluster {cluster.name} has several pools"
-        if pool is None
-        else (f"Cluster {cluster.name} has no pool {pool}")
-    )
+    what = "several pools" if pool is None else f"no pool {pool}"
     raise InvalidInputError(
-        f"{what}." if groups else f"Cluster {cluster.name} has no workers.",
+        f"Cluster {cluster.name} has {what if groups else 'no workers'}.",
         reason=f"Its pools are: {names}.",
         hint="Name one of them with --pool.",
     )

@@ -3,14 +3,13 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from capelin.embedded.management import Environment, UpRequest
 from capelin.embedded.processes import private_folder, write_private
 from capelin.errors import BusyError, InvalidInputError, MissingError
 
+from capelin_infra.environments.kubeconfigs import kubeconfig_file
 from capelin_infra.kind import KindCommands, KindConfig, NodeContainer, cluster_config
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import Deadline
@@ -74,9 +73,7 @@ async def in_kind_cluster(
             config = cluster_config(KindConfig(name=name, image=image))
             await commands.create(config, deadline.left, show)
         line.detail = ""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "kubeconfig"
-        write_private(file, (await commands.kubeconfig(name)).encode())
+    with kubeconfig_file(await commands.kubeconfig(name)) as file:
         yield replace(request, target="existing", kubeconfig=file)
 
 

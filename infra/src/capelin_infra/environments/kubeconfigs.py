@@ -1,7 +1,9 @@
 """Files with kubeconfigs, for kubectl and clusterctl. Each has a context of its own name."""
 
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from capelin.api.capi import Cluster
 from capelin.api.core import Secret
@@ -74,6 +76,15 @@ async def workload_kubeconfig(environment: Environment, cluster: str, namespace:
     context = f"capelin-{environment.name}-{cluster}"
     write_private(path, safe_kubeconfig(secret.data["value"], name=context))
     return path
+
+
+@contextmanager
+def kubeconfig_file(content: str) -> Generator[Path]:
+    """A private file for as long as the block lasts, for what reads kubeconfigs from files."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "kubeconfig"
+        write_private(path, content.encode())
+        yield path
 
 
 async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:

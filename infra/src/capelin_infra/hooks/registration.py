@@ -7,12 +7,12 @@ from pathlib import Path
 from capelin.api.capi import ExtensionClientConfig, ExtensionConfig, ExtensionConfigSpec
 from capelin.embedded.management import Environment
 from capelin.embedded.processes import private_folder, write_private
-from capelin.errors import InvalidInputError, MissingError, NotReadyError
+from capelin.errors import InvalidInputError, NotReadyError
 from capelin.pki import Leaf, read_ca
 from rich.console import Console
 
 from capelin_infra.environments.connection import client_of, find_environment
-from capelin_infra.hooks.targets import registered
+from capelin_infra.hooks.targets import registered_as
 from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.waiting import wait_for
 
@@ -101,14 +101,8 @@ async def unregister(name: str, environment: str) -> None:
         MissingError: if there is none of that name.
     """
     async with client_of(find_environment(environment)) as client:
-        configs = {config.name: config for config in await registered(client)}
-        if name not in configs:
-            raise MissingError(
-                f"There is no ExtensionConfig {name}.",
-                reason=f"ExtensionConfigs: {', '.join(sorted(configs)) or 'none'}.",
-                hint="Name one of them.",
-            )
-        await client.delete(ExtensionConfig, name, uid=configs[name].uid)
+        config = await registered_as(client, name, hint="Name one of them.")
+        await client.delete(ExtensionConfig, name, uid=config.uid)
     Console().print(f"Extension {name} is not called any more.", highlight=False)
 
 

@@ -83,7 +83,12 @@ class Target:
             return _from_url(self.name, self.ca)
         if _is_file(self.name):
             return await asyncio.to_thread(_from_file, Path(self.name))
-        return await self._from_environment()
+        async with client_of(find_environment(self.environment)) as client:
+            return await registered_as(
+                client,
+                self.name,
+                hint="Name one of them, a file that holds one, or a URL that starts with https://.",
+            )
 
     def endpoint(self, config: ExtensionConfig) -> Endpoint:
         """Its endpoint.
@@ -101,19 +106,6 @@ class Target:
             ) from None
         return Endpoint(endpoint.host, endpoint.port, endpoint.prefix, endpoint.ca, self.through)
 
-    async def _from_environment(self) -> ExtensionConfig:
-        async with client_of(find_environment(self.environment)) as client:
-            configs = await registered(client)
-        for config in configs:
-            if config.metadata.name == self.name:
-                return config
-        known = ", ".join(sorted(config.metadata.name for config in configs)) or "none"
-        raise MissingError(
-            f"There is no ExtensionConfig {self.name}.",
-            reason=f"ExtensionConfigs: {known}.",
-            hint="Name one of them, a file that holds one, or a URL that starts with https://.",
-        )
-
 
 async def registered(client: Client) -> list[ExtensionConfig]:
     """All ExtensionConfigs; none where Cluster API's core is not installed."""
@@ -121,6 +113,22 @@ async def registered(client: Client) -> list[ExtensionConfig]:
         return (await client.list(ExtensionConfig)).items
     except NotServed:
         return []
+
+
+async def registered_as(client: Client, name: str, *, hint: str) -> ExtensionConfig:
+    """The ExtensionConfig of a name.
+
+    Raises:
+        MissingError: there is none.
+    """
+    configs = {config.name: config for config in await registered(client)}
+    if name not in configs:
+        raise MissingError(
+            f"There is no ExtensionConfig {name}.",
+            reason=f"ExtensionConfigs: {', '.join(sorted(configs)) or 'none'}.",
+            hint=hint,
+        )
+    return configs[name]
 
 
 def known_hooks(references: Sequence[str]) -> Catalog:
