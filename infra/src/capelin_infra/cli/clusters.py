@@ -28,11 +28,7 @@ class ClusterVerb(TyperGroup):
     """A verb that `cluster` follows; it says so where a cluster's name does."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant.
-
-        Raises:
-            InvalidInputError: with the whole line, if the word before the name is missing.
-        """
+        """The command that is meant."""
         # The shell that completes a line wants no error.
         if args[0] not in self.commands and not ctx.resilient_parsing:
             from capelin.errors import InvalidInputError

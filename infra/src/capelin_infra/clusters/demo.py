@@ -131,11 +131,7 @@ async def _apply_cluster(
 async def find_class(
     client: Client, name: str, namespace: str, *, named: str = "with --class"
 ) -> ClusterClass:
-    """A ClusterClass by name, and how users name it.
-
-    Raises:
-        MissingError: if there is none, with the names of those that there are.
-    """
+    """A ClusterClass by name, and how users name it."""
     found = await client.find(ClusterClass, name, namespace)
     if found is not None:
         return found

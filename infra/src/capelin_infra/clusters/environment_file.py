@@ -64,11 +64,7 @@ class EnvironmentFile(Model):
 
 
 def read_environment_file(path: Path) -> EnvironmentFile:
-    """Read a file.
-
-    Raises:
-        InvalidInputError: with the field that is wrong.
-    """
+    """Read a file."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         return EnvironmentFile.model_validate(content or {})
@@ -112,9 +108,6 @@ def chosen_name(file: str | None, given: NamedBy, path: Path) -> str:
 
     The file's name wins over the variable, which may be meant for other commands. An option that
     contradicts the file is refused.
-
-    Raises:
-        InvalidInputError: if the option names another environment than the file.
     """
     if file is None:
         return given.option or given.variable or DEFAULT_NAME

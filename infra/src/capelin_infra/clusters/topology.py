@@ -43,11 +43,7 @@ class ScaleOptions:
 
 
 def check_cluster_name(name: str) -> None:
-    """Refuse what could not be a cluster's name.
-
-    Raises:
-        InvalidInputError: with what a name looks like.
-    """
+    """Refuse what could not be a cluster's name."""
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             f"{name!r} cannot be the name of a cluster.",
@@ -59,11 +55,7 @@ def check_cluster_name(name: str) -> None:
 def new_cluster(
     name: str, namespace: str, version: str, options: ClusterOptions, cluster_class: ClusterClass
 ) -> Unstructured:
-    """A Cluster of a class, with one group of workers.
-
-    Raises:
-        InvalidInputError: if workers are wanted and the class has none.
-    """
+    """A Cluster of a class, with one group of workers."""
     check_cluster_name(name)
     replicas, workers = options.control_plane_replicas, options.workers
     topology: Unstructured = {
@@ -100,9 +92,6 @@ def parse_variables(texts: Iterable[str]) -> dict[str, Any]:
     """The values of variables from `NAME=VALUE`, where the value is YAML.
 
     `NAME.FIELD=VALUE` is a field of an object: several of them make one.
-
-    Raises:
-        InvalidInputError: if one is of another form.
     """
     variables: dict[str, Any] = {}
     for text in texts:
@@ -150,11 +139,7 @@ def upgrade_patch(version: str) -> list[Operation]:
 
 
 def scale_patch(cluster: Cluster, options: ScaleOptions) -> list[Operation]:
-    """The JSON patch of a Cluster that changes its numbers.
-
-    Raises:
-        InvalidInputError: if it has no workers, several groups of which none is named, or no such.
-    """
+    """The JSON patch of a Cluster that changes its numbers."""
     operations: list[Operation] = []
     if options.control_plane_replicas is not None:
         path = "/spec/topology/controlPlane/replicas"
@@ -182,11 +167,7 @@ def known_versions(control_plane_kind: str | None) -> Sequence[str]:
 
 
 def topology_version(cluster: Cluster) -> str:
-    """The version that a Cluster is to have.
-
-    Raises:
-        InvalidInputError: if it is not of a ClusterClass.
-    """
+    """The version that a Cluster is to have."""
     topology = cluster.spec.topology
     if topology is None or topology.version is None:
         raise InvalidInputError(

@@ -55,11 +55,7 @@ class UpOptions:
 
 
 async def bring_up(options: UpOptions, console: Console | None = None) -> None:
-    """From nothing, or whatever there is, to an environment in which everything runs.
-
-    Raises:
-        UserError: if something asked for is not possible, or did not come up.
-    """
+    """From nothing, or whatever there is, to an environment in which everything runs."""
     as_data = options.output in {"json", "yaml"}
     console = console or Console(stderr=as_data)
     checklist = Checklist(console)

@@ -48,9 +48,6 @@ async def in_kind_cluster(
 
     Without `options`, which are those of a new kind cluster, an environment that has none gets the
     request as it is. The caller holds the environment's lock.
-
-    Raises:
-        UserError: if it cannot have a kind cluster, or has lost it.
     """
     if options is None and kind_cluster_of(environment) is None:
         yield request

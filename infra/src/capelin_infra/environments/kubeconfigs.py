@@ -18,11 +18,7 @@ from capelin_infra.environments.user_kubeconfig import merge_contexts
 
 
 async def kubeconfig_of(name: str, cluster: str | None, namespace: str) -> Path:
-    """The file of a kubeconfig: the environment's own, or a workload cluster's.
-
-    Raises:
-        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
-    """
+    """The file of a kubeconfig: the environment's own, or a workload cluster's."""
     environment = find_environment(name)
     if cluster is not None:
         return await workload_kubeconfig(environment, cluster, namespace)
@@ -39,9 +35,6 @@ async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> N
     """Put contexts into the user's kubeconfig, and make the one that was asked for current.
 
     Without a cluster, it is the environment's, and those of its clusters come along.
-
-    Raises:
-        MissingError: if there is no such environment or cluster, or it has no kubeconfig yet.
     """
     environment = find_environment(name)
     files = [await kubeconfig_of(name, cluster, namespace)]
@@ -57,11 +50,7 @@ async def merge_kubeconfigs(name: str, cluster: str | None, namespace: str) -> N
 
 
 async def workload_kubeconfig(environment: Environment, cluster: str, namespace: str) -> Path:
-    """A file with a workload cluster's kubeconfig, with the context `capelin-ENV-CLUSTER`.
-
-    Raises:
-        MissingError: if there is no such cluster, or it has no kubeconfig yet.
-    """
+    """A file with a workload cluster's kubeconfig, with the context `capelin-ENV-CLUSTER`."""
     async with client_of(environment) as client:
         secret = await client.find(Secret, f"{cluster}-kubeconfig", namespace)
         if secret is None:
@@ -88,11 +77,7 @@ def kubeconfig_file(content: str) -> Generator[Path]:
 
 
 async def find_cluster(client: Client, name: str, namespace: str) -> Cluster:
-    """A Cluster by name.
-
-    Raises:
-        MissingError: if there is none, with the names of those that there are.
-    """
+    """A Cluster by name."""
     found = await client.find(Cluster, name, namespace)
     if found is not None:
         return found

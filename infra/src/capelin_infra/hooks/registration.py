@@ -36,10 +36,6 @@ async def register(registration: Registration, *, within: float) -> None:
     """Create or change an ExtensionConfig, and wait until Cluster API has discovered its handlers.
 
     Without a CA, the certificate is expected to be the environment's: see `write_certificate`.
-
-    Raises:
-        InvalidInputError: for a URL or settings that cannot be.
-        NotReadyError: if its handlers cannot be discovered, with what Cluster API says.
     """
     environment = find_environment(registration.environment)
     config = extension_config(registration, _ca(registration, environment))
@@ -95,11 +91,7 @@ def not_discovered(config: ExtensionConfig) -> str | None:
 
 
 async def unregister(name: str, environment: str) -> None:
-    """Delete an ExtensionConfig.
-
-    Raises:
-        MissingError: if there is none of that name.
-    """
+    """Delete an ExtensionConfig."""
     async with client_of(find_environment(environment)) as client:
         config = await registered_as(client, name, hint="Name one of them.")
         await client.delete(ExtensionConfig, name, uid=config.uid)

@@ -50,9 +50,6 @@ class Target:
         """The certificate to show, by default that of the environment's own core provider.
 
         The environment's extensions accept no other client.
-
-        Raises:
-            InvalidInputError: only the certificate or only the key is given.
         """
         if (self.client_cert is None) != (self.client_key is None):
             raise InvalidInputError(
@@ -73,12 +70,7 @@ class Target:
         return Connections(self.client_certificate)
 
     async def config(self) -> ExtensionConfig:
-        """Its ExtensionConfig.
-
-        Raises:
-            InvalidInputError: the file or URL is invalid.
-            MissingError: the environment has none of this name.
-        """
+        """Its ExtensionConfig."""
         if self.is_url:
             return _from_url(self.name, self.ca)
         if _is_file(self.name):
@@ -91,11 +83,7 @@ class Target:
             )
 
     def endpoint(self, config: ExtensionConfig) -> Endpoint:
-        """Its endpoint.
-
-        Raises:
-            InvalidInputError: the client configuration is invalid.
-        """
+        """Its endpoint."""
         try:
             endpoint = endpoint_of(config.spec.client_config)
         except EndpointError as error:
@@ -116,11 +104,7 @@ async def registered(client: Client) -> list[ExtensionConfig]:
 
 
 async def registered_as(client: Client, name: str, *, hint: str) -> ExtensionConfig:
-    """The ExtensionConfig of a name.
-
-    Raises:
-        MissingError: there is none.
-    """
+    """The ExtensionConfig of a name."""
     configs = {config.name: config for config in await registered(client)}
     if name not in configs:
         raise MissingError(
@@ -132,11 +116,7 @@ async def registered_as(client: Client, name: str, *, hint: str) -> ExtensionCon
 
 
 def known_hooks(references: Sequence[str]) -> Catalog:
-    """Cluster API's hooks, and those of the catalogs `module:name`.
-
-    Raises:
-        InvalidInputError: a catalog is missing.
-    """
+    """Cluster API's hooks, and those of the catalogs `module:name`."""
     # As with `python -m`, modules of the working directory can be named.
     sys.path.insert(0, "")
     try:

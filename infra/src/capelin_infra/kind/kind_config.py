@@ -102,11 +102,7 @@ def _node(node: KindNode, image: str | None) -> dict[str, Any]:
 
 
 def archive_digest(path: Path) -> str:
-    """A digest that changes with any layer or setting of an archive's images, whatever packs it.
-
-    Raises:
-        InvalidInputError: if the file is no image archive.
-    """
+    """A digest that changes with any layer or setting of an archive's images, whatever packs it."""
     try:
         with tarfile.open(path) as archive:
             for name in ("index.json", "manifest.json"):

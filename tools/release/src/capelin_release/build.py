@@ -26,9 +26,6 @@ def build_release(repository: Path, out: Path, report: Callable[[str], None]) ->
     """Build the release of the commit that is checked out, into an empty folder.
 
     Changes that are not committed are not in it. It needs the network only for what no cache has.
-
-    Raises:
-        InvalidInputError: The folder is not empty, or the project does not say what to release.
     """
     # Packages are built in a folder of the commit's own.
     out = out.absolute()

@@ -34,9 +34,6 @@ class Commit:
         """The version of this commit, as in `0.2.0-rc.1`; `base` is what the project's files have.
 
         A commit without a tag has a development version; those of later commits are later.
-
-        Raises:
-            InvalidInputError: The commit has tags of several releases.
         """
         versions = [tag.removeprefix("v") for tag in self.tags if _TAG.fullmatch(tag)]
         if len(versions) > 1:

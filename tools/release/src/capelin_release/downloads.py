@@ -42,11 +42,7 @@ class Downloads:
         return file if file.is_file() and _sha256(file.read_bytes()) == sha256 else None
 
     def fetch(self, wanted: Iterable[Pinned]) -> dict[str, Path]:
-        """The files, by their digests.
-
-        Raises:
-            DownloadError: None of a file's sources has it, or one has other bytes.
-        """
+        """The files, by their digests."""
         return asyncio.run(self._fetch_all({pinned.sha256: pinned for pinned in wanted}))
 
     async def _fetch_all(self, files: dict[str, Pinned]) -> dict[str, Path]:

@@ -61,11 +61,7 @@ class Layer:
     files: dict[str, File] = field(default_factory=dict[str, File])
 
     def add(self, path: str, file: File) -> None:
-        """Add a file; a folder may exist already.
-
-        Raises:
-            PathConflictError: Another package has that file.
-        """
+        """Add a file; a folder may exist already."""
         present = self.files.setdefault(path, file)
         if present is not file and not (present.kind == file.kind == "folder"):
             raise PathConflictError(

@@ -78,11 +78,7 @@ class ImageBuilder:
     )
 
     def build(self, spec: ImageSpec, architecture: str) -> BuiltImage:
-        """Build the image for one architecture.
-
-        Raises:
-            ImageError: It would hold a secret, a shell, or another file that must not be there.
-        """
+        """Build the image for one architecture."""
         target = Target(architecture, self.debian.python)
         needed = locked_requirements(self.release.tree, spec.package, target)
         url = f"pkg:oci/{spec.name}@{self.release.version}?arch={architecture}"
@@ -159,10 +155,6 @@ def manager_image(
     """The image of a manager of Cluster API, for places without a network: one program.
 
     It is built from the pinned Go module, which needs no registry.
-
-    Raises:
-        ProgramError: The program is not the locked one.
-        ImageError: The image would hold a file that must not be in one.
     """
     name = program.name
     # A commit of ours must not change the layer.
@@ -181,11 +173,7 @@ def manager_image(
 
 
 def store_layer(store: Store, layer: Layer, architecture: str) -> StoredLayer:
-    """Store a layer, unless it has a file that must not be released.
-
-    Raises:
-        ImageError: It has one.
-    """
+    """Store a layer, unless it has a file that must not be released."""
     if findings := scan(layer.files, architecture):
         raise ImageError(
             f"The layer {layer.name} for {architecture} must not be released.",

@@ -61,11 +61,7 @@ class LockedProgram:
 
 
 def build(program: LockedProgram, architecture: str, downloads: Downloads) -> Path:
-    """The program for an architecture, from the cache or built.
-
-    Raises:
-        ProgramError: It cannot be built, or the result is not the locked one.
-    """
+    """The program for an architecture, from the cache or built."""
     digest = program.sha256[architecture]
     if cached := downloads.cached(digest):
         return cached

@@ -97,11 +97,7 @@ class Requirements:
 
 
 def locked_requirements(project: Path, package: str, target: Target) -> Requirements:
-    """What a package of a project needs on a target.
-
-    Raises:
-        WheelError: The lock file does not have the package, or no wheel of a requirement fits.
-    """
+    """What a package of a project needs on a target."""
     # uv reads its own lock file: extras, markers and forks are its business.
     command = ("uv", "export", "--frozen", "--offline", "--quiet", "--format=pylock.toml")
     options = ("--no-default-groups", "--no-editable", f"--package={package}")
@@ -113,11 +109,7 @@ def locked_requirements(project: Path, package: str, target: Target) -> Requirem
 
 
 def select(lock: Mapping[str, Any], target: Target) -> Requirements:
-    """What a pylock.toml has for a target.
-
-    Raises:
-        WheelError: No wheel of a package fits.
-    """
+    """What a pylock.toml has for a target."""
     own: list[str] = []
     wheels: list[Pinned] = []
     try:
@@ -141,11 +133,7 @@ def select(lock: Mapping[str, Any], target: Target) -> Requirements:
 
 
 def add_wheel(layer: Layer, wheel: Path, target: Target) -> None:
-    """Unpack a wheel. Its scripts are left out: programs are started as modules.
-
-    Raises:
-        WheelError: A file is not what the wheel's own record says.
-    """
+    """Unpack a wheel. Its scripts are left out: programs are started as modules."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         info = next(name for name in names if name.endswith(".dist-info/METADATA"))
