@@ -201,11 +201,11 @@ def test_the_image_of_a_manager_has_one_program(tmp_path: Path) -> None:
 
 
 def test_a_commit_of_ours_does_not_change_the_layer_of_a_manager(tmp_path: Path) -> None:
-    layers = [
-        a_manager(tmp_path / str(created), MACHINES["arm64"], created)[1].layers
-        for created in (1, 2)
-    ]
-    assert layers[0] == layers[1]
+    first, second = (
+        a_manager(tmp_path / str(created), MACHINES["arm64"], created)[1] for created in (1, 2)
+    )
+    assert [x.descriptor for x in first.layers] == [x.descriptor for x in second.layers]
+    assert first.manifest != second.manifest
 
 
 def test_a_manager_for_another_processor_is_refused(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from capelin.versions import Version
 
 
 def parse_version(text: str, known: Sequence[str] = ()) -> str:
-    """The version that a user means: `v1.34.4`, `1.34.4`, or the newest known `1.34` or `latest`.
-    """
+    """The version that a user means: `v1.34.4`, `1.34.4`, or the newest known `1.34`, `latest`."""
     newest_first = sorted(known, key=Version.parse, reverse=True)
     if text == "latest" and newest_first:
         return newest_first[0]
