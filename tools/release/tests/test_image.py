@@ -92,7 +92,6 @@ def test_two_builds_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert [x.diff_id for x in first.layers] == [x.diff_id for x in second.layers]
     assert first.manifest == second.manifest
-    assert first.bill == second.bill
 
 
 def test_a_container_starts_the_module_as_an_ordinary_user(tmp_path: Path) -> None:
