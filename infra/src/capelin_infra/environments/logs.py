@@ -49,7 +49,7 @@ def begin_of(since: str) -> datetime:
 
 
 async def print_logs(query: LogQuery, out: TextIO | None = None) -> None:
-    """Print the last lines of one process or of several by time, and go on until Ctrl-C if asked."""
+    """Print the last lines of one process or several by time, and follow them if asked."""
     stream = out or sys.stdout
     files = _files(find_environment(query.environment), query)
     if len(files) > 1:
