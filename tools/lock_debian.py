@@ -60,6 +60,7 @@ def resolve(mirror: str, architecture: str) -> list[LockedPackage]:
             "APT::Architecture": architecture,
             "APT::Architectures": architecture,
             "APT::Sandbox::User": "",
+            "APT::Update::Error-Mode": "any",
             "Acquire::ForceHash": "SHA256",
             "Acquire::Languages": "none",
             "Dir::Cache": f"{folder}/cache",
