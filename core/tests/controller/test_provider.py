@@ -31,6 +31,7 @@ class Run(NamedTuple):
     """A reconcile as a journal tells of it. One that was killed has no end."""
 
     name: str
+    generation: int
     began: float
     ended: float
 
@@ -42,16 +43,15 @@ class Journal(NamedTuple):
 
     def runs(self) -> Iterator[Run]:
         """Every reconcile. Two of one object at once would be a second line too early."""
-        running: dict[str, float] = {}
+        running: dict[str, Run] = {}
         for line in self.file.read_text().splitlines():
-            what, name, _, moment = line.split()
+            what, name, generation, moment = line.split()
             if what == "began":
                 assert name not in running, f"{name} is reconciled by two tasks at once"
-                running[name] = float(moment)
+                running[name] = Run(name, int(generation), float(moment), float("inf"))
             else:
-                yield Run(name, running.pop(name), float(moment))
-        for name, began in running.items():
-            yield Run(name, began, float("inf"))
+                yield running.pop(name)._replace(ended=float(moment))
+        yield from running.values()
 
     def names(self) -> set[str]:
         """Everything that was reconciled, to the end or not."""
