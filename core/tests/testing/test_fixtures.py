@@ -1,7 +1,6 @@
 """The fixtures as a user of the plugin meets them."""
 
 import http.client
-import signal
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from annotated_types import Ge, Le
 from capelin.api import Model, Object, crd, kind
 from capelin.api.capi import Machine, MachineSet
 from capelin.api.core import Namespace
-from capelin.client import Client, Config
+from capelin.client import Client
 from capelin.embedded.apiserver import ApiServer
 from capelin.provider import Provider
 from capelin.testing import administrator
@@ -128,18 +127,3 @@ def test_a_kind_that_cannot_be_served_is_complained_about(
         TimeoutError, match=r"imposters\.testing\.capelin\.dev: NamesAccepted is False"
     ):
         install_crds(taken)
-
-
-async def test_an_own_api_server_may_be_killed_and_started_again(
-    api_server: ApiServer, own_api_server: ApiServer
-) -> None:
-    assert own_api_server.listeners.address != api_server.listeners.address
-    config = Config.from_kubeconfig(own_api_server.kubeconfig)
-    async with Client(config) as client:
-        await client.create(Namespace.of("kept"))
-        process = own_api_server.process("kube-apiserver")
-        assert process is not None
-        process.signal(signal.SIGKILL)
-        await process.wait()
-        await own_api_server.start()
-        assert (await client.get(Namespace, "kept")).name == "kept"

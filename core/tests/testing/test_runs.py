@@ -84,17 +84,7 @@ def listening(address: str) -> list[int]:
     ]
 
 
-def test_all_workers_share_one_server_and_the_last_one_removes_it(run: Run) -> None:
-    process = run.start("-n2")
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-    assert len({file.name.partition("-")[0] for file in run.seen.iterdir()}) == 2
-    [(address, _)] = run.servers()
-    assert listening(address) == []
-    assert run.folders() == []
-
-
-def test_what_a_killed_run_leaves_behind_the_next_one_removes(run: Run) -> None:
+def test_workers_share_a_server_and_remove_that_of_a_killed_run(run: Run) -> None:
     killed = run.start(HANGS="yes")
 
     def a_test_has_begun() -> bool:
@@ -113,10 +103,15 @@ def test_what_a_killed_run_leaves_behind_the_next_one_removes(run: Run) -> None:
     following.communicate()
     assert 6443 in listening(address), "a run without an API server has no business with any"
 
-    following = run.start("-k", "0")
+    for file in run.seen.iterdir():
+        file.unlink()
+    following = run.start("-n2")
     output, _ = following.communicate()
     assert following.returncode == 0, output
     assert listening(address) == []
+    assert len({file.name.partition("-")[0] for file in run.seen.iterdir()}) == 2
+    [(shared, _)] = run.servers()
+    assert listening(shared) == []
     assert run.folders() == []
 
 

@@ -114,6 +114,7 @@ async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path)
         assert (await client.get(Namespace, "kept")).name == "kept"
 
 
+@pytest.mark.integration
 async def test_every_process_that_is_killed_comes_back(folder: Path) -> None:
     server = await ApiServer.prepare(folder, QUICK)
     async with Supervisor(server.processes) as supervisor, client_of(server) as client:
