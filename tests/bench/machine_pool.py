@@ -46,7 +46,6 @@ MINUTES = 4
 
 
 async def measure() -> list[Row]:
-    """Everything about the machine pool provider."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
         async with (
             management(home, ["kubeadm-bootstrap"], durable=False) as bench,
@@ -177,7 +176,6 @@ async def a_pool(client: Client) -> tuple[MachinePool, CapelinMachinePool]:
 
 
 async def timed(work: Awaitable[object]) -> float:
-    """How long something takes."""
     began = time.monotonic()
     await work
     return time.monotonic() - began

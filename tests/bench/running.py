@@ -26,7 +26,6 @@ class Bench:
     client: Client
 
     def pid(self, process: str) -> int:
-        """The pid of one of its processes."""
         found = Process.adopt(self.environment.processes, process)
         assert found is not None
         return found.pid
@@ -50,7 +49,6 @@ async def management(
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

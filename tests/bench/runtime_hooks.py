@@ -34,7 +34,6 @@ QUIET = Settings(durable=False, controllers=())
 
 
 async def measure() -> list[Row]:
-    """Everything about the server of hooks."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as name:
         folder = Path(name)
         certificates(folder)
@@ -172,7 +171,6 @@ async def api_server(folder: Path) -> AsyncGenerator[Path]:
 
 @asynccontextmanager
 async def original(folder: Path, kubeconfig: Path) -> AsyncGenerator[Server]:
-    """Cluster API's reference extension."""
     # It logs as little as it can; some twenty lines for a request with 20 templates.
     async with reference(folder, kubeconfig, "--v=0") as running:
         yield Server("reference", (running.port,), (running.pid,))

@@ -78,7 +78,6 @@ class ControlPlane:
         return not (await self.client.list(CapelinControlPlane, self.namespace)).items
 
     async def is_gone(self) -> bool:
-        """Whether there is no such control plane."""
         return await self.client.find(CapelinControlPlane, self.name, self.namespace) is None
 
     async def is_initialized(self) -> bool:
@@ -87,20 +86,16 @@ class ControlPlane:
         return bool(status and status.initialization.control_plane_initialized)
 
     async def get(self) -> CapelinControlPlane:
-        """The control plane as it is."""
         return await self.client.get(CapelinControlPlane, self.name, self.namespace)
 
     async def change(self, **spec: Any) -> None:
-        """Change fields of its spec."""
         await self.client.patch(CapelinControlPlane, self.name, self.namespace, {"spec": spec})
 
     async def annotate(self, annotation: str, value: str | None) -> None:
-        """Annotate it."""
         patch = {"metadata": {"annotations": {annotation: value}}}
         await self.client.patch(CapelinControlPlane, self.name, self.namespace, patch)
 
     async def conditions(self) -> Mapping[str, str]:
-        """The status of each of its conditions."""
         status = (await self.get()).status
         conditions = status.conditions if status else []
         return {condition.type: condition.status for condition in conditions}
@@ -110,7 +105,6 @@ class ControlPlane:
         return (await self.conditions()).get("Remediating") == "True"
 
     async def reasons(self) -> set[str]:
-        """The reasons of its conditions."""
         status = (await self.get()).status
         return {condition.reason for condition in (status.conditions if status else [])}
 
@@ -141,17 +135,14 @@ class ControlPlane:
         return True
 
     async def settles(self) -> None:
-        """Wait until it is as its spec says."""
         await until(self.unsettled, lambda problems: not problems, within=240)
 
     async def kubeconfig(self) -> bytes:
-        """The administrator's kubeconfig of the workload cluster."""
         secret = await self.client.get(Secret, f"{self.name}-kubeconfig", self.namespace)
         return secret.data[KUBECONFIG_KEY]
 
     @asynccontextmanager
     async def workload(self) -> AsyncGenerator[Client]:
-        """A client of the workload cluster."""
         config = Config.from_kubeconfig(await self.kubeconfig())
         async with Client(config, manager="e2e") as client:
             yield client
@@ -164,15 +155,12 @@ class Hosted(ControlPlane):
     kind: KindCluster = field(kw_only=True)
 
     async def pods(self, component: str | None = None) -> list[Pod]:
-        """Its pods."""
         labels = {"app.kubernetes.io/instance": self.name}
         if component is not None:
             labels["app.kubernetes.io/component"] = component
         return (await self.client.list(Pod, self.namespace, labels=labels)).items
 
     async def evict(self, pod: Pod) -> None:
-        """Evict a pod as soon as its budget allows it."""
-
         async def is_evicted() -> bool:
             try:
                 await self.client.evict(pod.name, self.namespace, uid=pod.uid)
@@ -187,7 +175,6 @@ class Hosted(ControlPlane):
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether a pod is ready."""
     return any(state.type == "Ready" and state.status == "True" for state in pod.status.conditions)
 
 
@@ -276,7 +263,6 @@ class Clients:
         )
 
     def written(self) -> set[str]:
-        """Every acknowledged write."""
         return {name for load in self.loads.values() for name in load.written}
 
 

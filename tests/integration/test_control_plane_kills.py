@@ -195,7 +195,6 @@ class Shoal:
         return [*others, *["etcd"] * ETCD, *["kube-apiserver"] * replicas]
 
     def running(self) -> list[str]:
-        """Everything that runs of the control plane, known or not."""
         if not self.state.exists():
             return []
         folders = [path / "run" for path in self.state.iterdir() if (path / "run").exists()]

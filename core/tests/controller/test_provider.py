@@ -58,7 +58,6 @@ class Journal(NamedTuple):
         return {run.name for run in self.runs()}
 
     def lines(self) -> int:
-        """How much there is."""
         return self.file.read_bytes().count(b"\n") if self.file.exists() else 0
 
 

@@ -71,8 +71,6 @@ class Client:
 
 
 class Counts(Metrics):
-    """Remembers what is counted."""
-
     def __init__(self) -> None:
         self.ended: list[tuple[str, str]] = []
 

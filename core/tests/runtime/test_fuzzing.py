@@ -155,8 +155,6 @@ def whole(path: str, body: bytes) -> bytes:
 
 
 class Client:
-    """One connection."""
-
     def __init__(self, server: Served) -> None:
         context = ssl.create_default_context(cadata=CA.certificate_pem.decode())
         plain = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
