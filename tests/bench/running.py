@@ -17,6 +17,8 @@ from capelin.embedded.management import (
 )
 from capelin.embedded.processes import Process
 
+from tests.support.kernel import memory
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -55,8 +57,7 @@ def cpu_seconds(pid: int) -> float:
 
 def resident_memory(pid: int) -> float:
     """The resident memory of a process in MiB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return memory(pid) / 2**20
 
 
 def proportional_memory(pid: int) -> float:

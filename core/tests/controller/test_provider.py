@@ -19,6 +19,8 @@ from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.testing.waiting import until
 
+from tests.support.kernel import memory
+
 HERE = Path(__file__).parent
 SCHOOLS = Resource("example.capelin.io", "v1alpha1", "School", "schools")
 MANY = int(os.environ.get("CAPELIN_TEST_OBJECTS", "200"))
@@ -215,19 +217,13 @@ async def test_a_manager_at_rest_writes_nothing_and_stays_small(sea: Sea) -> Non
     before, lines = await sea.versions(), journal.lines()
     await asyncio.sleep(5)
     assert (await sea.versions(), journal.lines()) == (before, lines)
-    assert resident_mib(manager.pid) <= 90
+    assert memory(manager.pid) <= 90 * 2**20
 
 
 async def is_quiet(journal: Journal) -> bool:
     lines = journal.lines()
     await asyncio.sleep(1)
     return journal.lines() == lines
-
-
-def resident_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("VmRSS:"))
-    return int(line.split()[1]) / 1024
 
 
 async def test_sigterm_ends_a_manager_and_gives_the_lease_back(pond: Sea) -> None:

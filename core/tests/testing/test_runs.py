@@ -13,6 +13,8 @@ from capelin.embedded.apiserver import Settings
 from capelin.embedded.processes import kill_all
 from capelin.testing.waiting import wait_until
 
+from tests.support.kernel import listening_ports
+
 SUITE = """
 import os, pathlib, pytest
 
@@ -73,17 +75,6 @@ def run(tmp_path: Path) -> Iterator[Run]:
         asyncio.run(kill_all(folder))
 
 
-def listening(address: str) -> list[int]:
-    """The ports on which anybody listens at an address."""
-    number = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return [
-        int(local.partition(":")[2], 16)
-        for local, state in ((line.split()[1], line.split()[3]) for line in lines)
-        if local.startswith(number) and state == "0A"
-    ]
-
-
 def test_workers_share_a_server_and_remove_that_of_a_killed_run(run: Run) -> None:
     killed = run.start(HANGS="yes")
 
@@ -96,22 +87,22 @@ def test_workers_share_a_server_and_remove_that_of_a_killed_run(run: Run) -> Non
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     [(address, folder)] = run.servers()
-    assert 6443 in listening(address)
+    assert 6443 in listening_ports(address)
     assert Path(folder).exists()
 
     following = run.start("--collect-only")
     following.communicate()
-    assert 6443 in listening(address), "a run without an API server has no business with any"
+    assert 6443 in listening_ports(address), "a run without an API server has no business with any"
 
     for file in run.seen.iterdir():
         file.unlink()
     following = run.start("-n2")
     output, _ = following.communicate()
     assert following.returncode == 0, output
-    assert listening(address) == []
+    assert listening_ports(address) == []
     assert len({file.name.partition("-")[0] for file in run.seen.iterdir()}) == 2
     [(shared, _)] = run.servers()
-    assert listening(shared) == []
+    assert listening_ports(shared) == []
     assert run.folders() == []
 
 
