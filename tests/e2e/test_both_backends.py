@@ -24,9 +24,10 @@ from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
 
 from tests.load import Load
+from tests.support.control_planes import ControlPlane
 
 from .conftest import VERSIONS
-from .hosted import ControlPlane, Hosted
+from .hosted import Hosted
 from .kills import Change, Kill, planned_kills
 from .under_test import ETCD_MEMBERS, UnderTest, on_pods, on_processes
 
