@@ -15,8 +15,6 @@ from capelin.client import Client
 from capelin.embedded.apiserver import ApiServer
 from capelin.provider import Provider
 from capelin.testing import administrator
-from capelin.testing.administrator import Administrator
-from capelin.testing.waiting import until
 
 
 def ready(server: ApiServer) -> str:
@@ -105,14 +103,6 @@ async def test_a_provider_is_installed_with_what_it_reads_of_cluster_api(
     )
     assert await client.find(Minnow, "a", namespace) is None
     assert await client.find(MachineSet, "a", namespace) is None
-
-
-async def test_a_deleted_namespace_goes(
-    capelin_administrator: Administrator, client: Client
-) -> None:
-    name = capelin_administrator.new_namespace()
-    capelin_administrator.delete_namespace(name)
-    await until(lambda: client.find(Namespace, name), lambda found: found is None)
 
 
 def test_a_kind_that_cannot_be_served_is_complained_about(
