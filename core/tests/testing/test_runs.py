@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from capelin.embedded.apiserver import Settings
 from capelin.embedded.processes import kill_all
+from capelin.testing.programs import needed
 from capelin.testing.waiting import wait_until
 
 from tests.support.kernel import listening_ports
@@ -131,23 +132,21 @@ import pytest
 def test_marked(programs_got):
     assert programs_got == EXPECTED
 
-def test_with_a_server(programs_got, FIXTURE):
+def test_with_a_server(programs_got, api_server):
     pass
 """
 
 
-@pytest.mark.parametrize(
-    ("fixture", "expected"),
-    [
-        ("request", ["kubectl@v1.34.4", "kwok"]),
-        ("api_server", sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])),
-    ],
-)
-def test_programs_are_got_before_the_first_test(
-    run: Run, tmp_path: Path, fixture: str, expected: list[str]
-) -> None:
+def test_only_programs_that_are_needed_are_got() -> None:
+    marked = ["kwok", "kubectl@v1.34.4"]
+    assert needed({"request"}, marked) == ["kubectl@v1.34.4", "kwok"]
+    assert needed({"api_server"}, marked) == sorted([*Settings().programs, *marked])
+
+
+def test_programs_are_got_before_the_first_test(run: Run, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PREPARED)
-    suite = MARKED.replace("FIXTURE", fixture).replace("EXPECTED", repr([expected]))
+    expected = sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])
+    suite = MARKED.replace("EXPECTED", repr([expected]))
     (tmp_path / "test_suite.py").write_text(suite)
     process = run.start("--strict-markers")
     output, _ = process.communicate()
