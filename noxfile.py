@@ -131,18 +131,24 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Pyright, strict, over packages and tests alike; skipped if it accepted the same files."""
     install(session)
-    accepted = session.cache_dir / "accepted-by-pyright"
+    python = f"--pythonpath={ENVIRONMENT / 'bin' / 'python'}"
+    run_unless_unchanged(session, "pyright", python, *session.posargs)
+
+
+def run_unless_unchanged(session: nox.Session, *command: str) -> None:
+    """Run a command, unless it succeeded before with exactly these files."""
+    accepted = session.cache_dir / f"accepted-by-{session.name}"
     digest = digest_of_code()
     if accepted.exists() and accepted.read_text() == digest and not session.posargs:
-        session.log("pyright has accepted exactly these files before")
+        session.log(f"{command[0]} has accepted exactly these files before")
         return
-    session.run("pyright", f"--pythonpath={ENVIRONMENT / 'bin' / 'python'}", *session.posargs)
+    session.run(*command)
     if not session.posargs:
         accepted.write_text(digest)
 
 
 def digest_of_code() -> str:
-    """A digest of everything pyright reads: code, settings and the versions of dependencies."""
+    """A digest of code, settings and the versions of dependencies."""
     digest = hashlib.sha256(sys.version.encode())
     roots = [ROOT / name for name in (*CODE, "pyproject.toml", "uv.lock")]
     files = (file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py")))
@@ -153,10 +159,14 @@ def digest_of_code() -> str:
 
 @nox.session
 def binaries(session: nox.Session) -> None:
-    """Download or build the binaries of the default sessions; minutes the first time."""
+    """Download or build the binaries of the default sessions; minutes the first time.
+
+    Skipped after a success with the same files. A binary that was removed since is obtained by
+    `all_tests`, before its first test.
+    """
     install(session)
     collect = ("pytest", "-q", "--fetch-binaries", "-m", "not integration")
-    session.run(*collect, *folders_with_tests(), *SHARED)
+    run_unless_unchanged(session, *collect, *folders_with_tests(), *SHARED)
 
 
 @nox.session

@@ -43,7 +43,6 @@ def run(*command: str | Path, **options: Any) -> str:
 
 
 def until(what: str, condition: Callable[[], object]) -> None:
-    """Wait until something holds."""
     started = time.monotonic()
     while True:
         with suppress(subprocess.CalledProcessError, OSError):
@@ -67,7 +66,6 @@ def check_no_route() -> None:
 
 
 def unpack(crane: Path, image: str, root: Path) -> None:
-    """Pull an image and unpack it."""
     root.mkdir(parents=True)
     export = subprocess.Popen([crane, "export", image, "-"], stdout=subprocess.PIPE)
     run("tar", "-x", "-C", root, stdin=export.stdout)
@@ -75,7 +73,6 @@ def unpack(crane: Path, image: str, root: Path) -> None:
 
 
 def running_programs() -> Iterator[Path]:
-    """The programs of all processes."""
     for link in Path("/proc").glob("[0-9]*/exe"):
         # A process may end meanwhile; a kernel thread has no program.
         with suppress(OSError):
@@ -160,7 +157,6 @@ class Installation:
         }
 
     def kubectl(self, *arguments: str, **options: Any) -> str:
-        """Ask the management cluster."""
         return run(self.programs["kubectl"], *arguments, env=self.environment, **options)
 
     def serve(self) -> None:
@@ -347,7 +343,6 @@ def outside(dist: Path) -> int:
 
 
 def main() -> int:
-    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.airgap", description=__doc__)
     parser.add_argument("dist", type=Path, help="the folder of a release")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)

@@ -45,7 +45,6 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether the other side has closed it."""
         return self.reader.at_eof() or self.writer.is_closing()
 
     async def call(self, request: bytes) -> Unstructured:
@@ -63,7 +62,6 @@ class Connection:
         return json.loads(await self.reader.readexactly(length))
 
     async def close(self) -> None:
-        """Close it."""
         self.writer.close()
         with suppress(OSError):
             await self.writer.wait_closed()

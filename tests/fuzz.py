@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from core.tests.runtime.server_process import CA, Served, certificate, serving, write
+from tests.support.kernel import memory
 
 SCHEMATHESIS = "schemathesis==4.32.5"
 CHECKS = (
@@ -20,8 +21,8 @@ CHECKS = (
 )
 WAITS = "/beforecluster(delete|upgrade)/"
 """Handlers that take their time by design."""
-MOST_GROWTH = 24 * 1024
-"""KiB. The largest requests leave some room behind for the next ones."""
+MOST_GROWTH = 24 * 2**20
+"""The largest requests leave some room behind for the next ones."""
 
 
 def main(arguments: list[str]) -> int:
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
         (folder / "ca.crt").write_bytes(CA.certificate_pem)
         with serving(folder / "tls") as served:
             show_documents(served)
-            before = resident(served)
+            before = memory(served.process.pid)
             asked = subprocess.run(
                 [
                     *("uvx", SCHEMATHESIS, "run"),
@@ -49,11 +50,11 @@ def main(arguments: list[str]) -> int:
                 check=False,
             )
             alive = served.process.poll() is None
-            grown = resident(served) - before if alive else 0
+            grown = memory(served.process.pid) - before if alive else 0
         if not alive:
             print("".join(served.log), file=sys.stderr)  # noqa: T201
         if grown > MOST_GROWTH:
-            print(f"the server has grown by {grown} KiB", file=sys.stderr)  # noqa: T201
+            print(f"the server has grown by {grown} bytes", file=sys.stderr)  # noqa: T201
         return asked.returncode if alive and grown <= MOST_GROWTH else 1
 
 
@@ -64,12 +65,6 @@ def show_documents(served: Served) -> None:
         connection.request("GET", path)
         connection.getresponse().read()
     connection.close()
-
-
-def resident(served: Served) -> int:
-    """KiB of memory that the server has."""
-    status = Path(f"/proc/{served.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0])
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ class Load:
     _kept: "Connection | None" = None
 
     async def reaches(self, count: int) -> None:
-        """Wait until so many requests were sent."""
         async with self._sent:
             await self._sent.wait_for(lambda: self.sent >= count)
 
@@ -82,7 +81,6 @@ class Load:
             return await connection.exchange(method, path, content)
 
     async def connect(self) -> "Connection":
-        """A new connection to the API."""
         return await _Http1Connection.open(self.config.server.address, self._trust)
 
     @cached_property
@@ -119,9 +117,7 @@ class Connection(Protocol):
     """A connection for one request at a time."""
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing can be sent over it any more."""
-        ...
+    def is_over(self) -> bool: ...
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:
         """Send one request, and read its answer."""
@@ -145,7 +141,6 @@ class _Http1Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be sent over it any more."""
         return self.reader.at_eof() or self.writer.is_closing()
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:

@@ -32,7 +32,6 @@ REST = 60.0
 
 
 async def measure() -> list[Row]:
-    """Everything about the control plane provider."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
         bare = [await bare_start(Path(home) / f"bare{number}", 1) for number in range(ONE_BY_ONE)]
         bare_at_once = await bare_start(Path(home) / "bare-at-once", AT_ONCE)
@@ -110,7 +109,6 @@ async def until_initialized(client: Client, name: str) -> None:
 
 
 async def remove(client: Client, names: Sequence[str]) -> None:
-    """Delete clusters and wait until they are gone."""
     for name in names:
         await client.delete(Cluster, name, "default")
     for name in names:
@@ -194,7 +192,6 @@ def control_plane_pids(bench: Bench) -> list[int]:
 
 
 def control_plane(name: str) -> dict[str, Any]:
-    """A CapelinControlPlane of one replica."""
     return {
         "apiVersion": KIND.api_version,
         "kind": KIND.kind,

@@ -1,9 +1,6 @@
 """The example provider of `core/tests/controller` with 1,000 objects on a real API server."""
 
 import asyncio
-import os
-import runpy
-import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator
@@ -11,17 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from capelin.api import Resource, crd
 from capelin.api.core import CustomResourceDefinition
-from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer, Settings
 from capelin.embedded.management import CORE
 
+from core.tests.controller.test_provider import SCHOOLS, Journal, Sea, filled_sea, name
 from tests.bench.rows import Row, percentile
 from tests.bench.running import cpu_seconds, management, resident_memory
 
-TESTS = Path(__file__).parents[2] / "core" / "tests" / "controller"
-SCHOOLS = Resource("example.capelin.io", "v1alpha1", "School", "schools")
 OBJECTS = 1000
 CHANGES = 300
 REST = 120.0
@@ -34,26 +28,24 @@ QUIET = Settings(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An API server with many objects and a manager that looks after them."""
+    """An API server with many objects and the manager of these."""
 
-    client: Client
-    manager: asyncio.subprocess.Process
-    journal: Path
+    sea: Sea
+    pid: int
+    journal: Journal
 
     def ended(self) -> dict[tuple[str, int], float]:
         """When the first reconcile of each object's each generation ended."""
         ends: dict[tuple[str, int], float] = {}
-        for line in self.journal.read_text().splitlines():
-            what, name, generation, moment = line.split()
-            if what == "ended":
-                ends.setdefault((name, int(generation)), float(moment))
+        for run in self.journal.runs():
+            ends.setdefault((run.name, run.generation), run.ended)
         return ends
 
     async def quiet(self) -> None:
         """Wait until every object was reconciled and no reconcile runs any more."""
         lines = -1
-        while lines < 2 * OBJECTS or lines != self.journal.read_bytes().count(b"\n"):
-            lines = self.journal.read_bytes().count(b"\n") if self.journal.exists() else 0
+        while lines < 2 * OBJECTS or lines != self.journal.lines():
+            lines = self.journal.lines()
             await asyncio.sleep(1)
 
 
@@ -63,12 +55,11 @@ async def measure() -> list[Row]:
         began = time.monotonic()
         await setting.quiet()
         start = max(setting.ended().values()) - began
-        rows = [
+        return [
             Row(name=f"{OBJECTS} objects, cold start until reconciled", measured=start, unit="s"),
             *await latency(setting),
             *await rest(setting, await core_manager()),
         ]
-    return [*rows, *await faults()]
 
 
 async def latency(setting: Setting) -> list[Row]:
@@ -76,11 +67,11 @@ async def latency(setting: Setting) -> list[Row]:
     sent: dict[tuple[str, int], float] = {}
     requests: list[float] = []
     for number in range(CHANGES):
-        name, size = f"s{number:04}", {"spec": {"size": 500 + number % 100}}
+        size = {"spec": {"size": 500 + number % 100}}
         before = time.monotonic()
-        changed = await setting.client.patch(SCHOOLS, name, "default", size)
+        changed = await setting.sea.client.patch(SCHOOLS, name(number), "default", size)
         requests.append(1000 * (time.monotonic() - before))
-        sent[name, changed["metadata"]["generation"]] = before
+        sent[name(number), changed["metadata"]["generation"]] = before
         await asyncio.sleep(0.1)
     await setting.quiet()
     ended = setting.ended()
@@ -108,20 +99,17 @@ async def core_manager() -> str:
 
 async def rest(setting: Setting, core: str) -> list[Row]:
     """What a manager does and needs when nothing happens."""
-    before, revision, used = (
-        await versions(setting),
-        await etcd(setting),
-        cpu_seconds(setting.manager.pid),
-    )
+    before, revision = await setting.sea.versions(), await etcd(setting)
+    used = cpu_seconds(setting.pid)
     await asyncio.sleep(REST)
-    after = await versions(setting)
+    after = await setting.sea.versions()
     changed = sum(after.get(name) != version for name, version in before.items())
     size = f"idle manager, {OBJECTS} objects"
     pause = f"{REST:g} s"
     return [
         Row(
             name=f"{size}: resident memory",
-            measured=resident_memory(setting.manager.pid),
+            measured=resident_memory(setting.pid),
             unit="MiB",
             at_most=90,
             beside=core,
@@ -133,89 +121,25 @@ async def rest(setting: Setting, core: str) -> list[Row]:
             unit="writes",
             at_most=0,
         ),
-        Row(
-            name=f"{size}: CPU in {pause}",
-            measured=cpu_seconds(setting.manager.pid) - used,
-            unit="s",
-        ),
+        Row(name=f"{size}: CPU in {pause}", measured=cpu_seconds(setting.pid) - used, unit="s"),
     ]
-
-
-async def faults() -> list[Row]:
-    """The tests that kill the API server and the leader, with as many objects."""
-    rows: list[Row] = []
-    for what, test in (("API server", "forgotten"), ("leader", "takes_over")):
-        pytest = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pytest", "-q", "-k", test, str(TESTS / "test_provider.py")),
-            env={**os.environ, "CAPELIN_TEST_OBJECTS": str(OBJECTS)},
-        )
-        failed = await pytest.wait() != 0
-        name = f"{what} killed among {OBJECTS} objects: some forgotten, or two runs of one at once"
-        rows.append(Row(name=name, measured=failed, unit="failures", at_most=0))
-    return rows
-
-
-async def versions(setting: Setting) -> dict[str, str]:
-    """The resourceVersion of every object."""
-    found = (await setting.client.list(SCHOOLS)).items
-    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
 
 
 async def etcd(setting: Setting) -> int:
     """etcd's revision, which every write moves on."""
-    return int((await setting.client.list(CustomResourceDefinition)).resource_version)
+    return int((await setting.sea.client.list(CustomResourceDefinition)).resource_version)
 
 
 @asynccontextmanager
 async def prepared() -> AsyncGenerator[Setting]:
     """The setting, and nothing left of it."""
-    with tempfile.TemporaryDirectory(prefix="capelin-bench-") as folder:
-        server = await ApiServer.prepare(Path(folder) / "server", QUIET)
+    with tempfile.TemporaryDirectory(prefix="capelin-bench-") as name:
+        folder = Path(name)
+        server = await ApiServer.prepare(folder / "server", QUIET)
         try:
             await server.start()
-            async with prepared_objects(server) as client:
-                journal = Path(folder) / "journal"
-                manager = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    str(TESTS / "journaled.py"),
-                    *(f"--kubeconfig={server.kubeconfig}", f"--journal={journal}"),
-                    *("--metrics-address=0", "--health-address=0"),
-                )
-                try:
-                    yield Setting(client, manager, journal)
-                finally:
-                    manager.terminate()
-                    await manager.wait()
+            async with filled_sea(server.kubeconfig, "default", folder, OBJECTS) as sea:
+                manager, journal = await sea.start("only")
+                yield Setting(sea, manager.pid, journal)
         finally:
             await server.stop()
-
-
-@asynccontextmanager
-async def prepared_objects(server: ApiServer) -> AsyncGenerator[Client]:
-    """A client of an API server that has the objects."""
-    config = Config.from_kubeconfig(server.kubeconfig)
-    async with Client(config, options=ClientOptions(qps=0, connections=20)) as client:
-        definition = crd(runpy.run_path(str(TESTS / "example.py"))["School"])
-        await client.apply(definition, resource=CustomResourceDefinition.resource)
-        while not await is_established(client):  # noqa: ASYNC110 - the API server tells nobody
-            await asyncio.sleep(0.1)
-        await asyncio.gather(*(create(client, number) for number in range(OBJECTS)))
-        yield client
-
-
-async def is_established(client: Client) -> bool:
-    """Whether the API server takes objects of the example's kind."""
-    definition = await client.get(CustomResourceDefinition.resource, "schools.example.capelin.io")
-    conditions: list[dict[str, str]] = definition.get("status", {}).get("conditions") or []
-    return ("Established", "True") in [(one["type"], one["status"]) for one in conditions]
-
-
-async def create(client: Client, number: int) -> None:
-    """One object."""
-    school = {
-        "apiVersion": SCHOOLS.api_version,
-        "kind": SCHOOLS.kind,
-        "metadata": {"name": f"s{number:04}", "namespace": "default"},
-        "spec": {"size": number % 1000},
-    }
-    await client.create(school, resource=SCHOOLS)

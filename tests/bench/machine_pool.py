@@ -36,6 +36,7 @@ from tests.integration.pools import (
     pool_manifests,
     whole_cluster,
 )
+from tests.support.kernel import memory
 
 PROVIDER = "infrastructure-capelin"
 NO_PROXY = {"kubeProxy": {"enabled": False}}
@@ -46,7 +47,6 @@ MINUTES = 4
 
 
 async def measure() -> list[Row]:
-    """Everything about the machine pool provider."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as home:
         async with (
             management(home, ["kubeadm-bootstrap"], durable=False) as bench,
@@ -88,7 +88,7 @@ async def up_and_down(bench: Bench, whole: Whole) -> list[Row]:
         ),
         Row(
             name=f"provider, {MANY} machines and back: most memory",
-            measured=most_memory(bench.pid(PROVIDER)),
+            measured=memory(bench.pid(PROVIDER), "VmHWM") / 2**20,
             unit="MiB",
             at_most=150,
         ),
@@ -177,7 +177,6 @@ async def a_pool(client: Client) -> tuple[MachinePool, CapelinMachinePool]:
 
 
 async def timed(work: Awaitable[object]) -> float:
-    """How long something takes."""
     began = time.monotonic()
     await work
     return time.monotonic() - began
@@ -220,10 +219,3 @@ def used_since(before: dict[str, float], now: dict[str, float]) -> str:
     used = {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
     most = sorted(used.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {seconds:.0f}" for name, seconds in most if seconds >= 1)
-
-
-def most_memory(pid: int) -> float:
-    """The most resident memory that a process ever had, in MiB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (found,) = (line for line in lines if line.startswith("VmHWM:"))
-    return int(found.split()[1]) / 1024

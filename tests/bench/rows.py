@@ -7,8 +7,6 @@ from math import ceil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure."""
-
     name: str
     measured: float
     unit: str
@@ -26,7 +24,6 @@ class Row:
 
     @property
     def limit(self) -> str:
-        """The limits in words."""
         parts = {"at most": self.at_most, "at least": self.at_least}
         return ", ".join(f"{word} {value:g}" for word, value in parts.items() if value is not None)
 

@@ -17,6 +17,8 @@ from capelin.embedded.management import (
 )
 from capelin.embedded.processes import Process
 
+from tests.support.kernel import memory
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -26,7 +28,6 @@ class Bench:
     client: Client
 
     def pid(self, process: str) -> int:
-        """The pid of one of its processes."""
         found = Process.adopt(self.environment.processes, process)
         assert found is not None
         return found.pid
@@ -50,15 +51,13 @@ async def management(
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_memory(pid: int) -> float:
     """The resident memory of a process in MiB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return memory(pid) / 2**20
 
 
 def proportional_memory(pid: int) -> float:

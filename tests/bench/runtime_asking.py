@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from tests.bench.rows import percentile
+from tests.bench.running import resident_memory
 from tests.extensions import HOST
 
 CLIENT = Path(__file__).with_name("runtime_load.py")
@@ -30,7 +31,7 @@ class Server:
 
     def resident(self) -> list[float]:
         """The memory of each process in MiB, what they share counted in each."""
-        return [resident(pid) for pid in self.processes]
+        return [resident_memory(pid) for pid in self.processes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +130,3 @@ async def load(
 def body(request: Any) -> bytes:
     """As Go writes it, without a space."""
     return json.dumps(request, separators=(",", ":")).encode()
-
-
-def resident(pid: int) -> float:
-    """The memory of a process in MiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} has ended")
-
-
-def proportional(pid: int) -> float:
-    """The memory of a process in MiB, what it shares divided among those that share it."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} has ended")

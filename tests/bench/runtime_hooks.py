@@ -1,9 +1,8 @@
-"""The Runtime SDK's server beside Cluster API's reference extension: same requests, same work."""
+"""The Runtime SDK's server beside Cluster API's reference extension: same requests, same work.
 
-import asyncio
-import base64
-import json
-import ssl
+`tests/integration/test_reference_answers.py` proves that both do the same.
+"""
+
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,22 +11,21 @@ from statistics import median
 from typing import Any
 
 from capelin.embedded.apiserver import ApiServer, Settings
-from capelin.runtime.topology import apply_json_patch
 from capelin.runtime.v1alpha1 import Discovery, GeneratePatches, ValidateTopology
 
 from tests.bench.rows import Row
+from tests.bench.running import proportional_memory
 from tests.bench.runtime_asking import (
     MEBIBYTE,
     Question,
     Server,
     body,
     load,
-    proportional,
     ratio,
     rounds,
 )
 from tests.bench.runtime_payload import generate_patches, validate_topology
-from tests.extensions import HOST, certificates, drop_in, reference
+from tests.extensions import certificates, drop_in, reference
 
 REPLICAS = 2
 
@@ -36,7 +34,6 @@ QUIET = Settings(durable=False, controllers=())
 
 
 async def measure() -> list[Row]:
-    """Everything about the server of hooks."""
     with tempfile.TemporaryDirectory(prefix="capelin-bench-") as name:
         folder = Path(name)
         certificates(folder)
@@ -46,7 +43,6 @@ async def measure() -> list[Row]:
             capelin(folder, kubeconfig, REPLICAS) as ours,
         ):
             patches, checks = generate_patches(), validate_topology([])
-            await same_work(ours, theirs, patches, folder)
             rows = [
                 *await compare_patches(ours, theirs, patches, folder),
                 *await compare_small(ours, theirs, "discovery", Discovery.id.path(), {}, folder),
@@ -131,7 +127,7 @@ def memory(ours: Server, theirs: Server) -> list[Row]:
     """What the processes have while they answer what Cluster API usually sends."""
     go = sum(theirs.resident())
     replicas = ours.resident()
-    together = sum(map(proportional, ours.processes))
+    together = sum(map(proportional_memory, ours.processes))
     return [
         Row(
             name="memory of one process that answers, as a share of Go's",
@@ -162,28 +158,6 @@ def memory_after_the_largest(ours: Server, theirs: Server) -> list[Row]:
     ]
 
 
-async def same_work(ours: Server, theirs: Server, request: dict[str, Any], folder: Path) -> None:
-    """Make sure that the two do the same to every template."""
-    answers = [await ask(server, request, folder) for server in (ours, theirs)]
-    for item in request["items"]:
-        mine, other = (apply_json_patch(item["object"], answer[item["uid"]]) for answer in answers)
-        # Go's types add an empty status to what passes through them.
-        other.pop("status", None)
-        if mine != other:
-            raise RuntimeError(f"the two extensions differ in {item['object']['kind']}")
-
-
-async def ask(server: Server, request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The patches for a request, by the uid of their template."""
-    question = Question("once", GeneratePatches.id.path("generate-patches"), body(request))
-    context = ssl.create_default_context(cafile=folder / "ca.crt")
-    reader, writer = await asyncio.open_connection(HOST, server.ports[0], ssl=context)
-    writer.write(question.request().replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\n", 1))
-    answer = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
-    writer.close()
-    return {item["uid"]: json.loads(base64.b64decode(item["patch"])) for item in answer["items"]}
-
-
 @asynccontextmanager
 async def api_server(folder: Path) -> AsyncGenerator[Path]:
     """An API server for both; its kubeconfig."""
@@ -197,7 +171,6 @@ async def api_server(folder: Path) -> AsyncGenerator[Path]:
 
 @asynccontextmanager
 async def original(folder: Path, kubeconfig: Path) -> AsyncGenerator[Server]:
-    """Cluster API's reference extension."""
     # It logs as little as it can; some twenty lines for a request with 20 templates.
     async with reference(folder, kubeconfig, "--v=0") as running:
         yield Server("reference", (running.port,), (running.pid,))

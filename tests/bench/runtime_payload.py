@@ -67,12 +67,10 @@ def validate_topology(items: list[Json]) -> Json:
 
 
 def variables(**values: Any) -> list[Json]:
-    """Variables by name."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def item(kind: str, name: str, path: str, template: Json, own: list[Json]) -> Json:
-    """A template with its holder."""
     holder = {"apiVersion": CORE, "kind": kind, "namespace": "default", "name": name}
     return {
         "uid": "",
@@ -104,7 +102,6 @@ def template(api_version: str, kind: str, name: str, spec: Json) -> Json:
 
 
 def infrastructure() -> Json:
-    """The cluster's own infrastructure."""
     zones = [{"name": name, "controlPlane": True} for name in ("fd1", "fd2")]
     spec: Json = {"backend": {"docker": {"failureDomains": zones, "loadBalancer": {}}}}
     made = template(DEV, "DevClusterTemplate", "demo-cluster", spec)
@@ -112,7 +109,6 @@ def infrastructure() -> Json:
 
 
 def control_plane() -> Json:
-    """The control plane."""
     kubeadm = kubeadm_config("demo-cp")
     kubeadm["clusterConfiguration"] = {
         "apiServer": {

@@ -35,8 +35,6 @@ class ContainerMachine(Object[InfraMachineSpec, InfraMachineStatus]):
 
 
 class ContainerMachineReconciler(InfraMachineReconciler[ContainerMachine]):
-    """Reconciles ContainerMachines."""
-
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
 
@@ -52,7 +50,6 @@ class ContainerMachineReconciler(InfraMachineReconciler[ContainerMachine]):
         return Done()
 
     async def reconcile_delete(self, _: InfraMachineContext, machine: ContainerMachine) -> Result:
-        """Remove the container."""
         await remove_machine(machine.name)
         return Done()
 

@@ -12,7 +12,6 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 KIND = os.environ.get("CAPELIN_E2E_KIND", "kind")
 """The program."""
@@ -38,18 +37,14 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class KindCluster:
-    """A kind cluster."""
-
     name: str
     kubeconfig: Path
 
     @property
     def node(self) -> str:
-        """The container of its node."""
         return f"{self.name}-control-plane"
 
     def has_image(self, name: str) -> bool:
-        """Whether its node has an image."""
         listed = self.on_node("crictl", "images", "-o", "json")
         return any(name in (image.get("repoTags") or ()) for image in json.loads(listed)["images"])
 
@@ -69,11 +64,9 @@ class KindCluster:
         self.on_node("ctr", "--namespace=k8s.io", "images", "tag", name, other)
 
     def on_node(self, *command: str, seconds: float = 60) -> str:
-        """The output of a command on its node."""
         return run("docker", "exec", self.node, *command, seconds=seconds)
 
     def kubectl(self, *arguments: str, seconds: float = 60) -> str:
-        """The output of kubectl, as the cluster's administrator."""
         admin = "--kubeconfig=/etc/kubernetes/admin.conf"
         return self.on_node("kubectl", admin, *arguments, seconds=seconds)
 
@@ -83,13 +76,7 @@ class KindCluster:
         for found in self.on_node("crictl", "ps", f"--name=^{name}$", label, "--quiet").split():
             self.on_node("crictl", "stop", "--timeout=0", found)
 
-    def kubelet_summary(self) -> Any:
-        """What its kubelet says that pods use."""
-        path = f"/api/v1/nodes/{self.node}/proxy/stats/summary"
-        return json.loads(self.kubectl("get", "--raw", path))
-
     def left_in(self, namespace: str) -> list[str]:
-        """Whatever a namespace holds, by kind and name, and its volumes."""
         kinds = self.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
         listed = ",".join(kind for kind in kinds.split() if not kind.startswith("events"))
         names = self.kubectl("get", listed, f"--namespace={namespace}", "--output=name").split()
@@ -104,7 +91,6 @@ class KindCluster:
 
 @contextmanager
 def kind_cluster(name: str, folder: Path) -> Generator[KindCluster]:
-    """A cluster that lasts as long as the block."""
     kubeconfig = folder / "kubeconfig"
     create = ("create", "cluster", "--name", name, "--image", IMAGE, "--wait", "120s")
     try:
@@ -130,12 +116,10 @@ def delete(name: str) -> None:
 
 
 def names() -> list[str]:
-    """The clusters that there are."""
     return run(KIND, "get", "clusters").split()
 
 
 def run(*command: str, seconds: float = 120) -> str:
-    """The output of a command."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-1000:]}")

@@ -66,12 +66,10 @@ async def start_machine(name: str, cluster: str) -> None:
 
 
 async def remove_machine(name: str) -> None:
-    """Remove a machine, if it is there."""
     await docker("rm", "--force", "--volumes", name)
 
 
 async def machines_for(cluster: str) -> list[str]:
-    """The machines for a kind cluster."""
     listed = await docker(
         "ps", "--all", f"--filter=label={_LABEL}={cluster}", "--format={{.Names}}"
     )

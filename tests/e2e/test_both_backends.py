@@ -20,13 +20,14 @@ from capelin.client import Client, Config, Invalid
 from capelin.contract import PAUSED_ANNOTATION
 from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
-from capelin_control_plane.desired import PROGRAMS, RENEW_ANNOTATION
+from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
 
 from tests.load import Load
+from tests.support.control_planes import ControlPlane
 
 from .conftest import VERSIONS
-from .hosted import ControlPlane, Hosted
+from .hosted import Hosted
 from .kills import Change, Kill, planned_kills
 from .under_test import ETCD_MEMBERS, UnderTest, on_pods, on_processes
 
@@ -97,30 +98,6 @@ async def test_the_life_of_a_control_plane(under_test: UnderTest) -> None:
         await mine.client.delete(CapelinControlPlane, mine.name, mine.namespace)
         await until(mine.is_gone, within=180)
         await until(under_test.left, lambda left: not left, within=60)
-
-
-async def test_what_is_killed_is_started_again(under_test: UnderTest) -> None:
-    mine = under_test.control_plane
-    async with under_test.provider():
-        await mine.create(NEW)
-        await mine.settles()
-        async with mine.workload() as workload:
-            await workload.create(ConfigMap.of("kept", "default"))
-        for component in PROGRAMS:
-            before = await under_test.programs()
-            for name in before:
-                if component in name:
-                    assert await under_test.kill(name)
-
-            async def is_another(before: Mapping[str, str] = before) -> bool:
-                now = await under_test.programs()
-                return now.keys() == before.keys() and now != before
-
-            await until(is_another)
-            await until(under_test.runs_as_wanted, within=240)
-        async with mine.workload() as workload:
-            await workload.get(ConfigMap, "kept", "default")
-        await mine.delete_all()
 
 
 @dataclass

@@ -105,7 +105,6 @@ async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 async def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PATH."""
     folder = tmp_path_factory.mktemp("programs")
     for name, binary in (await Binaries().fetch(["clusterctl", "kubectl", HELM])).items():
         (folder / name).symlink_to(binary.path)

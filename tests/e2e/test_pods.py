@@ -1,6 +1,7 @@
 """Control planes on the pods of a real cluster: made, changed under load, mended, deleted."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,6 @@ from capelin.testing.waiting import until
 from capelin_control_plane.api import CapelinControlPlane
 from capelin_control_plane.desired import RENEW_ANNOTATION
 
-from .bare import trust_anybody
 from .conftest import VERSIONS
 from .hosted import Hosted, is_ready, met_the_end_of_a_leader, under_load
 
@@ -65,6 +65,14 @@ def moment() -> str:
 async def served_certificates(hosted: Hosted) -> set[bytes]:
     """What API servers show: each of two is met, but for once in thousands of times."""
     return {await served_certificate(hosted) for _ in range(12)}
+
+
+def trust_anybody() -> ssl.SSLContext:
+    """For reading the certificate that a server shows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 async def served_certificate(hosted: Hosted) -> bytes:

@@ -21,7 +21,9 @@ from capelin_control_plane.backends.pods import PodsBackend
 from capelin_control_plane.backends.processes import ProcessesBackend
 from capelin_control_plane.reconciler import CapelinControlPlaneReconciler
 
-from .hosted import ControlPlane, Hosted
+from tests.support.control_planes import ControlPlane
+
+from .hosted import Hosted
 
 ETCD_MEMBERS = 3
 """Of those whose components are counted."""

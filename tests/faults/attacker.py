@@ -84,8 +84,6 @@ _ADMISSION_POLICY: Final = re.compile(r"ValidatingAdmissionPolicy '([^']+)'")
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One kind of attack."""
-
     name: str
     """Names of its objects begin with it."""
     run: Callable[["Attacker"], Awaitable[object]]
@@ -110,7 +108,6 @@ class AttackFigures:
     last: float | None = None
 
     def begin(self, now: float) -> None:
-        """Count an attack."""
         self.times += 1
         if self.last is not None:
             self.longest_pause = max(self.longest_pause, now - self.last)
@@ -171,7 +168,6 @@ class Attacker:
     _following: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def attack(self, attacks: Iterator[Attack]) -> None:
-        """Attack until cancelled; the newest objects stay."""
         try:
             await self._attack_in_order(attacks)
         finally:
@@ -210,7 +206,6 @@ class Attacker:
         task.add_done_callback(self._following.discard)
 
     async def create(self, plural: str, body: str | Unstructured, group: str) -> bool:
-        """Create an object in the attacker's namespace; the API server may refuse it."""
         text = body if isinstance(body, str) else json.dumps(body)
         path = f"{group}/namespaces/{ATTACKER}/{plural}"
         status, answer = await self.send("POST", path, text.encode("utf-8", "surrogatepass"))
@@ -221,7 +216,6 @@ class Attacker:
         return status == 201
 
     async def change(self, path: str, patch: Unstructured) -> bool:
-        """Send a merge patch of an object in the attacker's namespace."""
         group, plural, name = path.rsplit("/", 2)
         full = f"{group}/namespaces/{ATTACKER}/{plural}/{name}"
         status, answer = await self.send("PATCH", full, json.dumps(patch).encode())
@@ -229,7 +223,6 @@ class Attacker:
         return status == 200
 
     async def delete(self, path: str) -> bool:
-        """Delete an object in the attacker's namespace."""
         group, plural, name = path.rsplit("/", 2)
         full = f"{group}/namespaces/{ATTACKER}/{plural}/{name}"
         status, answer = await self.send("DELETE", full, b"")
@@ -318,7 +311,6 @@ async def grant(client: Client) -> None:
 def policy(
     name: str, namespace: str, action: Unstructured, hook: str = "BeforeClusterUpgrade"
 ) -> Unstructured:
-    """A LifecyclePolicy."""
     return {
         "apiVersion": LifecyclePolicy.resource.api_version,
         "kind": "LifecyclePolicy",

@@ -54,7 +54,6 @@ class Watched:
         self._waiting: dict[type[BaseObject], list[_Waiter]] = {kind: [] for kind in _KINDS}
 
     async def follow(self) -> None:
-        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind in _KINDS:
                 tasks.create_task(self._follow(kind))
@@ -67,7 +66,6 @@ class Watched:
     def note(
         self, kind: type[BaseObject], obj: BaseObject, now: float, *, is_deleted: bool = False
     ) -> None:
-        """Note a version of an object."""
         if is_deleted:
             self._newest.pop((kind, obj.name), None)
             return
@@ -108,7 +106,6 @@ class HonestTenant:
         self._watched = Watched(client, namespace)
 
     async def work(self, cluster: str, policy: str) -> None:
-        """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watched.follow())
             for kind, prefix in (
@@ -193,7 +190,6 @@ class HonestTenant:
 
 
 async def create_cluster(client: Client, name: str, namespace: str) -> None:
-    """Create a Cluster of the demo's class."""
     cluster_class = await client.get(ClusterClass, DEMO_CLASS, namespace)
     options = ClusterOptions(
         cluster_class=DEMO_CLASS, version=VERSION, control_plane_replicas=1, workers=1

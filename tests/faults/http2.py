@@ -41,7 +41,6 @@ class Http2Load(Load):
     """The same requests over HTTP/2."""
 
     async def connect(self) -> Connection:
-        """A new connection to the API."""
         return await Http2Connection.open(self)
 
     async def exchange(self, method: str, path: str, content: object) -> Answer:
@@ -68,7 +67,6 @@ class Http2Connection:
 
     @classmethod
     async def open(cls, load: Load) -> "Http2Connection":
-        """Connect as that load does."""
         address = urlsplit(load.config.server.address)
         context = trust(load.config)
         context.set_alpn_protocols(["h2"])
@@ -113,7 +111,6 @@ class Http2Connection:
         )
 
     def close(self) -> None:
-        """Close it."""
         self.is_over = True
         if self._receiving is not None:
             self._receiving.cancel()

@@ -106,7 +106,6 @@ class Canary:
         await until_done(lambda: self.cluster.scale_workers(workers))
 
     async def is_well(self) -> bool:
-        """Whether the change was carried out."""
         with suppress(*UNREACHABLE):
             found = await self.cluster.control_plane()
             change = found and found.metadata.annotations.get("canary.example.com/change")
@@ -159,7 +158,6 @@ class Churn:
         self.seen = self.steps
 
     async def is_well(self) -> bool:
-        """Whether that step was finished."""
         return self.steps > self.seen
 
 

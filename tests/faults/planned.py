@@ -100,8 +100,6 @@ CHANGES = (
 
 @dataclass
 class PlannedReport:
-    """What was seen."""
-
     seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     sent: dict[str, int] = field(default_factory=dict[str, int])
     postponed: dict[str, int] = field(default_factory=dict[str, int])
@@ -111,7 +109,6 @@ class PlannedReport:
 
     @property
     def changes(self) -> int:
-        """How many there were."""
         return sum(map(len, self.seconds.values()))
 
     def table(self) -> Table:
@@ -193,7 +190,6 @@ async def _change(
 
 
 def _certificates(cluster: ClusterUnderTest) -> str:
-    """Changes with what its certificates are."""
     folder = cluster.state_dir
     assert folder is not None
     digest = hashlib.sha256()

@@ -46,7 +46,6 @@ class Report:
 
     @property
     def recovered(self) -> int:
-        """How many faults were recovered from."""
         return sum(recovery.seconds is not None for recovery in self.recoveries)
 
     def by_fault(self) -> dict[str, list[float]]:

@@ -61,7 +61,6 @@ class TenantReport:
             self.problems.append(text)
 
     def json(self) -> dict[str, Any]:
-        """All figures."""
         figures = {name: vars(figure) for name, figure in self.evidence.figures.items()}
         texts = {
             name: {**values, "stopped": sorted(values["stopped"])}

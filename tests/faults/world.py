@@ -52,7 +52,6 @@ class World:
     clock: Clock
 
     def process(self, name: str) -> Process | None:
-        """A process of the environment itself."""
         return Process.adopt(self.environment.processes, name)
 
     def cluster(self, name: str, *, api_servers: int = 1, etcd: int = 1) -> "ClusterUnderTest":
@@ -88,7 +87,6 @@ class ClusterUnderTest:
         return None
 
     def instance(self, name: str) -> Process | None:
-        """A process of its control plane."""
         return None if self.state_dir is None else Process.adopt(self.state_dir / "run", name)
 
     def instances(self, component: str = "") -> list[str]:
@@ -111,7 +109,6 @@ class ClusterUnderTest:
     # Changes
 
     async def create(self, version: str) -> None:
-        """Create it."""
         options = ClusterOptions(
             cluster_class=DEMO_CLASS,
             version=version,
@@ -126,12 +123,10 @@ class ClusterUnderTest:
         await self.world.client.create(manifest)
 
     async def patch_topology(self, topology: dict[str, object]) -> None:
-        """Change its topology."""
         patch = {"spec": {"topology": topology}}
         await self.world.client.patch(Cluster, self.name, NAMESPACE, patch)
 
     async def scale_workers(self, count: int) -> None:
-        """Change the number of machines of its pool."""
         cluster = await self.world.client.get(Cluster, self.name, NAMESPACE)
         patch = scale_patch(cluster, ScaleOptions(workers=count))
         await self.world.client.patch(Cluster, self.name, NAMESPACE, patch, type="json")
@@ -144,24 +139,20 @@ class ClusterUnderTest:
         await self.world.client.patch(CapelinControlPlane, found.name, NAMESPACE, {"spec": spec})
 
     async def annotate(self, annotation: str, value: str) -> None:
-        """Annotate its control plane."""
         found = await self.control_plane()
         assert found is not None
         patch = {"metadata": {"annotations": {annotation: value}}}
         await self.world.client.patch(CapelinControlPlane, found.name, NAMESPACE, patch)
 
     async def delete(self) -> None:
-        """Delete it."""
         await self.world.client.delete(Cluster, self.name, NAMESPACE)
 
     async def is_gone(self) -> bool:
-        """Whether nothing of it is left in the API."""
         return await self.world.client.find(Cluster, self.name, NAMESPACE) is None
 
     # State
 
     async def control_plane(self) -> CapelinControlPlane | None:
-        """Its control plane."""
         found = await self.world.client.find(Cluster, self.name, NAMESPACE)
         reference = found and found.spec.control_plane_ref
         if not reference or not reference.name:
@@ -184,7 +175,6 @@ class ClusterUnderTest:
         )
 
     async def kubeconfig(self) -> Config:
-        """How to talk to it."""
         return (await self._access_now()).config
 
     async def _access_now(self) -> Load:

@@ -14,8 +14,6 @@ from capelin.embedded.processes import Process
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
-
     code: int
     out: str
     err: str

@@ -53,7 +53,6 @@ class Life:
     released: list[str] = field(default_factory=list[str])
 
     async def cluster(self) -> Cluster:
-        """The cluster as it is."""
         return await self.client.get(Cluster, self.name, self.name)
 
     async def said(self) -> str:
@@ -70,7 +69,6 @@ class Life:
         return {key.removesuffix(ending): value for key, value in said if key.endswith(ending)}
 
     def calls(self, hook: str) -> int:
-        """How often a hook was called."""
         return sum(each.hook.id.name == hook for each in self.recorder.exchanges)
 
     async def held(self, hook: str, *versions: str, still: Check, told: bool = True) -> None:

@@ -39,7 +39,6 @@ class Life:
             self.change()
 
     def begin(self) -> None:
-        """Watch from now on."""
         request: Any = aiohttp.ClientSession._request  # pyright: ignore[reportPrivateUsage]
 
         async def mortal(session: Any, method: str, *args: Any, **options: Any) -> Any:
@@ -55,7 +54,6 @@ class Life:
 
 
 def live(changes: int, arguments: list[str]) -> None:
-    """Be the provider."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.stdin.close()
     sys.argv = ["capelin-control-plane", *arguments]

@@ -31,7 +31,6 @@ class Stories:
     extension_config: str = "lifecycle"
 
     async def create(self, name: str, **labels: str) -> None:
-        """Create a Cluster with one simulated worker."""
         cluster_class = await self.client.get(ClusterClass, DEMO_CLASS, self.namespace)
         options = ClusterOptions(DEMO_CLASS, BEFORE, 1, 1)
         manifest = new_cluster(name, self.namespace, BEFORE, options, cluster_class)
@@ -48,20 +47,16 @@ class Stories:
         await until(is_created, within=PATIENCE)
 
     async def cluster(self, name: str) -> Cluster:
-        """A Cluster as it is."""
         return await self.client.get(Cluster, name, self.namespace)
 
     async def is_gone(self, name: str) -> bool:
-        """Whether there is no such Cluster any more."""
         return await self.client.find(Cluster, name, self.namespace) is None
 
     async def delete(self, name: str) -> None:
-        """Delete a Cluster, and wait until it is gone."""
         await self.client.delete(Cluster, name, self.namespace)
         await until(lambda: self.is_gone(name), within=PATIENCE)
 
     async def admitted(self) -> list[str]:
-        """The Clusters whose topology is being created."""
         clusters = (await self.client.list(Cluster, self.namespace)).items
         return sorted(cluster.name for cluster in clusters if cluster.spec.infrastructure_ref)
 
@@ -70,7 +65,6 @@ class Stories:
         await until(self.admitted, lambda clusters: name in clusters, within=PATIENCE)
 
     async def messages(self, name: str) -> str:
-        """What all conditions of a Cluster say."""
         conditions = (await self.cluster(name)).status.conditions
         return " ".join(condition.message for condition in conditions)
 
@@ -79,7 +73,6 @@ class Stories:
         await until(lambda: self.messages(name), lambda messages: text in messages, within=PATIENCE)
 
     async def apply(self, name: str, hook: str, action: dict[str, Any], **spec: Any) -> None:
-        """Apply a policy."""
         await self.client.apply(
             {
                 "apiVersion": LifecyclePolicy.resource.api_version,

@@ -100,7 +100,6 @@ class Whole:
 
 
 def condition(obj: Any, type_: str) -> str | None:
-    """The status of a condition."""
     return next((one.status for one in obj.status.conditions if one.type == type_), None)
 
 

@@ -24,7 +24,6 @@ class Exchange:
 
     @property
     def hook(self) -> AnyHook:
-        """The hook that was called."""
         name = self.path.split("/")[3]
         return next(hook for hook in CLUSTER_API if hook.id.name.lower() == name)
 

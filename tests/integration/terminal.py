@@ -70,7 +70,6 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """The lines without colours."""
         return Text.from_ansi(self.ansi).plain
 
     @property
@@ -128,7 +127,6 @@ class Terminal:
         return running
 
     async def run(self, *arguments: str) -> str:
-        """Type a command and wait until it has ended well; what the screen shows."""
         return await (await self.start(*arguments)).finish()
 
     def picture(self, name: str, command: str, screen: Screen) -> None:

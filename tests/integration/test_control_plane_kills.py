@@ -16,13 +16,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from capelin.api.capi import Cluster
 from capelin.api.core import ConfigMap, Secret
 from capelin.client import Client, Config
-from capelin.contract import CLUSTER_NAME_LABEL, reference_to
 from capelin.embedded.apiserver import ApiServer
 from capelin.embedded.binaries import TESTED_KUBERNETES
 from capelin.embedded.processes import Process, kill_all, marked_processes
@@ -32,6 +29,7 @@ from capelin_control_plane.desired import RENEW_ANNOTATION
 from capelin_control_plane.provider import provider
 
 from tests.load import Load
+from tests.support.control_planes import ControlPlane
 
 OLD, NEW = TESTED_KUBERNETES[0], TESTED_KUBERNETES[-1]
 KILLS = int(os.environ.get("CAPELIN_TEST_KILLS", "100"))
@@ -41,6 +39,7 @@ ETCD = 3 if SEED % 2 == 0 else 1
 """With three members, one loses its data on the way."""
 NAME = "shoal"
 AUTHORITIES = ("ca", "etcd", "proxy", "sa")
+QUIET = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
 
 pytestmark = [
     pytest.mark.timeout(240 + 10 * KILLS),
@@ -104,54 +103,13 @@ class Mortal:
 
 @dataclass
 class Shoal:
-    """A Cluster, its control plane, and whoever kills the provider that makes it."""
+    """A control plane, and whoever kills the provider that makes it."""
 
-    client: Client
-    namespace: str
+    mine: ControlPlane
     state: Path
     mortal: Mortal
     random: Random
     authorities: dict[str, str] = field(default_factory=dict[str, str])
-
-    async def create(self) -> None:
-        cluster = await self.client.create(
-            Cluster.read(
-                {
-                    "metadata": {"name": NAME, "namespace": self.namespace},
-                    "spec": {
-                        "controlPlaneRef": {
-                            "apiGroup": CapelinControlPlane.resource.group,
-                            "kind": "CapelinControlPlane",
-                            "name": NAME,
-                        }
-                    },
-                }
-            )
-        )
-        owner = reference_to(cluster, controller=True)
-        await self.client.create(
-            {
-                "apiVersion": CapelinControlPlane.resource.api_version,
-                "kind": "CapelinControlPlane",
-                "metadata": {
-                    "name": NAME,
-                    "namespace": self.namespace,
-                    "labels": {CLUSTER_NAME_LABEL: NAME},
-                    "ownerReferences": [owner.dump()],
-                },
-                "spec": {"version": OLD, "etcd": {"replicas": ETCD}},
-            }
-        )
-
-    async def found(self) -> CapelinControlPlane | None:
-        return await self.client.find(CapelinControlPlane, NAME, self.namespace)
-
-    async def change(self, patch: dict[str, Any]) -> None:
-        await self.client.patch(CapelinControlPlane, NAME, self.namespace, patch)
-
-    async def kubeconfig(self) -> bytes:
-        secret = await self.client.get(Secret, f"{NAME}-kubeconfig", self.namespace)
-        return secret.data["value"]
 
     async def through_kills(self, done: Callable[[], Awaitable[bool]], kills: int) -> None:
         """Kill the provider over and over, then leave it alone until it is done."""
@@ -166,7 +124,7 @@ class Shoal:
     async def look_at_authorities(self) -> None:
         """Whatever was made once stays as it is."""
         for purpose in AUTHORITIES:
-            secret = await self.client.find(Secret, f"{NAME}-{purpose}", self.namespace)
+            secret = await self.mine.client.find(Secret, f"{NAME}-{purpose}", self.mine.namespace)
             if secret is not None:
                 data = secret.data["tls.crt"] + secret.data["tls.key"]
                 digest = hashlib.sha256(data).hexdigest()
@@ -174,18 +132,14 @@ class Shoal:
 
     async def settled(self) -> bool:
         """Whether everything is as the spec has it, and nothing is left to do."""
-        one = await self.found()
-        assert one is not None
-        if one.status is None or one.status.observed_generation != one.metadata.generation:
+        if await self.mine.unsettled():
             return False
-        said = {condition.type: condition.status for condition in one.status.conditions}
-        quiet = ("RollingOut", "ScalingUp", "ScalingDown", "Remediating")
+        conditions = await self.mine.conditions()
+        replicas = (await self.mine.get()).spec.replicas
         return (
-            all(status == "True" for type_, status in said.items() if type_.endswith("Available"))
-            and all(said[type_] == "False" for type_ in quiet)
-            and [(each.version, each.replicas) for each in one.status.versions]
-            == [(one.spec.version, one.spec.replicas)]
-            and self.running() == sorted(self.expected(one.spec.replicas))
+            all(status == "True" for type_, status in conditions.items() if "Available" in type_)
+            and all(conditions[type_] == "False" for type_ in QUIET)
+            and self.running() == sorted(self.expected(replicas))
         )
 
     @staticmethod
@@ -195,7 +149,6 @@ class Shoal:
         return [*others, *["etcd"] * ETCD, *["kube-apiserver"] * replicas]
 
     def running(self) -> list[str]:
-        """Everything that runs of the control plane, known or not."""
         if not self.state.exists():
             return []
         folders = [path / "run" for path in self.state.iterdir() if (path / "run").exists()]
@@ -243,7 +196,8 @@ async def shoal(
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
         )
-    yield Shoal(client, namespace, state, Mortal(ancestor, arguments), Random(SEED))  # noqa: S311
+    mine = ControlPlane(client, namespace, NAME, "Processes")
+    yield Shoal(mine, state, Mortal(ancestor, arguments), Random(SEED))  # noqa: S311
     ancestor.kill()
     await ancestor.wait()
     for place in state.iterdir() if state.exists() else ():
@@ -252,33 +206,34 @@ async def shoal(
 
 async def test_no_kill_of_the_provider_leaves_a_trace(shoal: Shoal) -> None:
     each = -(-KILLS // 6)
-    await shoal.create()
+    mine = shoal.mine
+    await mine.create(OLD, etcd={"replicas": ETCD})
     await shoal.through_kills(shoal.settled, each)
     assert set(shoal.authorities) == set(AUTHORITIES)
-    writer = Load(Config.from_kubeconfig(await shoal.kubeconfig()), pause=0.05)
+    writer = Load(Config.from_kubeconfig(await mine.kubeconfig()), pause=0.05)
     writing = asyncio.create_task(writer.run())
 
-    await shoal.change({"spec": {"replicas": 2}})
+    await mine.change(replicas=2)
     await shoal.through_kills(shoal.settled, each)
-    await shoal.change({"spec": {"version": NEW}})
+    await mine.change(version=NEW)
     await shoal.through_kills(shoal.settled, each)
 
     if ETCD > 1:
         await shoal.lose("etcd-1")
         await shoal.through_kills(shoal.settled, each)
 
-    before = shoal.certificates() | {"kubeconfig": await shoal.kubeconfig()}
+    before = shoal.certificates() | {"kubeconfig": await mine.kubeconfig()}
     asked = datetime.now(UTC) + timedelta(seconds=1)
     await asyncio.sleep(1)
-    await shoal.change({"metadata": {"annotations": {RENEW_ANNOTATION: asked.isoformat()}}})
+    await mine.annotate(RENEW_ANNOTATION, asked.isoformat())
 
     async def renewed() -> bool:
-        now = shoal.certificates() | {"kubeconfig": await shoal.kubeconfig()}
+        now = shoal.certificates() | {"kubeconfig": await mine.kubeconfig()}
         anew = {name for name in before if now[name] != before[name]}
         return anew == before.keys() - {"ca-signing.pem"} and await shoal.settled()
 
     await shoal.through_kills(renewed, each)
-    await shoal.change({"spec": {"replicas": 1}})
+    await mine.change(replicas=1)
     await shoal.through_kills(shoal.settled, each)
 
     writing.cancel()
@@ -286,16 +241,12 @@ async def test_no_kill_of_the_provider_leaves_a_trace(shoal: Shoal) -> None:
         await writing
     assert writer.failed == [], shoal.mortal.lives
     assert len(writer.written) > 50
-    async with Client(Config.from_kubeconfig(await shoal.kubeconfig())) as workload:
+    async with mine.workload() as workload:
         kept = {one.name for one in (await workload.list(ConfigMap, "default")).items}
     assert writer.written <= kept
 
-    await shoal.client.delete(CapelinControlPlane, NAME, shoal.namespace)
-
-    async def gone() -> bool:
-        return await shoal.found() is None
-
-    await shoal.through_kills(gone, each)
+    await mine.client.delete(CapelinControlPlane, NAME, mine.namespace)
+    await shoal.through_kills(mine.is_gone, each)
     assert shoal.running() == []
     assert list(shoal.state.iterdir()) == []
     assert shoal.mortal.kills >= KILLS

@@ -55,7 +55,6 @@ async def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
 
 
 def hooks_of(said: dict[str, Any]) -> dict[str, Any]:
-    """What is said of each hook, by its name."""
     return {hook["name"]: hook for hook in said["hooks"]}
 
 

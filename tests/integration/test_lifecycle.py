@@ -97,7 +97,6 @@ async def stories(management_cluster: ManagementCluster) -> AsyncGenerator[Stori
 
 @pytest.fixture(scope="module")
 async def workloads(stories: Stories) -> AsyncGenerator[WorkloadClients]:
-    """Clients of the workload clusters."""
     clients = WorkloadClients(stories.client)
     yield clients
     await clients.close()
@@ -121,7 +120,6 @@ async def survivor(stories: Stories) -> str:
 
 
 async def user_name(client: Client) -> str:
-    """Who the client is."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     answer = await client.request("POST", path, body=review)

@@ -62,7 +62,6 @@ class Lives:
         new.replace(self.folder / CLOCK)
 
     def life(self) -> AbstractAsyncContextManager[Running]:
-        """A life of the extension."""
         return lifecycle(self.folder, self.kubeconfig, "lifecycle", port=self.port)
 
 

@@ -96,7 +96,6 @@ class Bed:
         return cls(folder, variables)
 
     async def start(self, project: Path, *arguments: str) -> asyncio.subprocess.Process:
-        """Start a command of the CLI."""
         return await asyncio.create_subprocess_exec(
             self.folder / "bin" / "pulumi",
             *arguments,
@@ -109,12 +108,10 @@ class Bed:
         )
 
     async def run(self, project: Path, *arguments: str, fails: bool = False) -> Run:
-        """Run a command of the CLI to its end."""
         began = monotonic()
         return await _ended(await self.start(project, *arguments), began, fails=fails)
 
     async def shell(self, script: str, folder: Path) -> Run:
-        """Run a script of the shell."""
         began = monotonic()
         process = await asyncio.create_subprocess_exec(
             *("bash", "-c", script),
@@ -132,7 +129,6 @@ class Bed:
         return json.loads(run.output)
 
     async def resources(self, project: Path) -> list[dict[str, Any]]:
-        """The resources in the state."""
         exported = json.loads((await self.run(project, "stack", "export")).output)
         return exported["deployment"].get("resources", [])
 

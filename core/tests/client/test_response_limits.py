@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 import zlib
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -22,6 +20,8 @@ from capelin.client import (
     Unreadable,
     WorkloadClients,
 )
+
+from tests.support.kernel import memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,17 +93,12 @@ def hostile() -> Iterator[str]:
         server.shutdown()
 
 
-def resident() -> int:
-    """Bytes of memory that this process has now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 class Peak:
     """The largest memory of this process while a block runs, over that at its begin."""
 
     def __enter__(self) -> Self:
         self.growth = 0
-        self._before = resident()
+        self._before = memory("self")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -115,7 +110,7 @@ class Peak:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self.growth = max(self.growth, resident() - self._before)
+            self.growth = max(self.growth, memory("self") - self._before)
             time.sleep(0.002)
 
 

@@ -24,7 +24,6 @@ DEEP = b'{"a":' * 1100 + b"1" + b"}" * 1100
 
 
 def config_map(name: str, version: int = 1, **fields: Any) -> bytes:
-    """The JSON of a ConfigMap."""
     metadata = {"name": name, "namespace": "b", "uid": name, "resourceVersion": str(version)}
     return json.dumps({"metadata": metadata, **fields}).encode()
 

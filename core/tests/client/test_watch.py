@@ -42,7 +42,6 @@ EXPIRED = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": 
 
 
 async def told(events: AsyncIterator[Event[dict[str, Any]]], count: int) -> list[tuple[str, ...]]:
-    """The next `count` events, shortly."""
     seen: list[tuple[str, ...]] = []
     async for event in events:
         metadata = event.object["metadata"]

@@ -39,7 +39,6 @@ async def client(config: Config) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def namespace(client: Client) -> str:
-    """The name of a namespace for one test."""
     name = f"test-{uuid4().hex[:8]}"
     await client.create(Namespace.of(name))
     return name

@@ -19,6 +19,8 @@ from capelin.client import Client, ClientOptions, Config
 from capelin.embedded.apiserver import ApiServer
 from capelin.testing.waiting import until
 
+from tests.support.kernel import memory
+
 HERE = Path(__file__).parent
 SCHOOLS = Resource("example.capelin.io", "v1alpha1", "School", "schools")
 MANY = int(os.environ.get("CAPELIN_TEST_OBJECTS", "200"))
@@ -31,6 +33,7 @@ class Run(NamedTuple):
     """A reconcile as a journal tells of it. One that was killed has no end."""
 
     name: str
+    generation: int
     began: float
     ended: float
 
@@ -42,23 +45,21 @@ class Journal(NamedTuple):
 
     def runs(self) -> Iterator[Run]:
         """Every reconcile. Two of one object at once would be a second line too early."""
-        running: dict[str, float] = {}
+        running: dict[str, Run] = {}
         for line in self.file.read_text().splitlines():
-            what, name, _, moment = line.split()
+            what, name, generation, moment = line.split()
             if what == "began":
                 assert name not in running, f"{name} is reconciled by two tasks at once"
-                running[name] = float(moment)
+                running[name] = Run(name, int(generation), float(moment), float("inf"))
             else:
-                yield Run(name, running.pop(name), float(moment))
-        for name, began in running.items():
-            yield Run(name, began, float("inf"))
+                yield running.pop(name)._replace(ended=float(moment))
+        yield from running.values()
 
     def names(self) -> set[str]:
         """Everything that was reconciled, to the end or not."""
         return {run.name for run in self.runs()}
 
     def lines(self) -> int:
-        """How much there is."""
         return self.file.read_bytes().count(b"\n") if self.file.exists() else 0
 
 
@@ -216,19 +217,13 @@ async def test_a_manager_at_rest_writes_nothing_and_stays_small(sea: Sea) -> Non
     before, lines = await sea.versions(), journal.lines()
     await asyncio.sleep(5)
     assert (await sea.versions(), journal.lines()) == (before, lines)
-    assert resident_mib(manager.pid) <= 90
+    assert memory(manager.pid) <= 90 * 2**20
 
 
 async def is_quiet(journal: Journal) -> bool:
     lines = journal.lines()
     await asyncio.sleep(1)
     return journal.lines() == lines
-
-
-def resident_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("VmRSS:"))
-    return int(line.split()[1]) / 1024
 
 
 async def test_sigterm_ends_a_manager_and_gives_the_lease_back(pond: Sea) -> None:

@@ -245,7 +245,6 @@ def test_a_key_keeps_its_place_when_its_group_changes() -> None:
 
 
 def run(work: Queue, key: ObjectKey, now: float, seconds: float) -> None:
-    """Run a key that is next."""
     assert work.take(now) == Taken(key, 0)
     work.finish(key, Done(), now + seconds)
 

@@ -54,8 +54,6 @@ class Box(Object[InfraMachineSpec, BoxStatus]):
 
 
 class Shelves(InfraClusterReconciler[Shelf]):
-    """Has nothing to make."""
-
     async def reconcile_normal(self, ctx: InfraClusterContext, shelf: Shelf) -> Result:
         assert ctx.cluster.name == shelf.name
         ctx.set_provisioned(failure_domains=[FailureDomain(name="east")])
@@ -74,8 +72,6 @@ def unexpected(_ctx: InfraMachineContext, _box: Box) -> Result:
 
 
 class Boxes(InfraMachineReconciler[Box]):
-    """Does what the test says."""
-
     def __init__(self, act: Act = nothing, remove: Act = nothing) -> None:
         self.act = act
         self.remove = remove
@@ -164,7 +160,6 @@ class World:
         return await self.make(Machine, spec=spec)
 
     async def ready_box(self, **metadata: Any) -> None:
-        """Everything that a box waits for."""
         spec = {"controlPlaneEndpoint": {"host": "demo", "port": 6443}}
         await self.make(Cluster, spec=spec)
         await self.provisioned()

@@ -1,6 +1,5 @@
 import asyncio
 import gc
-import json
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator, Iterable
@@ -21,8 +20,6 @@ from capelin.runtime.server.deadlines import CallDeadline, Deadlines
 from capelin.runtime.server.metrics import Metrics
 from capelin.runtime.v1alpha1 import AfterClusterUpgrade, BeforeClusterCreate, Discovery
 from capelin.testing.waiting import PATIENCE, until
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PATH = BeforeClusterCreate.id.path("try")
 BODY = b'{"cluster":{}}'
@@ -74,8 +71,6 @@ class Client:
 
 
 class Counts(Metrics):
-    """Remembers what is counted."""
-
     def __init__(self) -> None:
         self.ended: list[tuple[str, str]] = []
 
@@ -104,18 +99,6 @@ async def test_a_hook_is_answered_with_200_and_json() -> None:
     assert client.sent[0]["status"] == 200
     assert client.headers == {**HEADERS, "content-length": str(len(client.sent[1]["body"]))}
     assert counts.ended == [(PATH, "success")]
-
-
-async def test_discovery_is_there() -> None:
-    app, _ = app_of(go_on)
-    answer = await Client(b"{}", path=Discovery.id.path()).call(app)
-    assert [handler["name"] for handler in answer["handlers"]] == ["try"]
-
-
-async def test_a_body_may_come_in_pieces() -> None:
-    app, _ = app_of(go_on)
-    answer = await Client(*(bytes([byte]) for byte in BODY)).call(app)
-    assert answer["status"] == "Success"
 
 
 async def test_a_failure_is_a_200_too() -> None:
@@ -606,46 +589,3 @@ async def test_a_server_does_not_start_without_what_the_extension_needs() -> Non
             {"type": "lifespan"}, server.receive, server.send
         )
     assert server.sent == [{"type": "lifespan.startup.failed", "message": "no API server"}]
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-async def test_any_bytes_are_answered(body: bytes) -> None:
-    app, _ = app_of(go_on)
-    client = Client(body)
-    answer = await client.call(app)
-    assert client.sent[0]["status"] == 200
-    assert answer["status"] in {"Success", "Failure"}
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["cluster", "Cluster", "settings", "kind", "apiVersion", "other", "items"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None)
-@given(json_values)
-async def test_any_json_is_answered(document: object) -> None:
-    app, counts = app_of(go_on)
-    client = Client(json.dumps(document).encode())
-    answer = await client.call(app)
-    assert client.sent[0]["status"] == 200
-    assert counts.ended == [(PATH, answer["status"].lower())]
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=60))
-async def test_any_query_is_answered(query: bytes) -> None:
-    app, _ = app_of(go_on)
-    assert (await Client(query=query).call(app))["status"] == "Success"

@@ -22,6 +22,8 @@ from capelin.runtime.v1alpha1 import (
 )
 from capelin.testing.waiting import wait_until
 
+from tests.support.kernel import memory
+
 from .server_process import CA, PATIENCE, Served, certificate, serving, write
 
 SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.integration) for seed in (2, 3)))
@@ -155,8 +157,6 @@ def whole(path: str, body: bytes) -> bytes:
 
 
 class Client:
-    """One connection."""
-
     def __init__(self, server: Served) -> None:
         context = ssl.create_default_context(cadata=CA.certificate_pem.decode())
         plain = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
@@ -201,16 +201,13 @@ def lasting(server: Served) -> Generator[None]:
     def files() -> int:
         return sum(1 for _ in (proc / "fd").iterdir())
 
-    def memory() -> int:
-        return int((proc / "status").read_text().partition("VmRSS:")[2].split()[0])
-
-    open_files, resident = files(), memory()
+    open_files, resident = files(), memory(server.process.pid)
     yield
     path, request = REQUESTS[-1]
     assert server.ask(path, json.dumps(request).encode())["status"] == "Success"
     wait_until(lambda: files() <= open_files)
     # The largest requests leave some room behind for the next ones.
-    assert memory() - resident < 24 * 1024
+    assert memory(server.process.pid) - resident < 24 * 2**20
     assert "Traceback" not in "".join(server.log)
 
 

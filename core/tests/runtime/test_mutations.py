@@ -407,18 +407,6 @@ def test_one_of_several_places_is_enough() -> None:
     assert list(answer(mutations, document)) == ["gpu", "pool"]
 
 
-def test_a_template_says_what_it_is() -> None:
-    seen: list[str] = []
-    mutations = Mutations(NoVariables)
-
-    @mutations.on("KubeadmConfigTemplate")
-    def look(template: Template[NoVariables]) -> None:
-        seen.append(f"{template.kind} {template.api_version} {template.holder.kind}")
-
-    answer(mutations, request(item("1")))
-    assert seen == [f"KubeadmConfigTemplate {KUBEADM} MachineDeployment"]
-
-
 class Impossible(Model):
     tags: set[str] = set()
 
@@ -567,15 +555,6 @@ async def test_the_list_of_what_was_recorded_does_not_go_unseen(released: Path) 
     assert problem.startswith(
         "examples.json is not there, which tells what was recorded; bring it back"
     )
-
-
-async def test_a_handler_does_not_go_unseen_with_all_that_was_recorded_of_it(
-    released: Path,
-) -> None:
-    await record_patches(extension(), released)
-    await record_patches(extension(name="images-v2"), released)
-    shutil.rmtree(released / "images-v1")
-    assert await changed_patches(extension(name="images-v2"), released) == [GONE]
 
 
 async def test_what_is_recorded_later_forgets_nothing(released: Path) -> None:

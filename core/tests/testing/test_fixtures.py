@@ -1,7 +1,6 @@
 """The fixtures as a user of the plugin meets them."""
 
 import http.client
-import signal
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,10 @@ from annotated_types import Ge, Le
 from capelin.api import Model, Object, crd, kind
 from capelin.api.capi import Machine, MachineSet
 from capelin.api.core import Namespace
-from capelin.client import Client, Config
+from capelin.client import Client
 from capelin.embedded.apiserver import ApiServer
 from capelin.provider import Provider
 from capelin.testing import administrator
-from capelin.testing.administrator import Administrator
-from capelin.testing.waiting import until
 
 
 def ready(server: ApiServer) -> str:
@@ -107,14 +104,6 @@ async def test_a_provider_is_installed_with_what_it_reads_of_cluster_api(
     assert await client.find(MachineSet, "a", namespace) is None
 
 
-async def test_a_deleted_namespace_goes(
-    capelin_administrator: Administrator, client: Client
-) -> None:
-    name = capelin_administrator.new_namespace()
-    capelin_administrator.delete_namespace(name)
-    await until(lambda: client.find(Namespace, name), lambda found: found is None)
-
-
 def test_a_kind_that_cannot_be_served_is_complained_about(
     install_crds: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,18 +116,3 @@ def test_a_kind_that_cannot_be_served_is_complained_about(
         TimeoutError, match=r"imposters\.testing\.capelin\.dev: NamesAccepted is False"
     ):
         install_crds(taken)
-
-
-async def test_an_own_api_server_may_be_killed_and_started_again(
-    api_server: ApiServer, own_api_server: ApiServer
-) -> None:
-    assert own_api_server.listeners.address != api_server.listeners.address
-    config = Config.from_kubeconfig(own_api_server.kubeconfig)
-    async with Client(config) as client:
-        await client.create(Namespace.of("kept"))
-        process = own_api_server.process("kube-apiserver")
-        assert process is not None
-        process.signal(signal.SIGKILL)
-        await process.wait()
-        await own_api_server.start()
-        assert (await client.get(Namespace, "kept")).name == "kept"

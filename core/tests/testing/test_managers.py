@@ -15,8 +15,6 @@ SOMEWHERE = Address("127.0.0.1", 0)
 
 
 class Stamps(Reconciler[ConfigMap]):
-    """Puts its stamp on config maps."""
-
     watches = (For(ConfigMap),)
 
     async def reconcile(self, ctx: Context, found: ConfigMap, /) -> Result:

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from capelin.embedded.apiserver import Settings
 from capelin.embedded.processes import kill_all
+from capelin.testing.programs import needed
 from capelin.testing.waiting import wait_until
+
+from tests.support.kernel import listening_ports
 
 SUITE = """
 import os, pathlib, pytest
@@ -73,28 +76,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         asyncio.run(kill_all(folder))
 
 
-def listening(address: str) -> list[int]:
-    """The ports on which anybody listens at an address."""
-    number = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return [
-        int(local.partition(":")[2], 16)
-        for local, state in ((line.split()[1], line.split()[3]) for line in lines)
-        if local.startswith(number) and state == "0A"
-    ]
-
-
-def test_all_workers_share_one_server_and_the_last_one_removes_it(run: Run) -> None:
-    process = run.start("-n2")
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-    assert len({file.name.partition("-")[0] for file in run.seen.iterdir()}) == 2
-    [(address, _)] = run.servers()
-    assert listening(address) == []
-    assert run.folders() == []
-
-
-def test_what_a_killed_run_leaves_behind_the_next_one_removes(run: Run) -> None:
+def test_workers_share_a_server_and_remove_that_of_a_killed_run(run: Run) -> None:
     killed = run.start(HANGS="yes")
 
     def a_test_has_begun() -> bool:
@@ -106,17 +88,22 @@ def test_what_a_killed_run_leaves_behind_the_next_one_removes(run: Run) -> None:
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     [(address, folder)] = run.servers()
-    assert 6443 in listening(address)
+    assert 6443 in listening_ports(address)
     assert Path(folder).exists()
 
     following = run.start("--collect-only")
     following.communicate()
-    assert 6443 in listening(address), "a run without an API server has no business with any"
+    assert 6443 in listening_ports(address), "a run without an API server has no business with any"
 
-    following = run.start("-k", "0")
+    for file in run.seen.iterdir():
+        file.unlink()
+    following = run.start("-n2")
     output, _ = following.communicate()
     assert following.returncode == 0, output
-    assert listening(address) == []
+    assert listening_ports(address) == []
+    assert len({file.name.partition("-")[0] for file in run.seen.iterdir()}) == 2
+    [(shared, _)] = run.servers()
+    assert listening_ports(shared) == []
     assert run.folders() == []
 
 
@@ -145,23 +132,21 @@ import pytest
 def test_marked(programs_got):
     assert programs_got == EXPECTED
 
-def test_with_a_server(programs_got, FIXTURE):
+def test_with_a_server(programs_got, api_server):
     pass
 """
 
 
-@pytest.mark.parametrize(
-    ("fixture", "expected"),
-    [
-        ("request", ["kubectl@v1.34.4", "kwok"]),
-        ("api_server", sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])),
-    ],
-)
-def test_programs_are_got_before_the_first_test(
-    run: Run, tmp_path: Path, fixture: str, expected: list[str]
-) -> None:
+def test_only_programs_that_are_needed_are_got() -> None:
+    marked = ["kwok", "kubectl@v1.34.4"]
+    assert needed({"request"}, marked) == ["kubectl@v1.34.4", "kwok"]
+    assert needed({"api_server"}, marked) == sorted([*Settings().programs, *marked])
+
+
+def test_programs_are_got_before_the_first_test(run: Run, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PREPARED)
-    suite = MARKED.replace("FIXTURE", fixture).replace("EXPECTED", repr([expected]))
+    expected = sorted([*Settings().programs, "kubectl@v1.34.4", "kwok"])
+    suite = MARKED.replace("EXPECTED", repr([expected]))
     (tmp_path / "test_suite.py").write_text(suite)
     process = run.start("--strict-markers")
     output, _ = process.communicate()

@@ -25,7 +25,6 @@ from capelin_lifecycle.decision import Facts
 from capelin_lifecycle.engine import Engine
 from capelin_lifecycle.hooks import build
 from capelin_lifecycle.policies.clusters import KnownCluster, cluster_occurrence
-from capelin_lifecycle.policies.memory import CONFIG_MAP, KEY
 from capelin_lifecycle.reconcilers.registration import TOPOLOGY_HANDLERS, handler_name
 
 # One by one: an engine works for the whole cluster, with its own clock.
@@ -162,20 +161,6 @@ async def test_an_upgrade_waits_for_its_approval_and_tells_so(life: Life) -> Non
     assert (await life.upgrade(cluster, "notice")).retry_after_seconds == 0
 
 
-async def test_a_window_opens_and_another_is_missed(life: Life) -> None:
-    window = {"schedule": "0 22 * * SAT", "timeZone": "Europe/Berlin", "duration": "2h"}
-    short = {"schedule": "0 3 * * SUN", "duration": "30m"}
-    cluster = await life.cluster()
-    await life.policy("night", action={"approval": {"window": window}})
-    await life.policy("missed", action={"approval": {"window": short, "expiry": "1s"}})
-    await life.settled(cluster, "policy night: waits for the maintenance window (0 22 * * SAT")
-    life.clock.now = datetime(2026, 11, 28, 21, 30, tzinfo=UTC)
-    # The results look at the clock again within seconds.
-    failed = "policy missed has failed: expired without the maintenance window (0 3 * * SUN, UTC)"
-    answer = await until(lambda: life.upgrade(cluster), lambda seen: seen.message == failed)
-    assert answer.retry_after_seconds == 30
-
-
 async def test_a_cluster_made_anew_under_the_same_name_starts_over(life: Life) -> None:
     cluster = await life.cluster()
     await life.policy("freeze")
@@ -210,46 +195,6 @@ async def test_policies_of_a_greater_order_wait_for_the_others(life: Life) -> No
     await life.approve("first")
     await life.settled(cluster, "policy second: waits for approval")
     assert (await life.upgrade(cluster, "notice")).retry_after_seconds == 0
-
-
-async def test_a_policy_that_is_nonsense_disturbs_nobody_else(life: Life) -> None:
-    rules = [{"expression": "object.", "message": "m"}]
-    demo, other = await life.cluster(), await life.cluster("other")
-    selector = {"matchLabels": {"tier": "prod"}}
-    await life.policy("nonsense", clusterSelector=selector, action={"validate": {"rules": rules}})
-    patch = {"metadata": {"labels": {"tier": "prod"}}}
-    await life.client.patch(Cluster, "demo", life.namespace, patch)
-
-    async def condition() -> str:
-        policy = await life.client.get(LifecyclePolicy, "nonsense", life.namespace)
-        found = policy.status.conditions if policy.status else []
-        return "".join(each.message for each in found if each.type == "Valid")
-
-    await until(condition, lambda text: "rules[0].expression: Syntax error" in text)
-    blocked = await life.upgrade(demo)
-    assert "policy nonsense cannot be used: rules[0].expression" in blocked.message
-    assert (await life.upgrade(other)).retry_after_seconds == 0
-    assert not await life.results()
-
-
-async def test_rules_hold_an_upgrade_up_until_the_cluster_keeps_them(life: Life) -> None:
-    cluster = await life.cluster()
-    rules = [
-        {
-            "expression": "has(object.metadata.labels) && 'owner' in object.metadata.labels",
-            "message": "the label owner is missing",
-        },
-        {
-            "expression": "semver(toVersion, true).minor() - semver(fromVersion, true).minor() < 2",
-            "message": "an upgrade goes one minor version at a time",
-        },
-    ]
-    await life.policy("rules", action={"validate": {"rules": rules}})
-    answer = await life.settled(cluster, "the label owner is missing")
-    assert "one minor" not in answer.message
-    patch = {"metadata": {"labels": {"owner": "alice"}}}
-    await life.client.patch(Cluster, "demo", life.namespace, patch)
-    await until(lambda: life.upgrade(cluster), lambda seen: seen.retry_after_seconds == 0)
 
 
 async def test_a_policy_that_goes_takes_its_results_with_it(life: Life) -> None:
@@ -440,42 +385,3 @@ async def test_an_extension_that_never_knew_its_policies_holds_every_cluster_up(
         gate = "after-control-plane-initialized-gate"
         initialized = await response_of(blind.extension, gate, request)
         assert initialized.status == "Failure"
-
-
-async def test_an_extension_that_cannot_read_its_policies_remembers_them(
-    client: Client, kubeconfig: Path, namespace: str
-) -> None:
-    """Discovery is answered, Clusters without policies go on, and the others wait."""
-    config = Config.from_kubeconfig(kubeconfig)
-    async with running(client, config, namespace) as life:
-        selector = {"matchLabels": {"tier": "prod"}}
-        await life.policy("freeze", clusterSelector=selector)
-        demo, other = await life.cluster(), await life.cluster("other")
-        patch = {"metadata": {"labels": {"tier": "prod"}}}
-        await client.patch(Cluster, "demo", namespace, patch)
-        remembered = await _stored(client, config)
-        before = life.extension.discovery()
-
-    def unreadable() -> Config:
-        raise ConfigError("no credentials")
-
-    engine = Engine(unreadable)
-    engine.recall(remembered)
-    async with engine.running():
-        broken = Life(client, namespace, engine, build(engine), Clock())
-        assert broken.extension.discovery() == before
-        answer = await broken.upgrade(demo)
-        assert answer.message == "policy freeze: the policies have not been read yet"
-        assert answer.retry_after_seconds == 10
-        assert (await broken.upgrade(other)).retry_after_seconds == 0
-    await client.patch(LifecyclePolicy, "freeze", namespace, {"metadata": {"finalizers": None}})
-    await client.delete(LifecyclePolicy, "freeze", namespace)
-
-
-async def _stored(client: Client, config: Config) -> str:
-    async def text() -> str:
-        found = await client.find(ConfigMap, CONFIG_MAP, config.namespace)
-        return found.data.get(KEY, "") if found else ""
-
-    await client.apply(ConfigMap.of(CONFIG_MAP, config.namespace))
-    return await until(text, lambda stored: "freeze" in stored)

@@ -25,6 +25,9 @@ from capelin_lifecycle.sandbox.pool import (
     Sandbox,
 )
 
+from tests.support.clock import MonotonicClock
+from tests.support.kernel import memory
+
 ROOT = Path(__file__).parents[3]
 MALLORY = Owner("policy-of-mallory", 1, "mallory")
 ALICE = Owner("policy-of-alice", 1, "alice")
@@ -32,16 +35,6 @@ SLOW = "it takes more than 100 ms of CPU time"
 LARGE = "it needs more than 50 MiB of memory"
 TEXT = "x" * 65_000
 OBJECT: dict[str, Any] = {"text": TEXT, "numbers": list(range(90))}
-
-
-class Time:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +52,13 @@ async def value(sandbox: Sandbox, text: str, owner: Owner = ALICE) -> Any:
     return answer
 
 
-def most_memory() -> int:
-    """The most memory that this process ever had."""
-    status = Path("/proc/self/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
-
-
 @contextmanager
 def bounded() -> Generator[None]:
     """Fail if this process uses more than 100 ms of CPU time or 50 MiB in the block."""
-    memory, cpu = most_memory(), time.process_time()
+    before, cpu = memory("self", "VmHWM"), time.process_time()
     yield
     assert time.process_time() - cpu < 0.1
-    assert most_memory() - memory < 50 * MIB
+    assert memory("self", "VmHWM") - before < 50 * MIB
 
 
 @pytest.mark.parametrize(
@@ -157,7 +143,7 @@ async def test_large_manifests_of_real_add_ons_are_within_their_budget(sandbox: 
 
 
 async def test_a_policy_that_overruns_waits_longer_each_time_and_no_other_policy_does() -> None:
-    clock = Time()
+    clock = MonotonicClock(0.0)
     sandbox = Sandbox(budget=Budget(cpu_seconds=0.02), clock=clock)
     slow = "object.numbers.all(n, object.numbers.all(m, !object.text.matches('(x+x+)+y')))"
     try:

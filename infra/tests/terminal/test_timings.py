@@ -7,24 +7,16 @@ from capelin_infra.terminal.checklist import Checklist
 from capelin_infra.terminal.timings import timings_data, timings_table
 from rich.console import Console
 
-
-class Clock:
-    """A time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import MonotonicClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> MonotonicClock:
+    return MonotonicClock()
 
 
 @pytest.fixture
-def checklist(clock: Clock) -> Checklist:
+def checklist(clock: MonotonicClock) -> Checklist:
     """Two steps that overlap, and a third that failed."""
     checklist = Checklist(Console(quiet=True), clock=clock)
     server = checklist.begin("etcd and the API server")
@@ -64,13 +56,13 @@ def test_seconds_are_counted_for_each_reason(checklist: Checklist) -> None:
     assert (cluster["state"], cluster["waitedFor"]) == ("failed", [])
 
 
-def test_a_step_that_runs_has_no_duration_yet(clock: Clock) -> None:
+def test_a_step_that_runs_has_no_duration_yet(clock: MonotonicClock) -> None:
     checklist = Checklist(Console(quiet=True), clock=clock)
     checklist.begin("programs")
     assert [stage["seconds"] for stage in timings_data(checklist.lines)] == [None]
 
 
-def test_a_step_that_another_process_measured_began_earlier(clock: Clock) -> None:
+def test_a_step_that_another_process_measured_began_earlier(clock: MonotonicClock) -> None:
     checklist = Checklist(Console(quiet=True), clock=clock)
     checklist.end(checklist.begin("programs"))
     clock.now += 10.0

@@ -5,6 +5,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[3]
 CHARTS = our_charts("0.1.0")
 WITH_PODS = [name for name, chart in CHARTS.items() if "files/rules.yaml" in chart.files]
 EXTENSION = "capelin-lifecycle"
+RENDERED: dict[tuple[str, str, str], list[Unstructured]] = {}
 MANAGERS = [name for name in WITH_PODS if name != EXTENSION]
 
 pytestmark = [pytest.mark.needs_programs(HELM), pytest.mark.timeout(300)]
@@ -65,9 +67,11 @@ async def test_helm_finds_nothing_to_complain_about(name: str, tmp_path: Path) -
 async def rendered(
     chart: Chart, values: Mapping[str, Any] | None = None, release: str = "capelin"
 ) -> dict[tuple[str, str], Unstructured]:
-    """The objects of a chart by kind and name."""
-    objects = await render_chart(chart, release, "capelin-system", Binaries(), values)
-    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}
+    """The objects of a chart by kind and name; Helm renders the same only once."""
+    key = (chart.name, release, json.dumps(values))
+    if key not in RENDERED:
+        RENDERED[key] = await render_chart(chart, release, "capelin-system", Binaries(), values)
+    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in deepcopy(RENDERED[key])}
 
 
 @pytest.mark.parametrize("name", MANAGERS)

@@ -11,8 +11,6 @@ from capelin_release.downloads import DownloadError, Downloads, Pinned
 
 
 class Pages(BaseHTTPRequestHandler):
-    """A server with one page."""
-
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/fish" else 404)
         self.end_headers()

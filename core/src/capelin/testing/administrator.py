@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from capelin.api import BaseObject, Unstructured, crd
 from capelin.api.core import CustomResourceDefinition, Namespace
-from capelin.client import Client, ClientError, ClientOptions, Config, NotServed
+from capelin.client import Client, ClientOptions, Config, NotServed
 from capelin.embedded.apiserver import ApiServer
 from capelin.provider import Provider
 from capelin.testing.cluster_api import cluster_api_crds, kinds_in
@@ -34,10 +34,9 @@ class Administrator:
         self._thread = Thread(target=self._loop.run_forever, name="capelin-testing", daemon=True)
         self._thread.start()
         self._client = self._run(self._connect(server))
-        self._deletions: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        self._run(self._finish())
+        self._run(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -46,10 +45,6 @@ class Administrator:
         name = f"test-{uuid4().hex[:12]}"
         self._run(self._client.create(Namespace.of(name)))
         return name
-
-    def delete_namespace(self, name: str) -> None:
-        """Delete a namespace; nobody waits until it is gone."""
-        self._loop.call_soon_threadsafe(self._delete_namespace, name)
 
     def install(self, *what: Installable) -> None:
         self._run(self._install(what))
@@ -64,20 +59,6 @@ class Administrator:
             manager="capelin-testing",
             options=ClientOptions(qps=0),
         )
-
-    async def _finish(self) -> None:
-        await asyncio.gather(*self._deletions)
-        await self._client.close()
-
-    def _delete_namespace(self, name: str) -> None:
-        async def delete() -> None:
-            # A test may have killed the server: there is nothing left to delete then.
-            with suppress(ClientError):
-                await self._client.delete(Namespace, name)
-
-        task = self._loop.create_task(delete())
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
 
     async def _install(self, what: Iterable[Installable]) -> None:
         manifests = [manifest for installable in what for manifest in await _manifests(installable)]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -28,13 +29,14 @@ class FakeKind:
     closed: bool
     """The class has all fields that there are."""
 
-    @classmethod
-    def of(cls, kind: type[BaseObject] | Resource) -> "FakeKind":
-        """The kind of a class, or one of which only the resource is known."""
+    @staticmethod
+    @cache
+    def of(kind: type[BaseObject] | Resource) -> "FakeKind":
+        """The kind of a class, or one of which only the resource is known; computed once."""
         schema, closed = _schema_of(kind)
         if isinstance(kind, Resource):
-            return cls(kind, object_schema(schema), None, closed)
-        return cls(kind.resource, object_schema(schema), kind, closed)
+            return FakeKind(kind, object_schema(schema), None, closed)
+        return FakeKind(kind.resource, object_schema(schema), kind, closed)
 
 
 @dataclass(frozen=True, slots=True)

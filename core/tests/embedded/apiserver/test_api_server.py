@@ -17,6 +17,8 @@ from capelin.embedded.components import OwnedFlagError
 from capelin.embedded.processes import NotReadyError, Supervisor, kill_all, state_dir
 from capelin.testing.waiting import until
 
+from tests.support.kernel import listening_ports
+
 PROGRAMS = Settings().programs
 pytestmark = pytest.mark.needs_programs(*PROGRAMS)
 
@@ -43,17 +45,6 @@ def client_of(server: ApiServer) -> Client:
 def pids(server: ApiServer) -> dict[str, int]:
     found = {name: server.process(name) for name in NAMES}
     return {name: process.pid for name, process in found.items() if process is not None}
-
-
-def listening(address: str) -> list[int]:
-    """The ports on which anybody listens at an address."""
-    number = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
-    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return [
-        int(line[1].partition(":")[2], 16)
-        for line in lines
-        if line[1].startswith(number) and line[3] == "0A"
-    ]
 
 
 def hashes(server: ApiServer) -> dict[str, str]:
@@ -98,14 +89,14 @@ async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path)
         await until(lambda: client.find(ServiceAccount, "default", "kept"))
     assert others_may_read(folder) == []
     assert not any(key in shown(pid) for key in private_keys(folder) for pid in before.values())
-    assert {6443, 2379, 2380} <= {*listening(server.listeners.address)}
+    assert {6443, 2379, 2380} <= {*listening_ports(server.listeners.address)}
 
     await server.start()
     assert pids(server) == before, "what runs already is left alone"
 
     await server.stop()
     assert pids(server) == {}
-    assert listening(server.listeners.address) == []
+    assert listening_ports(server.listeners.address) == []
     assert list(state_dir.recorded_names(server.processes)) == []
 
     again = await started(folder)
@@ -114,6 +105,7 @@ async def test_it_keeps_its_objects_and_its_secrets_over_a_restart(folder: Path)
         assert (await client.get(Namespace, "kept")).name == "kept"
 
 
+@pytest.mark.integration
 async def test_every_process_that_is_killed_comes_back(folder: Path) -> None:
     server = await ApiServer.prepare(folder, QUICK)
     async with Supervisor(server.processes) as supervisor, client_of(server) as client:

@@ -1,6 +1,8 @@
 """What is taken out of a real API server, and what stays in it."""
 
 import asyncio
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,8 +15,16 @@ from capelin.embedded.management.attach import DEFINITIONS
 from capelin.embedded.management.manifests import ENVIRONMENT_LABEL, FIELD_MANAGER, apply_manifests
 from capelin.embedded.management.supervision import ManagementServer
 from capelin.embedded.management.uninstall import owned_only_by, remove_labelled
+from capelin.testing import run
 
 from .kinds import definition
+
+
+@pytest.fixture(scope="module")
+def server(capelin_test_run: Path) -> Generator[ApiServer]:
+    """An API server from which the tests remove objects of all namespaces."""
+    with run.own_api_server(capelin_test_run) as server:
+        yield server
 
 
 def owned_by(owner: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -52,8 +62,8 @@ def test_what_people_wrote_is_not_ours_though_kinds_of_ours_own_it() -> None:
     assert owned_only_by([ours, *theirs], groups) == [ours]
 
 
-async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiServer) -> None:
-    config = Config.from_kubeconfig(own_api_server.kubeconfig)
+async def test_what_was_put_there_goes_and_all_else_stays(server: ApiServer) -> None:
+    config = Config.from_kubeconfig(server.kubeconfig)
     group, other = "mine.example.com", f"{uuid4().hex}.example.com"
     base = ManagementServer(config.server, "127.0.0.1", mark="demo.1")
     async with Client(config, manager=FIELD_MANAGER) as client:
@@ -99,8 +109,8 @@ async def test_what_was_put_there_goes_and_all_else_stays(own_api_server: ApiSer
         assert new is None or new.metadata.deletion_timestamp is not None
 
 
-async def test_a_broken_kind_of_others_is_not_in_the_way(own_api_server: ApiServer) -> None:
-    config = Config.from_kubeconfig(own_api_server.kubeconfig)
+async def test_a_broken_kind_of_others_is_not_in_the_way(server: ApiServer) -> None:
+    config = Config.from_kubeconfig(server.kubeconfig)
     base = ManagementServer(config.server, "127.0.0.1", mark="demo.1")
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",

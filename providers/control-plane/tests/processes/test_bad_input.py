@@ -37,17 +37,6 @@ async def test_a_flag_that_nobody_knows_and_back_again(rig: Rig) -> None:
     await rig.until(good, lambda seen: settled(seen) and rig.pids() == before)
 
 
-async def test_a_version_that_cannot_be_had(rig: Rig) -> None:
-    await rig.until(control_plane(NEW), settled)
-    before = rig.pids()
-    seen = await rig.until(control_plane("v1.34.99"), lambda seen: seen.blocked is not None)
-    assert seen.blocked is not None
-    assert seen.blocked.reason == "VersionNotAvailable"
-    assert str(seen.blocked).startswith("spec.version: v1.34.99 is not a Kubernetes version")
-    assert seen.answers
-    assert rig.pids() == before
-
-
 @pytest.fixture
 def taken_everywhere() -> Generator[int]:
     """A port that somebody has on all addresses."""

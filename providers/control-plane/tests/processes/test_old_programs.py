@@ -46,6 +46,8 @@ async def test_it_is_scaled_and_tuned_meanwhile(idle: Rig) -> None:
         return sum(server.ready for server in observed.of("kube-apiserver")) == 2
 
     observed = await idle.until(wrong, is_scaled)
+    assert str(observed.blocked).startswith(f"spec.version: {MISSING} is not a version")
+    assert observed.answers
     assert {server.version for server in observed.of("kube-apiserver")} == {OLD}
     assert {status.current for status in observed.statuses} == {None}
     before = idle.pids()["kube-scheduler-0"]

@@ -174,19 +174,6 @@ async def test_a_provider_that_starts_again_adopts_what_keeps_its_nodes_alive(
     assert machines.kwok() == before
 
 
-async def test_all_machines_of_a_cluster_share_a_process_that_comes_back(
-    machines: SimulatedMachines,
-) -> None:
-    await asyncio.gather(*(machines.ensure(machines.machine(name)) for name in "abc"))
-    await machines.until_ready(machines.machine("a"))
-    before = await machines.until_it_runs()
-    os.kill(before, signal.SIGKILL)
-    await until(machines.kwok, lambda now: now not in {None, before})
-    later = machines.machine("d")
-    await machines.ensure(later)
-    await machines.until_ready(later)
-
-
 async def test_a_process_that_comes_back_has_its_nodes_leases_at_once(
     machines: SimulatedMachines, client: Client
 ) -> None:

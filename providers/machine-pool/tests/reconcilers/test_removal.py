@@ -155,7 +155,6 @@ class World:
 
 
 def change(request: Request) -> str:
-    """A write in words."""
     name, _, subresource = request.path.partition("/capelinmachines/")[2].partition("/")
     if subresource == "status":
         return "status CapelinMachine"
