@@ -14,7 +14,8 @@ GUIDE_BOOST: Final = 4
 
 
 def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
-    """Show the version in the footer."""
+    """Show the version in the footer, and edit links if the repository has an address."""
+    config.edit_uri = "edit/main/" if config.repo_url else None
     config.copyright = f"Capelin {version('capelin-core')}, alpha. Licence: Apache-2.0."
     return config
 
