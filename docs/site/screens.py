@@ -25,10 +25,12 @@ SCREENS: Final = {"desktop": (1280, 800), "phone": (390, 844)}
 """Widths and heights in CSS pixels."""
 PICTURED: Final = (
     "index.html",
+    "docs/status.html",
     "docs/tutorials/operator.html",
-    "docs/concepts/levels.html",
+    "docs/how-to/install.html",
+    "docs/how-to/production.html",
+    "docs/concepts/networking.html",
     "docs/figures.html",
-    "docs/troubleshooting.html",
     "docs/extensions.html",
     "docs/reference/commands.html",
     "providers/control-plane/index.html",

@@ -10,7 +10,7 @@ from capelin_infra.pulumi.programs import DevConfig, dev
 from .recorded import Registered, registered
 
 _ROOT: Final = Path(__file__).parents[3]
-PAGES: Final = (_ROOT / "docs" / "how-to" / "pulumi.md", _ROOT / "README.md")
+PAGES: Final = (_ROOT / "docs" / "how-to" / "pulumi.md",)
 _STACK: Final = "pulumi:pulumi:Stack"
 # A page may have other pictures. This one has the resource that all others stand on.
 _PICTURE: Final = re.compile(r"```mermaid\n(?:(?!```).)*?management-environment.*?```\n", re.DOTALL)

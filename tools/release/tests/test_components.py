@@ -264,7 +264,7 @@ def test_permissions_are_those_that_the_reconcilers_declare() -> None:
 
 
 def test_no_object_is_stored_in_a_version_that_has_to_be_migrated() -> None:
-    """Decision 151 says what a second version of a kind needs first."""
+    """Decision 21 says what a second version of a kind needs first."""
     crds = [crd for provider in PROVIDERS.values() for crd in provider.crds]
     assert crds
     for crd in crds:
