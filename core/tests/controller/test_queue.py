@@ -51,7 +51,7 @@ def test_a_key_that_changes_while_it_runs_runs_once_more_and_not_at_once() -> No
     assert work.take(6) is None
 
 
-def run(work: Queue, now: float) -> bool | None:
+def run_once(work: Queue, now: float) -> bool | None:
     """Run the next key, which changes itself; whether the queue begins to slow it down."""
     taken = work.take(now)
     if taken is None:
@@ -64,23 +64,23 @@ def run(work: Queue, now: float) -> bool | None:
 def test_a_key_that_always_changes_is_slowed_down_after_a_burst() -> None:
     work = queue(Timing(burst=5, pace=2.0))
     work.add(A, 0)
-    assert [run(work, 0) for _ in range(6)] == [False] * 5 + [None]
-    runs = [now for now in range(0, 21) if run(work, now) is not None]
+    assert [run_once(work, 0) for _ in range(6)] == [False] * 5 + [None]
+    runs = [now for now in range(0, 21) if run_once(work, now) is not None]
     assert runs == list(range(2, 21, 2))
 
 
 def test_a_key_that_is_slowed_down_is_reported_once_until_it_is_calm() -> None:
     work = queue(Timing(burst=2, pace=1.0))
     work.add(A, 0)
-    reported = [run(work, now / 2) for now in range(20)]
+    reported = [run_once(work, now / 2) for now in range(20)]
     assert reported.count(True) == 1
-    assert run(work, 1000) is False
+    assert run_once(work, 1000) is False
 
 
 def test_a_key_that_is_slowed_down_does_not_hold_up_others() -> None:
     work = queue(Timing(burst=1, pace=10.0))
     work.add(A, 0)
-    while run(work, 0) is not None:
+    while run_once(work, 0) is not None:
         pass
     work.add(B, 0)
     assert taken_keys(work, 0) == [B]
