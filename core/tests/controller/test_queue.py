@@ -65,7 +65,7 @@ def test_a_key_that_always_changes_is_slowed_down_after_a_burst() -> None:
     work = queue(Timing(burst=5, pace=2.0))
     work.add(A, 0)
     assert [run_once(work, 0) for _ in range(6)] == [False] * 5 + [None]
-    runs = [now for now in range(0, 21) if run_once(work, now) is not None]
+    runs = [now for now in range(21) if run_once(work, now) is not None]
     assert runs == list(range(2, 21, 2))
 
 

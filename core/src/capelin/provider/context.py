@@ -149,7 +149,6 @@ class StatusDraft:
         obj.status = status
         return True
 
-
     def _check_milestones(self) -> None:
         reached = self._live.get("status", {}).get("initialization", {})
         initialization: Model | None = getattr(self.status, "initialization", None)

@@ -36,6 +36,7 @@ KindT = TypeVar("KindT", bound=Object[Any, Any])
 
 RECONCILE_FAILED = "ReconcileFailed"
 WAITING_FOR_OWNER = "WaitingForOwner"
+_NOT_WRITTEN = "The status of %s cannot be written: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,30 +274,32 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         self, ctx: Context, obj: KindT, draft: StatusDraft, cause: BaseException
     ) -> None:
         """Write a condition that explains why the reconcile stopped, with one event."""
-        waiting = isinstance(cause, _Waiting)
+        spec = self._explanation(obj, draft, cause)
+        before = draft.before.get(spec.type)
+        is_new = before is None or (before.reason, before.message) != (spec.reason, spec.message)
+        if is_new and not isinstance(cause, _Waiting):
+            ctx.event(obj, "Warning", spec.reason, spec.message)
+        draft.set_conditions(spec)
+        try:
+            await self._send(ctx, draft)
+        except (Conflict, Unreachable) as error:
+            ctx.log.warning(_NOT_WRITTEN, obj, describe(error))
+        except Exception:  # noqa: BLE001 - the cause is the failure to raise
+            draft.drop_changes()
+            draft.set_conditions(self._explanation(obj, draft, cause))
+            await self._send_explanation(ctx, obj, draft)
+
+    def _explanation(self, obj: KindT, draft: StatusDraft, cause: BaseException) -> ConditionSpec:
         if isinstance(cause, Blocked):
             reason, message = cause.reason, str(cause)
         else:
             reason, message = RECONCILE_FAILED, describe(cause)
         if obj.metadata.deletion_timestamp is not None:
-            spec = ConditionSpec(DELETING, "True", reason, message)
-        else:
-            # Without an answer of the workload cluster, the object's state cannot be observed.
-            unknown = isinstance(cause.__cause__, Unreachable) or not isinstance(cause, Blocked)
-            status = self.blocked_status(draft.status, failed=unknown)
-            spec = ConditionSpec(self.ready_condition, status, reason, message)
-        before = draft.before.get(spec.type)
-        if not waiting and (before is None or (before.reason, before.message) != (reason, message)):
-            ctx.event(obj, "Warning", reason, message)
-        draft.set_conditions(spec)
-        try:
-            await self._send(ctx, draft)
-        except Unreachable as error:
-            ctx.log.warning("the status of %s cannot be written: %s", obj, describe(error))
-        except Exception:  # noqa: BLE001 - the cause is the failure to raise
-            draft.drop_changes()
-            draft.set_conditions(spec)
-            await self._send_explanation(ctx, obj, draft)
+            return ConditionSpec(DELETING, "True", reason, message)
+        # Without an answer of the workload cluster, the object's state cannot be observed.
+        unknown = isinstance(cause.__cause__, Unreachable) or not isinstance(cause, Blocked)
+        status = self.blocked_status(draft.status, failed=unknown)
+        return ConditionSpec(self.ready_condition, status, reason, message)
 
     def blocked_status(self, status: Any, *, failed: bool) -> Literal["False", "Unknown"]:
         """What the ready condition becomes when the reconcile was blocked, or has failed."""
@@ -318,7 +321,7 @@ class ProviderReconciler(Reconciler[KindT], Generic[KindT]):
         try:
             await self._send(ctx, draft)
         except Exception as error:  # noqa: BLE001 - the cause is the failure to raise
-            ctx.log.warning("the status of %s cannot be written: %s", obj, describe(error))
+            ctx.log.warning(_NOT_WRITTEN, obj, describe(error))
 
     def _context(
         self, ctx: Context, cluster: Cluster | None, owner: Any, draft: StatusDraft
