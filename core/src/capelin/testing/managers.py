@@ -60,7 +60,8 @@ async def reconcile_once(
     """
     events = _Events(client)
     shared = Context(client, logging.getLogger(f"capelin.{reconciler.name}"), events)
-    obj: Any = await client.get(reconciler.main_watch.kind, name, namespace)
+    kind: Any = reconciler.main_watch.kind
+    obj: Any = await client.get(kind, name, namespace)
     reconcile: Callable[..., Any] = reconciler.reconcile
     async with reconciler.lifespan(shared):
         context = shared.about(obj)
